@@ -1,8 +1,8 @@
-"""bench/RESULTS.md and its plots, from the documents in bench/results alone: the same documents, the same bytes.
+"""Makes bench/RESULTS.md and its plots from bench/results alone. The same documents give the same bytes.
 
     python bench/report.py [--results DIR] [--out FILE] [--check]
 
---check writes nothing, and ends with status 1 when FILE is not what the documents make.
+--check writes nothing. It ends with status 1 when FILE is not what the documents give, or a plot is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOTHING = "Nothing was measured yet: `make bench`.\n"
 
 
 def documents_of(directory: Path) -> dict[str, dict[str, Any]]:
-    """The results that are there, by suite, in the order of the suites."""
+    """The documents that exist, by suite, in the order of the suites."""
     found = {}
     for name in SUITES:
         path = directory / f"{name}.json"
@@ -42,7 +42,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def to_reach(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """The numbers to reach, each beside what was measured."""
+    """The table of the numbers to reach, each with the measured figure."""
     yield "| what | target | measured | ratio | reached | by |"
     yield "|---|---:|---:|---:|---|---|"
     for target in TARGETS:
@@ -60,7 +60,7 @@ def to_reach(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def section(document: dict[str, Any], drawn: Sequence[str]) -> Iterator[str]:
-    """What one suite has found."""
+    """The section of one suite."""
     yield f"## {document['suite'].replace('_', ' ')}"
     yield ""
     yield document["about"]
@@ -88,7 +88,7 @@ def section(document: dict[str, Any], drawn: Sequence[str]) -> Iterator[str]:
 
 
 def machines(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Where it was measured: once, if it was one machine."""
+    """The machines of the suites; a single machine is named once."""
     known: dict[str, list[str]] = {}
     for name, document in documents.items():
         machine = document["machine"]
@@ -103,11 +103,11 @@ def machines(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def text_of(documents: dict[str, dict[str, Any]]) -> str:
-    """RESULTS.md."""
+    """The text of RESULTS.md."""
     lines = [
         "# Results",
         "",
-        "Made by `python bench/report.py` from bench/results/*.json; `make bench` measures anew.",
+        "`python bench/report.py` makes this file from bench/results/*.json. `make bench` measures anew.",
         "",
     ]
     if not documents:
@@ -122,8 +122,8 @@ def text_of(documents: dict[str, dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where the documents are")
-    parser.add_argument("--out", type=Path, default=BENCH / "RESULTS.md", metavar="FILE", help="what is written")
-    parser.add_argument("--check", action="store_true", help="write nothing, compare")
+    parser.add_argument("--out", type=Path, default=BENCH / "RESULTS.md", metavar="FILE", help="the file to write")
+    parser.add_argument("--check", action="store_true", help="write nothing, and compare")
     args = parser.parse_args()
     documents = documents_of(args.results)
     text = text_of(documents)
@@ -134,7 +134,7 @@ def main() -> int:
         if args.out.exists() and args.out.read_text() == text and not missing:
             return 0
         what = f"{args.out} and its plots are" if missing else f"{args.out} is"
-        print(f"report: {what} not what {args.results} makes: run `python bench/report.py`", file=sys.stderr)
+        print(f"report: {what} not what {args.results} gives: run `python bench/report.py`", file=sys.stderr)
         return 1
     args.out.write_text(text)
     try:

@@ -3,19 +3,22 @@
     python bench/rivals.py [--pending 10k,100k,1M,4M] [--repeat 3] [--work 20k] [--contestants timerd,heapq,...]
                            [--huge-pages] [--short] [--json FILE]
 
-Each contestant is measured in a process of its own, all of them in turns, beside so many pending timers with deadlines
-spread over a minute; bench/timers.py describes each, and how it is measured. Table `recent`: cancel, complete and
-reschedule of those inserted just before, as requests do; table `any`: of any, where each step is a miss of the cache.
+Each contestant is measured in a process of its own, in turns with the others. Beside the work there are so many pending
+timers, with deadlines spread over a minute. bench/timers.py describes each contestant and the measurement. In the table
+`recent`, timers are cancelled, completed and rescheduled that were inserted just before, as requests do. In the table
+`any` they are any timers: there each step misses the cache.
 
-What the figures leave out is in timerd's disfavour: it alone keeps clients apart, logs each change so that a SIGKILL
-harms nothing, and delivers every outcome to an owner; its commands come encoded, and are decoded within the figure. Its
-bytes are those of the arena; of the wheel of 20 those of its records and table; else the growth of the process.
-"bare" is no rival but the floor: the core's records and lists without what it promises (bench/bare.pyx).
+timerd does more than its rivals, and its figures include that. It alone keeps clients apart, logs each change so that a
+SIGKILL harms nothing, and delivers every outcome to an owner. Its commands come encoded, and the figures include the
+decoding. Bytes for a timer are those of timerd's arena, those of the records and the table of the wheel of 20, and else
+the growth of the process. "bare" is no rival but the floor: the core's records and lists without the core's promises
+(bench/bare.pyx).
 
-With --huge-pages those that are compiled and keep their records themselves are measured on pages of 2 MiB as well, in
-turns with the others; `huge_share` is how much of their memory got them.
+With --huge-pages the compiled contestants that keep their records themselves are also measured on pages of 2 MiB, in
+turns with the others. `huge_share` is the share of their memory that got such pages.
 
-Medians of the repeats; of the worst tick the least, because any tick can be interrupted. From a million on one repeat.
+Figures are medians of the repeats. For the worst tick the least counts, because any tick can be interrupted. From a
+million pending timers on there is one repeat.
 """
 
 from __future__ import annotations
@@ -47,17 +50,17 @@ RECENT = (
     "bytes_per_op",
 )
 ANY = ("cancel_any_ns", "complete_any_ns", "reschedule_any_ns")
-ON_HUGE_PAGES = "_on_huge_pages"  # of the names of tables
+ON_HUGE_PAGES = "_on_huge_pages"  # the end of a table's name
 Figures = dict[str, float | None]
 
 
 class Contestant(NamedTuple):
-    """Who is measured."""
+    """A contestant: how it is called, and what it needs."""
 
     how: str
-    module: str  # what must be installed
-    bytes_per_op: int  # of memory that it needs at most, with what the measurement holds
-    huge: bool = False  # whether it can be given memory on huge pages
+    module: str  # must be installed
+    bytes_per_op: int  # memory that it needs at most, with that of the measurement
+    huge: bool = False  # whether its memory can be on huge pages
 
 
 CONTESTANTS = {
@@ -72,7 +75,7 @@ CONTESTANTS = {
 
 
 def unfit(contestant: Contestant, pending: int) -> str | None:
-    """Why it can not be measured here, and what to do."""
+    """Why this contestant cannot be measured here, and the remedy; None if it can."""
     if importlib.util.find_spec(contestant.module) is None:
         if contestant.module in ("wheel_of_20", "bare"):
             return "not built: make build"
@@ -95,7 +98,7 @@ def run_one(name: str, pending: int, seed: int, work: int, pages: str) -> Figure
 
 
 def of_runs(figure: str, runs: list[Figures]) -> float | None:
-    """One figure of some runs; None if it was not measured."""
+    """One figure over several runs; None if it was not measured."""
     values = [value for run in runs if (value := run.get(figure)) is not None]
     if not values:
         return None
@@ -103,7 +106,7 @@ def of_runs(figure: str, runs: list[Figures]) -> float | None:
 
 
 def play_size(suite: Suite, pending: int) -> None:
-    """Every contestant beside so many pending timers."""
+    """Measure every contestant beside so many pending timers."""
     args = suite.args
     reasons = {name: unfit(CONTESTANTS[name], pending) for name in args.contestants}
     turns = [(name, "") for name in args.contestants]
@@ -118,7 +121,7 @@ def play_size(suite: Suite, pending: int) -> None:
                     suite.say(f"{pending:,} pending, {name}{pages.replace('_', ' ')}, run {repeat + 1} of {repeats}")
                     given = HUGE if pages else SMALL
                     runs[name, pages].append(run_one(name, pending, suite.seed + repeat, args.work, given))
-    finally:  # also of what there was when it was interrupted
+    finally:  # after an interruption too: of the runs so far
         for name, pages in turns:
             about = {"pending": pending, "contestant": name, "how": reasons[name] or CONTESTANTS[name].how}
             found = runs[name, pages]
@@ -137,10 +140,10 @@ def main() -> int:
     sizes = listed(amount(10_000, 8_000_000, "timers"))
     parser.size("--pending", sizes, "10k,100k,1M,4M", "10k,100k", "timers that stay, with commas between")
     parser.size("--repeat", amount(1, 100, "runs"), "3", "1", "runs of each")
-    parser.size("--work", amount(100, 1_000_000, "timers"), "20k", "5k", "timers of a step, but timerd's: 20k")
+    parser.size("--work", amount(100, 1_000_000, "timers"), "20k", "5k", "timers in a step; timerd always has 20k")
     names = ",".join(CONTESTANTS)
-    parser.size("--contestants", listed(chosen(tuple(CONTESTANTS))), names, names, "who takes part")
-    parser.add_argument("--huge-pages", action="store_true", help="some on pages of 2 MiB as well")
+    parser.size("--contestants", listed(chosen(tuple(CONTESTANTS))), names, names, "contestants")
+    parser.add_argument("--huge-pages", action="store_true", help="measure some on pages of 2 MiB as well")
     return run_suite(parser, play)
 
 

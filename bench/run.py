@@ -1,10 +1,10 @@
-"""All benches, one after the other: each writes its results to bench/results/SUITE.json, then RESULTS.md is made.
+"""Runs all benches, one after the other. Each writes bench/results/SUITE.json; at the end RESULTS.md is made from them.
 
     python bench/run.py [SUITE ...] [--short] [--results DIR] [--seed N]
 
-With names only these are run. --short is the quick look, under two minutes: its results go to build/bench, and those of
-the last full run stay. Run the full one on an idle machine: a figure says what else the machine did. Ctrl-C ends the
-suite that is running, keeps what it had (marked partial) and exits 130.
+With names it runs only these suites. --short is a quick look, in under two minutes: its results go to build/bench, and
+those of the last full run stay. A full run needs an idle machine: on a busy one the figures also measure the other
+work. Ctrl-C ends the running suite, keeps its rows so far (marked partial), and the exit status is 130.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ SUITES = (
     "overload",
 )
 MORE = {"core": ["--huge-pages"]}  # arguments
-BUSY = 0.5  # load average a core, beyond which it is said
+BUSY = 0.5  # load average for each core, above which a warning is printed
 
 
 def play(name: str, arguments: list[str], results: Path) -> int:
-    """Run one suite; its exit status."""
+    """Run one suite. Returns its exit status."""
     command = [
         sys.executable,
         str(BENCH / f"{name}.py"),
@@ -67,8 +67,8 @@ def play(name: str, arguments: list[str], results: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"some of {', '.join(SUITES)} (all)")
-    parser.add_argument("--short", action="store_true", help="the quick look")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="where the results go (see above)")
+    parser.add_argument("--short", action="store_true", help="a quick look (see above)")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="the directory of the results (see above)")
     parser.add_argument("--seed", type=amount(0, 1 << 32), metavar="N", help="of every suite (1)")
     args = parser.parse_args()
     for name in args.suites:
@@ -80,7 +80,7 @@ def main() -> int:
         signal.signal(number, interrupt)
     cores = psutil.cpu_count() or 1
     if (load := psutil.getloadavg()[0]) > BUSY * cores:
-        print(f"bench: the machine is busy (load average {load:.1f} on {cores} cores): figures will say less of timerd")
+        print(f"bench: the machine is busy (load average {load:.1f} on {cores} cores), which makes figures worse")
     arguments = [*(["--short"] if args.short else []), *([f"--seed={args.seed}"] if args.seed is not None else [])]
     names = args.suites or SUITES
     failed, began = [], time.monotonic()
@@ -88,7 +88,7 @@ def main() -> int:
         print(f"\nbench: {time.monotonic() - began:.0f} s, {at} of {len(names)}: {name}", flush=True)
         status = play(name, arguments, results)
         if status == INTERRUPTED:
-            print(f"bench: interrupted in {name}; {results / name}.json has what there was", file=sys.stderr)
+            print(f"bench: interrupted in {name}; {results / name}.json has what there was so far", file=sys.stderr)
             return INTERRUPTED
         if status:
             failed.append(f"{name} (status {status})")

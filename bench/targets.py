@@ -1,6 +1,7 @@
-"""The numbers that timerd is to reach on a 2-core machine: declared once, each with where it stands in the results.
+"""The numbers that timerd should reach on a 2-core machine. Each is declared once, with its position in the results.
 
-A target finds its figure in the documents of bench/results alone: bench/RESULTS.md says nothing that was not measured.
+A target finds its figure in the documents of bench/results alone. So bench/RESULTS.md has no figure that was not
+measured.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ class Target(NamedTuple):
     at_least: bool = False  # else at most
 
     def reached(self, documents: Documents) -> float | None:
-        """The figure; None where it was not measured."""
+        """The measured figure; None if it was not measured."""
         document = documents.get(self.suite)
         return self.find(document["tables"].get(self.table, [])) if document else None
 
     def held(self, figure: float) -> bool:
-        """Whether that is enough."""
+        """Whether the figure reaches the goal."""
         return figure >= self.goal if self.at_least else figure <= self.goal
 
 
 def cell(column: str, **where: Any) -> Callable[[list[dict[str, Any]]], float | None]:
-    """The column of the row with these values."""
+    """Finds a column of the row with these values; of several rows, the last."""
 
     def find(rows: list[dict[str, Any]]) -> float | None:
         found = [row for row in rows if all(row.get(name) == value for name, value in where.items())]
@@ -43,7 +44,7 @@ def cell(column: str, **where: Any) -> Callable[[list[dict[str, Any]]], float | 
 
 
 def highest(column: str, **where: Any) -> Callable[[list[dict[str, Any]]], float | None]:
-    """The largest value of a column over the rows with these values; 0 when there are rows, but none of that kind."""
+    """Finds the largest value of a column in the rows with these values; 0 if there are rows, but none like these."""
 
     def find(rows: list[dict[str, Any]]) -> float | None:
         found = [row[column] for row in rows if all(row.get(name) == value for name, value in where.items())]
@@ -66,7 +67,7 @@ def end_to_end(api: str, goal: float) -> Target:
 
 
 def at_goal(api: str, case: str, rate: int, cpu_us: float | None = None) -> list[Target]:
-    """What is asked of the runs of 10 s at the rate to reach, of which the worst counts: 99 % of it, as planned."""
+    """Targets of the runs of 10 s at a rate to reach: 99 % of it, with outcomes as planned. The worst run counts."""
 
     def target(what: str, figure: str, goal: float, unit: str, *, at_least: bool = False) -> Target:
         name = f"{rate:,}/s, {api} API, {case} case, worst of three runs of 10 s: {what}"
@@ -85,7 +86,7 @@ def series(api: str) -> dict[str, Any]:
 
 
 def latency(what: str, figure: str, goal: float, row: str, rate: int, tick: str) -> Target:
-    """How late an owner is told: the worst of three runs."""
+    """How late an outcome reaches its owner: the worst of three runs."""
     find = cell(f"{figure}_ms", what=row, rate=rate, tick=tick, api="per-op")
     return Target(f"{what}, {figure}", goal, "ms", "latency", find, "latency")
 

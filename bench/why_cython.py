@@ -1,9 +1,10 @@
-"""Why the core is compiled: one insert, in pure Python, by a call for each, and in bulk.
+"""Why the core is compiled: one insert in pure Python, by the core with a call for each, and by the core in bulk.
 
     python bench/why_cython.py [--count 100k] [--repeat 5] [--short] [--json FILE]
 
-All three fill records of the declared layout. The pure one is as short as can be: an operation, a watch node, a key in
-a dict, the list of a bucket, and neither redo slot nor replay nor quotas. Medians of the runs, in ns for an operation.
+All three fill records of the declared layout. The one in pure Python is as short as possible. It has an operation, a
+watch node, a key in a dict and the list of a bucket, but no redo slot, no replay and no quotas. Figures are medians of
+the runs, in ns for an operation.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MEMORY_PER_OP = 1_500
 
 
 def pure_python(count: int) -> float:
-    """Seconds for `count` inserts, each into its records, its bucket's list and its key's entry."""
+    """Seconds for `count` inserts. Each fills its records, its bucket's list and its key's entry."""
     memory = bytearray(count * (OP.size + NODE.size))
     nodes = count * OP.size
     keys: dict[bytes, int] = {}
@@ -48,7 +49,7 @@ def pure_python(count: int) -> float:
 
 
 def in_frames(count: int, batch: int) -> float:
-    """Seconds for `count` inserts by the core, `batch` of them in each call."""
+    """Seconds for `count` inserts by the core, with `batch` of them in each call."""
     rig = Rig(count + 1)
     commands = [register(index, rig.now_ns, 60 * S) for index in range(count)]
     frames = [frame for start in range(0, count, batch) for frame in rig.frames(commands[start : start + batch])]
@@ -66,7 +67,7 @@ def play(suite: Suite) -> None:
         "core, a call for each": lambda: in_frames(count, 1),
         "core, 4,096 in a call": lambda: in_frames(count, 4_096),
     }
-    # In turn, so that a busy machine is as busy for each.
+    # In turns, so that a busy machine is as busy for each.
     spent: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(suite.args.repeat):
         suite.say(f"run {repeat + 1} of {suite.args.repeat}")
