@@ -1,4 +1,4 @@
-"""What the old purgatory's operations stand in: the lists of those who watch a key, and the delay queue."""
+"""The old purgatory's operations, the watcher lists of its keys, and its delay queue."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from old_records cimport *
@@ -15,8 +15,8 @@ cdef inline Operation *operation(Purgatory *p, uint32_t name) noexcept nogil:
     return <Operation *>record(&p.operations, name)
 
 
-cdef inline void let_go(Purgatory *p, uint32_t name) noexcept nogil:
-    """One reference less; the last one frees the operation and its payload."""
+cdef inline void release(Purgatory *p, uint32_t name) noexcept nogil:
+    """Drop a reference. The last one frees the operation and its payload."""
     cdef Operation *op = operation(p, name)
     cdef uint32_t block, next
     if add32(&op.references, <uint32_t>-1):
@@ -24,13 +24,13 @@ cdef inline void let_go(Purgatory *p, uint32_t name) noexcept nogil:
     block = op.payload
     while block:
         next = (<Block *>record(&p.blocks, block)).next
-        give(&p.blocks, block)
+        free_record(&p.blocks, block)
         block = next
-    give(&p.operations, name)
+    free_record(&p.operations, name)
 
 
 cdef inline bint settle(Purgatory *p, Operation *op, uint32_t state, int64_t now_ns) noexcept nogil:
-    """Whether this caller is the one who settles it."""
+    """Settle the operation, unless another thread did before. Returns whether this call settled it."""
     if not swap32(&op.state, IS_PENDING, state):
         return False
     p.states[op.number] = state
@@ -41,12 +41,12 @@ cdef inline bint settle(Purgatory *p, Operation *op, uint32_t state, int64_t now
 
 
 cdef inline bint try_complete(Purgatory *p, Operation *op, int64_t now_ns) noexcept nogil:
-    """The benchmark's condition: its time has come."""
+    """Settle the operation if the benchmark's condition holds: its time has come."""
     return now_ns >= op.completes_ns and settle(p, op, IS_COMPLETED, now_ns)
 
 
 cdef inline uint32_t copy_payload(Purgatory *p, const uint8_t *data, uint32_t length) noexcept nogil:
-    """A chain of blocks. There are enough: as many as all operations can have."""
+    """Copy a payload into a chain of blocks. Returns the first. There are enough for all operations."""
     cdef uint32_t first = 0, previous = 0, name, piece, rest = length
     cdef Block *block
     while rest:
@@ -70,7 +70,7 @@ cdef inline uint32_t copy_payload(Purgatory *p, const uint8_t *data, uint32_t le
 
 
 cdef inline uint32_t find_key(Purgatory *p, const uint8_t *name, uint8_t length) noexcept nogil:
-    """Index + 1 of that key; 0 if nobody ever watched it."""
+    """Index + 1 of the key; 0 if no operation ever watched it."""
     cdef uint64_t hash = key_hash(0, 0, name, length)
     cdef uint32_t at = read32(&p.heads[hash & (PURGATORY_KEYS - 1)])
     cdef Key *key
@@ -83,7 +83,7 @@ cdef inline uint32_t find_key(Purgatory *p, const uint8_t *name, uint8_t length)
 
 
 cdef inline uint32_t find_or_make_key(Purgatory *p, const uint8_t *name, uint8_t length) noexcept nogil:
-    """Index + 1 of that key; 0 when there are as many as may be. Only the thread that registers makes keys."""
+    """Index + 1 of the key; 0 if it is new and the table is full. Only the thread that registers makes keys."""
     cdef uint32_t at = find_key(p, name, length)
     cdef uint32_t *head
     cdef Key *key
@@ -105,7 +105,7 @@ cdef inline Watcher *watcher(Purgatory *p, uint32_t name) noexcept nogil:
 
 
 cdef inline bint watch(Purgatory *p, uint32_t at, uint32_t name) noexcept nogil:
-    """Stand at the end of a key's list; False if the operation has settled, so that no more is needed."""
+    """Append the operation to a key's list. Returns False, and appends nothing, if it has settled already."""
     cdef Key *key = p.keys + at - 1
     cdef uint32_t made
     cdef Watcher *w
@@ -128,8 +128,8 @@ cdef inline bint watch(Purgatory *p, uint32_t at, uint32_t name) noexcept nogil:
     return True
 
 
-cdef inline uint32_t drop(Purgatory *p, Key *key, uint32_t name) noexcept nogil:
-    """Take a watcher out of its list, whose lock is held; the one after it."""
+cdef inline uint32_t remove_watcher(Purgatory *p, Key *key, uint32_t name) noexcept nogil:
+    """Remove a watcher from its list. Returns the next watcher. The caller holds the list's lock."""
     cdef Watcher *w = watcher(p, name)
     cdef uint32_t next = w.next
     if w.prev:
@@ -141,13 +141,13 @@ cdef inline uint32_t drop(Purgatory *p, Key *key, uint32_t name) noexcept nogil:
     else:
         key.last = w.prev
     write32(&key.watched, key.watched - 1)
-    let_go(p, w.operation)
-    give(&p.watchers, name)
+    release(p, w.operation)
+    free_record(&p.watchers, name)
     return next
 
 
 cdef inline uint32_t purge_list(Purgatory *p, uint32_t at) noexcept nogil:
-    """Drop those that have settled from a key's list; how many stood in it."""
+    """Remove the settled operations from a key's list. Returns how many it visited."""
     cdef Key *key = p.keys + at
     cdef uint32_t name, visited = 0
     pthread_mutex_lock(p.locks + at)
@@ -155,7 +155,7 @@ cdef inline uint32_t purge_list(Purgatory *p, uint32_t at) noexcept nogil:
     while name:
         visited += 1
         if read32(&operation(p, watcher(p, name).operation).state) != IS_PENDING:
-            name = drop(p, key, name)
+            name = remove_watcher(p, key, name)
         else:
             name = watcher(p, name).next
     pthread_mutex_unlock(p.locks + at)
@@ -163,7 +163,7 @@ cdef inline uint32_t purge_list(Purgatory *p, uint32_t at) noexcept nogil:
 
 
 cdef inline uint32_t check_list(Purgatory *p, uint32_t at, int64_t now_ns) noexcept nogil:
-    """Try all that stand in a key's list; drop the settled ones; how many this call completed."""
+    """Try all operations in a key's list, and remove the settled ones. Returns how many this call completed."""
     cdef Key *key = p.keys + at - 1
     cdef Operation *op
     cdef uint32_t name, completed = 0
@@ -172,10 +172,10 @@ cdef inline uint32_t check_list(Purgatory *p, uint32_t at, int64_t now_ns) noexc
     while name:
         op = operation(p, watcher(p, name).operation)
         if read32(&op.state) != IS_PENDING:
-            name = drop(p, key, name)
+            name = remove_watcher(p, key, name)
         elif try_complete(p, op, now_ns):
             completed += 1
-            name = drop(p, key, name)
+            name = remove_watcher(p, key, name)
         else:
             name = watcher(p, name).next
     pthread_mutex_unlock(p.locks + at - 1)
@@ -183,7 +183,7 @@ cdef inline uint32_t check_list(Purgatory *p, uint32_t at, int64_t now_ns) noexc
 
 
 cdef inline uint64_t watched(Purgatory *p) noexcept nogil:
-    """Length of all lists together, settled ones among them."""
+    """Length of all lists together, with the settled operations in them."""
     cdef uint64_t total = 0
     cdef uint32_t at
     for at in range(read32(&p.keys_used)):
@@ -193,7 +193,7 @@ cdef inline uint64_t watched(Purgatory *p) noexcept nogil:
 # The delay queue.
 
 
-cdef inline void sift_up(Waiting *heap, uint32_t at, Waiting entry) noexcept nogil:
+cdef inline void sift_up(QueueEntry *heap, uint32_t at, QueueEntry entry) noexcept nogil:
     cdef uint32_t parent
     while at:
         parent = (at - 1) >> 1
@@ -204,7 +204,7 @@ cdef inline void sift_up(Waiting *heap, uint32_t at, Waiting entry) noexcept nog
     heap[at] = entry
 
 
-cdef inline void sift_down(Waiting *heap, uint32_t count, uint32_t at, Waiting entry) noexcept nogil:
+cdef inline void sift_down(QueueEntry *heap, uint32_t count, uint32_t at, QueueEntry entry) noexcept nogil:
     cdef uint32_t child
     while True:
         child = 2 * at + 1
@@ -220,58 +220,58 @@ cdef inline void sift_down(Waiting *heap, uint32_t count, uint32_t at, Waiting e
 
 
 cdef inline void offer(Purgatory *p, uint32_t name) noexcept nogil:
-    cdef Waiting entry
+    cdef QueueEntry entry
     entry.deadline_ns = operation(p, name).deadline_ns
     entry.operation = name
     add32(&operation(p, name).references, 1)
     pthread_mutex_lock(&p.queue_lock)
-    sift_up(p.queue, p.waiting, entry)
-    write32(&p.waiting, p.waiting + 1)
-    if p.waiting > p.waiting_max:
-        p.waiting_max = p.waiting
+    sift_up(p.queue, p.queued, entry)
+    write32(&p.queued, p.queued + 1)
+    if p.queued > p.queued_max:
+        p.queued_max = p.queued
     if p.queue[0].operation == name:
-        pthread_cond_signal(&p.queue_news)
+        pthread_cond_signal(&p.queue_changed)
     pthread_mutex_unlock(&p.queue_lock)
 
 
 cdef inline uint32_t poll(Purgatory *p, int64_t now_ns, bint waits) noexcept nogil:
-    """The first operation that is due, out of the queue; 0 if none is, or becomes so within POLL_NS."""
+    """Remove the first due operation from the queue. 0 if none is due, or with `waits` within POLL_NS."""
     cdef int64_t limit_ns = now_ns + POLL_NS, until_ns
     cdef uint32_t name = 0
     cdef timespec until
     pthread_mutex_lock(&p.queue_lock)
     while True:
-        if p.waiting and p.queue[0].deadline_ns <= now_ns:
+        if p.queued and p.queue[0].deadline_ns <= now_ns:
             name = p.queue[0].operation
-            write32(&p.waiting, p.waiting - 1)
-            if p.waiting:
-                sift_down(p.queue, p.waiting, 0, p.queue[p.waiting])
+            write32(&p.queued, p.queued - 1)
+            if p.queued:
+                sift_down(p.queue, p.queued, 0, p.queue[p.queued])
             break
         if not waits or now_ns >= limit_ns or read32(&p.stopping):
             break
         until_ns = limit_ns
-        if p.waiting and p.queue[0].deadline_ns < limit_ns:
+        if p.queued and p.queue[0].deadline_ns < limit_ns:
             until_ns = p.queue[0].deadline_ns
         until.tv_sec = until_ns // 1000000000
         until.tv_nsec = until_ns % 1000000000
-        pthread_cond_timedwait(&p.queue_news, &p.queue_lock, &until)
+        pthread_cond_timedwait(&p.queue_changed, &p.queue_lock, &until)
         now_ns = clock_ns()
     pthread_mutex_unlock(&p.queue_lock)
     return name
 
 
 cdef inline void purge_queue(Purgatory *p) noexcept nogil:
-    """Drop those that have settled from the delay queue."""
+    """Remove the settled operations from the delay queue."""
     cdef uint32_t at, kept = 0
     pthread_mutex_lock(&p.queue_lock)
-    p.waiting_visited += p.waiting
-    for at in range(p.waiting):
+    p.queue_visited += p.queued
+    for at in range(p.queued):
         if read32(&operation(p, p.queue[at].operation).state) != IS_PENDING:
-            let_go(p, p.queue[at].operation)
+            release(p, p.queue[at].operation)
         else:
             p.queue[kept] = p.queue[at]
             kept += 1
-    write32(&p.waiting, kept)
+    write32(&p.queued, kept)
     at = kept // 2
     while at:
         at -= 1

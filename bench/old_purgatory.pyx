@@ -1,13 +1,13 @@
 """Kafka's purgatory as it was before its timing wheels (see old_purgatory.pyi). All loops run without the GIL.
 
-    check_and_watch   try; stand on the list of every key; try again; join the delay queue
-    complete          a compare-and-swap on the operation's state; it stays on its lists and in the queue
-    reap              take what is due from the delay queue and expire it; then the two purges
+    check_and_watch   try; append to the list of each key; try again; put it in the delay queue
+    complete          a compare-and-swap on the operation's state; it stays in its lists and in the queue
+    reap              remove what is due from the delay queue, and expire it; then the two purges
 
-Each key's list and the delay queue have a lock, as there. Records are as large as timerd's, names are hashed and payloads
-copied by the same code. Kinder than the original: an operation's record is free again when the last list lets go of it
-(there: at a collection), the queue's heap holds deadlines itself, and a purge of it is one pass (there: an iterator that
-searches the queue for each that it removes).
+Each key's list and the delay queue have a lock, as in Kafka. Records are as large as timerd's. The same code hashes
+names and copies payloads. Three things favour this design more than Kafka did. An operation's record is free again when
+the last list drops it (Kafka: at a garbage collection). The queue's heap holds the deadlines itself. A purge of the
+queue is one pass (Kafka: an iterator that searches the queue for each entry that it removes).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -24,7 +24,7 @@ NEVER = AT_NO_TIME
 
 
 cdef uint32_t check_and_watch(Purgatory *p, const uint8_t *data, int64_t now_ns, int64_t delay_ns) noexcept nogil:
-    """Register the request that a REGISTER command tells of; its state at the end of it."""
+    """Register the request of a REGISTER command. Returns its state."""
     cdef RegisterCommand *command = <RegisterCommand *>data
     cdef const uint8_t *at = data + sizeof(RegisterCommand)
     cdef uint32_t name = 0, number = p.registered, state, i
@@ -62,24 +62,24 @@ cdef uint32_t check_and_watch(Purgatory *p, const uint8_t *data, int64_t now_ns,
                 offer(p, name)
     write32(&p.registered, number + 1)
     state = read32(&op.state)
-    let_go(p, name)
+    release(p, name)
     return state
 
 
 cdef bint complete(Purgatory *p, uint32_t number, int64_t now_ns) noexcept nogil:
-    """Settle a request as completed, whatever its keys say; whether this call did."""
+    """Complete a request, whatever its keys say. Returns whether this call did."""
     cdef uint32_t name = p.of_number[number]
     cdef bint won
     if name == 0:
         return False
     won = settle(p, operation(p, name), IS_COMPLETED, now_ns)
     p.of_number[number] = 0
-    let_go(p, name)
+    release(p, name)
     return won
 
 
 cdef bint reap(Purgatory *p, int64_t now_ns, bint waits) noexcept nogil:
-    """One round of the reaper; whether it expired an operation."""
+    """One round of the reaper. Returns whether it expired an operation."""
     cdef uint32_t name, at
     cdef bint expired = False
     while not expired:
@@ -90,12 +90,12 @@ cdef bint reap(Purgatory *p, int64_t now_ns, bint waits) noexcept nogil:
         expired = settle(p, operation(p, name), IS_EXPIRED, clock_ns() if waits else now_ns)
         if not expired:
             p.dead_polls += 1
-        let_go(p, name)
+        release(p, name)
     if p.purge_interval and watched(p) >= p.purge_interval:
         p.list_purges += 1
         for at in range(read32(&p.keys_used)):
             p.watchers_visited += purge_list(p, at)
-    if p.purge_interval and read32(&p.waiting) >= p.purge_interval:
+    if p.purge_interval and read32(&p.queued) >= p.purge_interval:
         p.queue_purges += 1
         purge_queue(p)
     return expired
@@ -105,7 +105,7 @@ cdef void generate(
     Purgatory *p, const uint8_t *commands, uint32_t count, const int64_t *due_ns, const int64_t *delay_ns,
     int64_t start_ns, int64_t give_up_ns
 ) noexcept nogil:
-    """Register requests as they become due, those of a millisecond together."""
+    """Register requests when they are due, those of a millisecond together."""
     cdef uint32_t at = 0, left
     cdef int64_t now_ns
     write64(&p.next_due_ns, due_ns[0])
@@ -129,7 +129,7 @@ cdef void generate(
 cdef void complete_all(
     Purgatory *p, const uint32_t *numbers, uint32_t count, const int64_t *due_ns, int64_t start_ns
 ) noexcept nogil:
-    """Complete requests as they become due, but none before those that came until then are registered."""
+    """Complete requests when they are due, but none before all requests planned until then are registered."""
     cdef uint32_t at = 0
     cdef int64_t now_ns
     while at < count and not read32(&p.stopping):
@@ -163,7 +163,7 @@ cdef class OldPurgatory:
         p.keys = <Key *>calloc(PURGATORY_KEYS, sizeof(Key))
         p.locks = <pthread_mutex_t *>calloc(PURGATORY_KEYS, sizeof(pthread_mutex_t))
         p.heads = <uint32_t *>calloc(PURGATORY_KEYS, sizeof(uint32_t))
-        p.queue = <Waiting *>calloc(capacity + 1, sizeof(Waiting))
+        p.queue = <QueueEntry *>calloc(capacity + 1, sizeof(QueueEntry))
         p.of_number = <uint32_t *>calloc(requests, sizeof(uint32_t))
         p.states = <uint8_t *>calloc(requests, 1)
         p.settlings = <uint8_t *>calloc(requests, 1)
@@ -177,9 +177,9 @@ cdef class OldPurgatory:
         for at in range(PURGATORY_KEYS):
             pthread_mutex_init(p.locks + at, NULL)
         pthread_mutex_init(&p.queue_lock, NULL)
-        make_condition(&p.queue_news)
-        # Written here, so that no page is new when a request is first told of.
-        memset(p.queue, 0, (<uint64_t>capacity + 1) * sizeof(Waiting))
+        make_condition(&p.queue_changed)
+        # Written here, so that no page is new when the first request comes.
+        memset(p.queue, 0, (<uint64_t>capacity + 1) * sizeof(QueueEntry))
         memset(p.of_number, 0, requests * sizeof(uint32_t))
         memset(p.states, 0, requests)
         memset(p.settlings, 0, requests)
@@ -206,17 +206,17 @@ cdef class OldPurgatory:
     @staticmethod
     def bytes_for(uint32_t keys_per_op, uint32_t payload_max):
         cdef uint64_t blocks = (payload_max + BLOCK_DATA - 1) // BLOCK_DATA
-        return sizeof(OpRecord) + keys_per_op * sizeof(WatchNode) + blocks * sizeof(Block) + sizeof(Waiting)
+        return sizeof(OpRecord) + keys_per_op * sizeof(WatchNode) + blocks * sizeof(Block) + sizeof(QueueEntry)
 
     cdef uint32_t _check(self, const uint8_t[::1] commands, uint32_t count) except? 0xFFFFFFFF:
-        """The commands are REGISTER commands that fit; how many bytes they have."""
+        """Check that these are REGISTER commands that fit. Returns their bytes."""
         cdef uint64_t at = 0
         cdef RegisterCommand *command
         if self.p.registered + count > self.p.requests:
-            raise ValueError(f"{self.p.registered + count} requests, and it was made for {self.p.requests}")
+            raise ValueError(f"{self.p.registered + count} requests, and this purgatory was made for {self.p.requests}")
         for _ in range(count):
             if at + sizeof(RegisterCommand) > <uint64_t>commands.shape[0]:
-                raise ValueError(f"{commands.shape[0]} bytes are less than {count} commands")
+                raise ValueError(f"{commands.shape[0]} bytes are too few for {count} commands")
             command = <RegisterCommand *>&commands[at]
             if not 1 <= command.keys <= self.keys_per_op or command.payload_length > self.payload_max:
                 raise ValueError(f"{command.keys} keys and {command.payload_length} bytes of payload are too many")
@@ -249,7 +249,7 @@ cdef class OldPurgatory:
     ):
         cdef uint32_t count = <uint32_t>due_ns.shape[0]
         if count == 0 or count != <uint32_t>delay_ns.shape[0]:
-            raise ValueError(f"{count} times and {delay_ns.shape[0]} delays: as many of both, and some, are needed")
+            raise ValueError(f"{count} times and {delay_ns.shape[0]} delays: give as many of both, and at least one")
         self._check(commands, count)
         with nogil:
             generate(&self.p, &commands[0], count, &due_ns[0], &delay_ns[0], start_ns, give_up_ns)
@@ -257,7 +257,7 @@ cdef class OldPurgatory:
     def complete_all(self, const uint32_t[::1] numbers, const int64_t[::1] due_ns, int64_t start_ns):
         cdef uint32_t count = <uint32_t>numbers.shape[0]
         if count != <uint32_t>due_ns.shape[0]:
-            raise ValueError(f"{count} requests and {due_ns.shape[0]} times: as many of both are needed")
+            raise ValueError(f"{count} requests and {due_ns.shape[0]} times: give as many of both")
         if count:
             with nogil:
                 complete_all(&self.p, &numbers[0], count, &due_ns[0], start_ns)
@@ -271,10 +271,10 @@ cdef class OldPurgatory:
         write32(&self.p.stopping, 1)
         with nogil:
             pthread_mutex_lock(&self.p.queue_lock)
-            pthread_cond_signal(&self.p.queue_news)
+            pthread_cond_signal(&self.p.queue_changed)
             pthread_mutex_unlock(&self.p.queue_lock)
 
-    # What there is, and what was.
+    # What there is now, and what has happened.
 
     @property
     def registered(self):
@@ -294,7 +294,7 @@ cdef class OldPurgatory:
 
     @property
     def delayed(self):
-        return read32(&self.p.waiting)
+        return read32(&self.p.queued)
 
     @property
     def last_ns(self):
@@ -305,7 +305,7 @@ cdef class OldPurgatory:
         cdef Purgatory *p = &self.p
         return (
             p.operations.used * p.operations.size + p.watchers.used * p.watchers.size + p.blocks.used * p.blocks.size
-            + p.waiting_max * sizeof(Waiting)
+            + p.queued_max * sizeof(QueueEntry)
         )
 
     def in_use(self):
@@ -317,7 +317,7 @@ cdef class OldPurgatory:
             "list_purges": p.list_purges,
             "watchers_visited": p.watchers_visited,
             "queue_purges": p.queue_purges,
-            "waiting_visited": p.waiting_visited,
+            "waiting_visited": p.queue_visited,
             "dead_polls": p.dead_polls,
             "empty_wakeups": p.empty_wakeups,
         }

@@ -1,4 +1,4 @@
-"""What the old purgatory is made of: its records, the pools that they are from, and what its threads share."""
+"""The old purgatory's records, the pools that they come from, and what its threads share."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc
@@ -17,7 +17,7 @@ cdef extern from *:
     static inline void write32(uint32_t *at, uint32_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
     static inline void write64(int64_t *at, int64_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
     static inline uint32_t add32(uint32_t *at, uint32_t n) { return __atomic_add_fetch(at, n, __ATOMIC_ACQ_REL); }
-    static inline uint32_t take32(uint32_t *at) { return __atomic_exchange_n(at, 0, __ATOMIC_ACQ_REL); }
+    static inline uint32_t fetch_and_clear32(uint32_t *at) { return __atomic_exchange_n(at, 0, __ATOMIC_ACQ_REL); }
     static inline int swap32(uint32_t *at, uint32_t from, uint32_t to)
     {
         return __atomic_compare_exchange_n(at, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
@@ -36,8 +36,8 @@ cdef extern from *:
         clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
     }
     #define MILLISECOND 1000000
-    #define POLL_NS 200000000  /* the reaper looks at its purges that often when nothing expires */
-    #define BETWEEN_CLOCKS 32  /* requests of one reading of the clock */
+    #define POLL_NS 200000000  /* between two looks at the purges, when nothing expires */
+    #define BETWEEN_CLOCKS 32  /* requests for one reading of the clock */
     #define PURGATORY_KEYS 4096  /* a power of two */
     #define AT_NO_TIME INT64_MAX
     """
@@ -59,7 +59,7 @@ cdef extern from *:
     void write32(uint32_t *at, uint32_t value) nogil
     void write64(int64_t *at, int64_t value) nogil
     uint32_t add32(uint32_t *at, uint32_t n) nogil
-    uint32_t take32(uint32_t *at) nogil
+    uint32_t fetch_and_clear32(uint32_t *at) nogil
     bint swap32(uint32_t *at, uint32_t old, uint32_t new) nogil
     enum:
         MILLISECOND
@@ -74,11 +74,11 @@ cdef enum:
     IS_EXPIRED = 2
     IS_REFUSED = 3
 
-# Records. References name a record by its index + 1; 0 is none. The first word of a free one leads to the next.
+# Records. A reference is a record's index + 1; 0 is none. The first word of a free record leads to the next one.
 
 cdef struct Operation:
     uint32_t state
-    uint32_t references  # lists, the queue, whoever will complete it, and its registration while that runs
+    uint32_t references  # from lists, the queue, the thread that will complete it, and its registration while that runs
     uint32_t payload
     uint32_t reserved
     uint64_t number
@@ -100,7 +100,7 @@ cdef struct Key:
     uint32_t last
     uint32_t watched
 
-cdef struct Waiting:
+cdef struct QueueEntry:
     int64_t deadline_ns
     uint32_t operation
 
@@ -108,9 +108,9 @@ cdef struct Pool:
     char *base
     uint64_t size  # bytes of a record
     uint32_t count
-    uint32_t used  # were ever taken
-    uint32_t taken  # free ones, for the one thread that takes
-    uint32_t given  # free ones, from all threads
+    uint32_t used  # records that were ever allocated
+    uint32_t free_list  # free records, for the one thread that allocates
+    uint32_t freed  # free records, from all threads
 
 cdef struct Purgatory:
     Pool operations
@@ -120,20 +120,20 @@ cdef struct Purgatory:
     pthread_mutex_t *locks  # of the keys' lists
     uint32_t *heads  # of the keys' chains
     uint32_t keys_used
-    Waiting *queue  # a heap, the earliest deadline first
-    uint32_t waiting
-    uint32_t waiting_max
+    QueueEntry *queue  # a heap, the earliest deadline first
+    uint32_t queued
+    uint32_t queued_max
     pthread_mutex_t queue_lock
-    pthread_cond_t queue_news
+    pthread_cond_t queue_changed
     uint32_t purge_interval
-    # What became of each request, by its number.
+    # The outcome of each request, by its number.
     uint32_t requests
     uint32_t *of_number
     uint8_t *states
     uint8_t *settlings
     int64_t *registered_ns
     int64_t *settled_ns
-    # Between the threads.
+    # Shared by the threads.
     uint32_t registered
     uint32_t refused
     uint32_t settled
@@ -144,7 +144,7 @@ cdef struct Purgatory:
     uint64_t list_purges
     uint64_t watchers_visited
     uint64_t queue_purges
-    uint64_t waiting_visited
+    uint64_t queue_visited
     uint64_t dead_polls
     uint64_t empty_wakeups
 
@@ -153,14 +153,14 @@ cdef inline int64_t clock_ns() noexcept nogil:
     clock_gettime(CLOCK_MONOTONIC, &at)
     return <int64_t>at.tv_sec * 1000000000 + at.tv_nsec
 
-# Pools. One thread takes; any thread gives, without a lock.
+# Pools. One thread allocates records; any thread frees them, without a lock.
 
 
 cdef inline int make_pool(Pool *pool, uint64_t size, uint32_t count) except -1:
     pool.base = <char *>calloc(count, size)
     if pool.base == NULL:
         raise MemoryError(f"no memory for {count} records of {size} bytes")
-    memset(pool.base, 0, count * size)  # every page is there before anything is measured
+    memset(pool.base, 0, count * size)  # so that every page is there before anything is measured
     pool.size = size
     pool.count = count
     return 0
@@ -171,13 +171,13 @@ cdef inline void *record(Pool *pool, uint32_t name) noexcept nogil:
 
 
 cdef inline uint32_t allocate(Pool *pool) noexcept nogil:
-    """A free record, or 0."""
+    """Allocate a record. 0 if none is free."""
     cdef uint32_t name
-    if pool.taken == 0:
-        pool.taken = take32(&pool.given)
-    name = pool.taken
+    if pool.free_list == 0:
+        pool.free_list = fetch_and_clear32(&pool.freed)
+    name = pool.free_list
     if name:
-        pool.taken = (<uint32_t *>record(pool, name))[0]
+        pool.free_list = (<uint32_t *>record(pool, name))[0]
         return name
     if pool.used == pool.count:
         return 0
@@ -185,22 +185,22 @@ cdef inline uint32_t allocate(Pool *pool) noexcept nogil:
     return pool.used
 
 
-cdef inline void give(Pool *pool, uint32_t name) noexcept nogil:
+cdef inline void free_record(Pool *pool, uint32_t name) noexcept nogil:
     cdef uint32_t head
     while True:
-        head = read32(&pool.given)
+        head = read32(&pool.freed)
         (<uint32_t *>record(pool, name))[0] = head
-        if swap32(&pool.given, head, name):
+        if swap32(&pool.freed, head, name):
             return
 
 
 cdef inline uint32_t in_use(Pool *pool) noexcept nogil:
-    """How many are not free. Nothing else may run."""
-    cdef uint32_t unused = 0, name = pool.taken
+    """The number of records that are not free. No other thread may run."""
+    cdef uint32_t unused = 0, name = pool.free_list
     while name:
         unused += 1
         name = (<uint32_t *>record(pool, name))[0]
-    name = pool.given
+    name = pool.freed
     while name:
         unused += 1
         name = (<uint32_t *>record(pool, name))[0]

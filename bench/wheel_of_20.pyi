@@ -1,11 +1,12 @@
 """The hierarchical timing wheels of Kafka's article, compiled as timerd's core is: for bench/rivals.py.
 
-Wheels of 20 buckets, the lowest of 1 ms; overflow wheels made on demand, each bucket as wide as the whole wheel below;
-a delay queue of buckets, so that no thread ticks; the tasks of a bucket that comes due are inserted again, or expire.
-Removal is at once, by the links that a task keeps. A name leads to its task by a table, as a watcher list of one.
+A wheel has 20 buckets; in the lowest wheel a bucket is 1 ms wide. Overflow wheels are made on demand: each of their
+buckets is as wide as the whole wheel below. Buckets wait in a delay queue, so no thread ticks. When a bucket is due,
+its tasks are inserted again, or expire. A task is removed at once, by its links. A table leads from a name to its task,
+like a watcher list of one.
 
-There are neither locks nor threads, clients nor a log: a timer, and no more. It is built in development builds
-(TIMERD_BENCH in timerd/CMakeLists.txt). Times are whole ms of any clock. Calls are in bulk, as the core's are.
+It is a timer and no more: it has no locks, threads, clients and log. Times are whole ms of any clock. Calls are in
+bulk, as the core's are. Only development builds have this module (TIMERD_BENCH in timerd/CMakeLists.txt).
 """
 
 from array import array
@@ -23,28 +24,28 @@ class WheelOf20:
     def size(capacity: int) -> int:
         """Bytes of memory that so many tasks need."""
     def insert(self, names: ReadableBuffer, deadlines_ms: ReadableBuffer) -> array[int]:
-        """New tasks, from names one after the other and as many int64: a handle of each, good until it has settled.
+        """Insert tasks: names without a gap, and as many int64. Returns a handle of each, valid until the task settles.
 
-        What is due already is told by the next advance(). Raises ValueError when they do not fit.
+        The next advance() returns those that are due already. Raises ValueError when there is no room for all.
         """
     def cancel(self, handles: ReadableBuffer) -> int:
-        """Drop these tasks (uint32); how many were pending."""
+        """Drop these tasks (uint32). Returns how many were pending."""
     def complete(self, names: ReadableBuffer) -> int:
-        """Drop the task of each of these names; how many there were."""
+        """Drop the task of each of these names. Returns how many there were."""
     def reschedule(self, handles: ReadableBuffer, deadlines_ms: ReadableBuffer) -> int:
-        """Give these tasks new deadlines; how many were pending."""
+        """Give these tasks new deadlines. Returns how many were pending."""
     def advance(self, now_ms: int) -> array[int]:
-        """Handles of the tasks that have expired, bucket by bucket, in the order of insertion within one."""
+        """Expire tasks. Returns their handles, bucket by bucket, within a bucket in the order of insertion."""
     @property
     def next_ms(self) -> int | None:
-        """When the next bucket begins, though all that stood in it may be gone; None if none is queued."""
+        """The ms at which the next bucket begins, also if its tasks were all removed; None if none is queued."""
     @property
     def pending(self) -> int: ...
     @property
     def wheels(self) -> int:
-        """Wheels that were made."""
+        """The number of wheels that were made."""
     @property
     def bytes_per_task(self) -> float:
         """Of its record, and its share of the table of names."""
     def counters(self) -> dict[str, int]:
-        """Visits to buckets, those to empty ones, and tasks inserted again."""
+        """Visits to buckets, visits to empty buckets, and tasks inserted again."""

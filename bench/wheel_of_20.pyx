@@ -1,9 +1,9 @@
 """The hierarchical timing wheels of the article, 20 buckets a wheel (see wheel_of_20.pyi). Bulk calls, without the GIL.
 
-A wheel of level l has SIZE buckets of SIZE ** l ms. A task stands in the lowest wheel that reaches its deadline, in bucket
-(deadline / width) mod SIZE. A bucket that gets a new beginning goes into the delay queue, a heap; tasks never do. When a
-bucket's beginning is due, the clocks of the wheels move there, and its tasks are inserted again: into lower wheels, or, if
-they are due by then, they expire.
+A wheel of level l has SIZE buckets of SIZE ** l ms. A task is in the lowest wheel that reaches its deadline, in bucket
+(deadline / width) mod SIZE. The delay queue is a heap of buckets: a bucket with a new beginning goes in, a task never.
+When a bucket's beginning is due, the clocks of the wheels move there. Its tasks are inserted again, into lower wheels.
+A task that is due by then expires.
 """
 
 from array import array
@@ -15,7 +15,7 @@ from timerd.purgatory.memory.bytes cimport copy_short, same_short
 cdef extern from *:
     """
     #define SIZE 20
-    #define WHEELS 10 /* as many as there are ms for in 63 bits, and more than any deadline needs */
+    #define WHEELS 10 /* 20 ** 10 ms are more than 63 bits of ns: enough for any deadline */
     #define NAME_MAX_BYTES 16
     """
     enum:
@@ -23,13 +23,13 @@ cdef extern from *:
         WHEELS
         NAME_MAX_BYTES
 
-# References name a task or a bucket by its index + 1; 0 is none.
+# A reference is the index + 1 of a task or a bucket; 0 is none.
 
 cdef struct Task:
     int64_t deadline_ms
     uint64_t hash
     uint8_t[16] name
-    uint32_t chain  # the next of the same place in the table of names; of a free one, the next free one
+    uint32_t chain  # the next task in the same entry of the table of names; of a free task, the next free one
     uint32_t bucket  # 0: it is not in a wheel
     uint32_t next
     uint32_t prev
@@ -53,8 +53,8 @@ cdef struct Wheels:
     int64_t clock_ms[WHEELS]
     uint32_t queue[WHEELS * SIZE]  # a heap of buckets
     uint32_t queued
-    uint32_t *due  # tasks that have expired and were not told yet
-    uint32_t dues
+    uint32_t *expired  # tasks that have expired, for the next advance() to return
+    uint32_t expired_count
     uint64_t visits
     uint64_t empty_visits
     uint64_t reinserted
@@ -81,7 +81,7 @@ cdef void offer(Wheels *w, uint32_t bucket) noexcept nogil:
 
 
 cdef uint32_t poll(Wheels *w) noexcept nogil:
-    """The bucket that begins first, out of the queue, which is not empty."""
+    """Remove the bucket that begins first from the queue, which is not empty."""
     cdef uint32_t bucket = w.queue[0], last, at = 0, child
     w.queued -= 1
     last = w.queue[w.queued]
@@ -103,7 +103,7 @@ cdef uint32_t poll(Wheels *w) noexcept nogil:
 
 
 cdef inline bint insert(Wheels *w, uint32_t name) noexcept nogil:
-    """Put a task where its deadline belongs; False if it is due."""
+    """Put a task into the bucket of its deadline. False if it is due."""
     cdef Task *task = w.tasks + name - 1
     cdef Bucket *bucket
     cdef uint32_t level = 0, at
@@ -147,7 +147,7 @@ cdef inline void remove(Wheels *w, Task *task) noexcept nogil:
 
 
 cdef void advance(Wheels *w, int64_t now_ms) noexcept nogil:
-    """Deal with every bucket that begins by now."""
+    """Handle every bucket that begins by now."""
     cdef uint32_t at, name, next, level
     cdef int64_t begins_ms
     while w.queued and begin_of(w, 0) <= now_ms:
@@ -175,13 +175,13 @@ cdef void advance(Wheels *w, int64_t now_ms) noexcept nogil:
 # Tasks and their names.
 
 
-cdef inline uint32_t *place_of(Wheels *w, uint64_t hash) noexcept nogil:
+cdef inline uint32_t *head_of(Wheels *w, uint64_t hash) noexcept nogil:
     return w.heads + (hash & w.mask)
 
 
 cdef inline void forget(Wheels *w, uint32_t name) noexcept nogil:
-    """Take a task out of the table of names."""
-    cdef uint32_t *at = place_of(w, w.tasks[name - 1].hash)
+    """Remove a task from the table of names."""
+    cdef uint32_t *at = head_of(w, w.tasks[name - 1].hash)
     while at[0] != name:
         at = &w.tasks[at[0] - 1].chain
     at[0] = w.tasks[name - 1].chain
@@ -196,23 +196,23 @@ cdef inline void free_record(Wheels *w, uint32_t name) noexcept nogil:
 cdef inline void expire(Wheels *w, uint32_t name) noexcept nogil:
     w.tasks[name - 1].bucket = 0
     forget(w, name)
-    w.due[w.dues] = name
-    w.dues += 1
+    w.expired[w.expired_count] = name
+    w.expired_count += 1
 
 
 cdef inline uint32_t find(Wheels *w, const uint8_t *name, uint32_t length) noexcept nogil:
-    """A pending task of that name; 0 if there is none."""
+    """A pending task of this name; 0 if there is none."""
     cdef uint64_t hash = key_hash(0, 0, name, length)
-    cdef uint32_t at = place_of(w, hash)[0]
+    cdef uint32_t at = head_of(w, hash)[0]
     while at and not (w.tasks[at - 1].hash == hash and same_short(w.tasks[at - 1].name, name, length)):
         at = w.tasks[at - 1].chain
     return at
 
 
 cdef inline uint32_t add(Wheels *w, const uint8_t *name, uint32_t length, int64_t deadline_ms) noexcept nogil:
-    """A new task; the caller has seen that one is free."""
+    """Insert a new task. The caller has checked that a record is free."""
     cdef uint32_t made = w.unused
-    cdef uint32_t *place
+    cdef uint32_t *head
     cdef Task *task
     if made:
         w.unused = w.tasks[made - 1].chain
@@ -223,9 +223,9 @@ cdef inline uint32_t add(Wheels *w, const uint8_t *name, uint32_t length, int64_
     task.deadline_ms = deadline_ms
     task.hash = key_hash(0, 0, name, length)
     copy_short(task.name, name, length)
-    place = place_of(w, task.hash)
-    task.chain = place[0]
-    place[0] = made
+    head = head_of(w, task.hash)
+    task.chain = head[0]
+    head[0] = made
     w.pending += 1
     if not insert(w, made):
         expire(w, made)
@@ -233,7 +233,7 @@ cdef inline uint32_t add(Wheels *w, const uint8_t *name, uint32_t length, int64_
 
 
 cdef inline void settle(Wheels *w, uint32_t name) noexcept nogil:
-    """A pending task ends before its deadline."""
+    """End a pending task before its deadline."""
     remove(w, w.tasks + name - 1)
     forget(w, name)
     free_record(w, name)
@@ -271,7 +271,7 @@ cdef class WheelOf20:
         w.mask = heads_for(capacity) - 1
         w.tasks = <Task *>&memory[0]
         w.heads = <uint32_t *>(w.tasks + capacity)
-        w.due = w.heads + w.mask + 1
+        w.expired = w.heads + w.mask + 1
         for at in range(WHEELS * SIZE):
             w.buckets[at].begins_ms = -1
         w.levels = 1
@@ -280,7 +280,7 @@ cdef class WheelOf20:
 
     cdef uint32_t _count(self, const uint8_t[::1] names) except? 0xFFFFFFFF:
         if names.shape[0] % self.length:
-            raise ValueError(f"{names.shape[0]} bytes are no names of {self.length}")
+            raise ValueError(f"{names.shape[0]} bytes are not a whole number of names of {self.length} bytes")
         return <uint32_t>(names.shape[0] // self.length)
 
     def insert(self, const uint8_t[::1] names, const int64_t[::1] deadlines_ms):
@@ -288,9 +288,9 @@ cdef class WheelOf20:
         cdef uint32_t count = self._count(names), at
         cdef uint32_t[::1] handles
         if count != <uint32_t>deadlines_ms.shape[0]:
-            raise ValueError(f"{count} names and {deadlines_ms.shape[0]} deadlines: as many of both are needed")
-        if <uint64_t>w.pending + w.dues + count > w.capacity:
-            raise ValueError(f"{w.pending + w.dues} of {w.capacity} tasks are in use: {count} more do not fit")
+            raise ValueError(f"{count} names and {deadlines_ms.shape[0]} deadlines: give as many of both")
+        if <uint64_t>w.pending + w.expired_count + count > w.capacity:
+            raise ValueError(f"{w.pending + w.expired_count} of {w.capacity} tasks are in use: {count} more do not fit")
         made = array("I", bytes(4 * count))
         handles = made
         with nogil:
@@ -321,7 +321,7 @@ cdef class WheelOf20:
         cdef Wheels *w = &self.w
         cdef uint32_t at, done = 0
         if handles.shape[0] != deadlines_ms.shape[0]:
-            raise ValueError(f"{handles.shape[0]} tasks and {deadlines_ms.shape[0]} deadlines: as many of both are needed")
+            raise ValueError(f"{handles.shape[0]} tasks and {deadlines_ms.shape[0]} deadlines: give as many of both")
         with nogil:
             for at in range(<uint32_t>handles.shape[0]):
                 if is_pending(w, handles[at]):
@@ -334,22 +334,22 @@ cdef class WheelOf20:
 
     def advance(self, int64_t now_ms):
         cdef uint32_t at
-        cdef uint32_t[::1] told
+        cdef uint32_t[::1] handles
         with nogil:
             advance(&self.w, now_ms)
-        expired = array("I", bytes(4 * self.w.dues))
-        if self.w.dues:
-            told = expired
+        expired = array("I", bytes(4 * self.w.expired_count))
+        if self.w.expired_count:
+            handles = expired
             with nogil:
-                for at in range(self.w.dues):
-                    told[at] = self.w.due[at]
-                    free_record(&self.w, self.w.due[at])
-        self.w.dues = 0
+                for at in range(self.w.expired_count):
+                    handles[at] = self.w.expired[at]
+                    free_record(&self.w, self.w.expired[at])
+        self.w.expired_count = 0
         return expired
 
     @property
     def next_ms(self):
-        if self.w.dues:
+        if self.w.expired_count:
             return self.w.clock_ms[0]
         return begin_of(&self.w, 0) if self.w.queued else None
 
