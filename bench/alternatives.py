@@ -84,7 +84,7 @@ def play(suite: Suite) -> None:
             rows.append(row)
             if name.startswith("timerd"):
                 wrong = result.judgement.violations + row["unheard"]
-                says = f"{wrong} of timerd's outcomes were lost, delivered twice, early, or overtaken by their event"
+                says = f"{wrong} of timerd's outcomes were lost, delivered twice, early, or missed their event"
                 suite.check("outcomes", not wrong, says)
             if gives_up(rows, rate):
                 break
