@@ -81,11 +81,11 @@ class Rig:
     def hear(self, frame: bytes) -> None:
         self.protocol.receive(frame, self.now, published=True)
 
-    def reports(self, commands: list[int], told: int) -> list[bytes]:
-        """Reports in which these operations complete, with `told` outcomes in each. Each outcome has a value."""
+    def reports(self, commands: list[int], per_report: int) -> list[bytes]:
+        """Reports in which these operations complete, with `per_report` outcomes in each. Each outcome has a value."""
         frames = []
-        for start in range(0, len(commands), told):
-            part = commands[start : start + told]
+        for start in range(0, len(commands), per_report):
+            part = commands[start : start + per_report]
             rows = [
                 OUTCOME.pack(
                     command, self.outcomes + 1 + at, command, 2, 3, 1, 4, 1, 0, 8 * at, len(VALUE), 0, 0, 0, 1, 1,
@@ -114,7 +114,7 @@ def chunks(requests: int) -> Iterator[list[str]]:
         yield [KEY.format(number) for number in range(start, min(requests, start + ROWS))]
 
 
-def measure(requests: int, pending: int, rounds: int, told: int) -> dict[str, dict[str, float]]:
+def measure(requests: int, pending: int, rounds: int, per_report: int) -> dict[str, dict[str, float]]:
     """Measure the implementation that this process has loaded. Returns {call: {stage: ns}}."""
     rig = Rig()
     register, fire = rig.purgatory.register, rig.purgatory.fire
@@ -163,7 +163,7 @@ def measure(requests: int, pending: int, rounds: int, told: int) -> dict[str, di
             first = rig.protocol.ledger.issued + 1
             spent(stages, "caller", requests, call)
             spent(stages, "sender", requests, rig.send)
-            reports = rig.reports(list(range(first, first + requests)), told) if held else [rig.header()]
+            reports = rig.reports(list(range(first, first + requests)), per_report) if held else [rig.header()]
             spent(stages, "settler", requests, hearing)
             if held:
                 assert all(promise.done() for promise in held[0])

@@ -461,7 +461,7 @@ def judge(requests: Requests, point: Point) -> Verdict:
         elif state == PENDING or point.settlings[number] != 1:
             wrong.append(f"request {number} settled {point.settlings[number]} times")
         elif state == COMPLETED and delay == NEVER:
-            wrong.append(f"request {number} completed, and nobody completed it")
+            wrong.append(f"request {number} completed, and the plan has no completion of it")
         elif state == EXPIRED:
             late.append(point.settled_ns[number] - point.registered_ns[number] - TIMEOUT_NS)
             missed += delay <= TIMEOUT_NS - MARGIN_NS

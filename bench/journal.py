@@ -210,19 +210,19 @@ def files(suite: Suite, directory: Path) -> None:
         began = time.perf_counter()
         found = sum(1 for _ in reader.rows())
         times["rows"].append((time.perf_counter() - began) / found * rows)
-    for name, taken in times.items():
-        suite.add("files", what=name, million_rows_per_s=rows / min(taken) / 1e6)
+    for name, seconds in times.items():
+        suite.add("files", what=name, million_rows_per_s=rows / min(seconds) / 1e6)
 
 
 def turns(suite: Suite, directory: Path) -> None:
     """Measure how long turns take with a journal, and count the rows dropped."""
-    for name, place in (("without", None), ("with", directory / "paced")):
+    for name, journal in (("without", None), ("with", directory / "paced")):
         suite.say(f"a million rows a second, {name} a journal")
-        taken, dropped = pace(place, turns=500 if suite.short else 2_000)
-        taken.sort()
-        p99 = taken[len(taken) * 99 // 100]
-        median = statistics.median(taken)
-        suite.add("turns", journal=name, median_ms=median, p99_ms=p99, worst_ms=taken[-1], rows_dropped=dropped)
+        turns_ms, dropped = pace(journal, turns=500 if suite.short else 2_000)
+        turns_ms.sort()
+        p99 = turns_ms[len(turns_ms) * 99 // 100]
+        median = statistics.median(turns_ms)
+        suite.add("turns", journal=name, median_ms=median, p99_ms=p99, worst_ms=turns_ms[-1], rows_dropped=dropped)
     for mib in (4, 16):
         suite.say(f"200,000 expire in one tick, a buffer of {mib} MiB")
         worst, dropped = burst(directory / f"burst-{mib}", (mib << 20) // ROW_SIZE)

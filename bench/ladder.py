@@ -34,10 +34,10 @@ OTHERS_MOST = 1_000_000  # operations at a point of the other series
 
 def play(suite: Suite) -> None:
     args = suite.args
-    most, beside = max(args.rates + args.others), max(args.pending)
+    most, most_pending = max(args.rates + args.others), max(args.pending)
     need_memory(
-        memory_of(most, args.seconds, beside),
-        f"{most:,}/s for {args.seconds:g} s beside {beside:,} pending operations",
+        memory_of(most, args.seconds, most_pending),
+        f"{most:,}/s for {args.seconds:g} s beside {most_pending:,} pending operations",
         "ask for less (--rates, --seconds, --pending)",
     )
     goals = [(api, case, rate) for api, case, rate in GOALS if api in args.apis and case in args.cases]

@@ -65,7 +65,7 @@ class Timers:
     def times(self, deadlines_ms: Sequence[int]) -> Any:
         return list(deadlines_ms)
 
-    def keep(self, numbers: Sequence[int], given: Any) -> None:
+    def keep(self, numbers: Sequence[int], handles: Any) -> None:
         """Remember the handles that insert returned for these timers."""
 
     def handles(self, numbers: Sequence[int]) -> Any:
@@ -334,8 +334,8 @@ class Wheels(Timers):
     def times(self, deadlines_ms: Sequence[int]) -> array[int]:
         return array("q", deadlines_ms)
 
-    def keep(self, numbers: Sequence[int], given: array[int]) -> None:
-        self.handle_of.update(zip(numbers, given, strict=True))
+    def keep(self, numbers: Sequence[int], handles: array[int]) -> None:
+        self.handle_of.update(zip(numbers, handles, strict=True))
 
     def handles(self, numbers: Sequence[int]) -> array[int]:
         return array("I", map(self.handle_of.__getitem__, numbers))

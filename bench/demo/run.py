@@ -118,8 +118,8 @@ class Demo:
             process.wait()
 
     def start_daemon(self) -> None:
-        place = [] if self.in_shared_memory else [f"--arena-file={self.directory}/arena", "--capacity=16384"]
-        self.start("timerd", "timerd", "--clients=64", *place)
+        arena = [] if self.in_shared_memory else [f"--arena-file={self.directory}/arena", "--capacity=16384"]
+        self.start("timerd", "timerd", "--clients=64", *arena)
         self.wait_for("the daemon", lambda: self.look().get("alive"))
 
     def start_application(self) -> None:
