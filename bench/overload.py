@@ -1,4 +1,4 @@
-"""A daemon that is offered three times its capacity: what its other clients notice, and what it remembers.
+"""A daemon that is offered three times its capacity: what other clients notice, and how much memory it needs.
 
     python bench/overload.py [--seconds 30] [--senders 3] [--flood commands] [--json FILE]
 

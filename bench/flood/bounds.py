@@ -23,7 +23,7 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "cancel_during_max_ms": Bound(
-        1e3 * BACKPRESSURE_TIMEOUT_S, "no call takes longer than a call waits for room before it raises"
+        1e3 * BACKPRESSURE_TIMEOUT_S, "a call waits so long for room before it raises, and no call takes longer"
     ),
     "fire_wait_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same"),
     "refusal_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same: a refusal arrives, it does not time out"),
