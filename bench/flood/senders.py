@@ -70,17 +70,17 @@ class Sink(threading.Thread):
         self._socket.set(zmq.LINGER, 0)
         self._socket.set(zmq.RCVHWM, SINK_FRAMES)
         self._socket.bind(self.endpoint)
-        self._stop = threading.Event()
+        self._stopping = threading.Event()
 
     def run(self) -> None:
-        while not self._stop.is_set():
+        while not self._stopping.is_set():
             if self._socket.poll(10):
                 with contextlib.suppress(zmq.Again):
                     while True:
                         self._socket.recv(zmq.DONTWAIT, copy=False)
 
     def close(self) -> None:
-        self._stop.set()
+        self._stopping.set()
         self.join()
         self._context.destroy(linger=0)
 

@@ -75,10 +75,10 @@ def place(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
 TINY = {
     "core": ("--pending=10k", "--repeat=1", "--huge-pages"),
     "client": ("--requests=1k", "--pending=100", "--rounds=1", "--turns=1"),
-    "idle": ("--pending=1k", "--seconds=0.5"),
     "recovery": ("--pending=2k", "--repeat=2"),
     "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20", "--huge-pages"),
     # What follows takes longer.
+    "idle": ("--pending=1k", "--seconds=0.5"),
     "why_cython": ("--count=1k", "--repeat=1"),
     "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
     "latency": ("--fine-rate=500", "--seconds=0.2", "--apis=bulk", "--runs=fine"),
@@ -88,7 +88,7 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("name", in_tiers(TINY, 3))
+@pytest.mark.parametrize("name", in_tiers(TINY, 2))
 def test_each_suite_writes_one_document_and_leaves_no_files(name: str, place: Path) -> None:
     result = place / "result.json"
     done = bench(name, *TINY[name], f"--json={result}", "--seed=7")
@@ -217,6 +217,7 @@ def interrupted(name: str, *arguments: str, after: str) -> tuple[int, str]:
     return process.returncode, err
 
 
+@pytest.mark.long  # its short form is the one below: Ctrl-C in one suite
 def test_ctrl_c_ends_all_suites_and_keeps_the_rows_so_far(place: Path) -> None:
     status, err = interrupted("run", "why_cython", "core", f"--results={place}", after="run 1 of")
     assert status == 130, err

@@ -369,7 +369,8 @@ def test_a_tree_that_was_never_compiled_imports(tmp_path: Path) -> None:
 
 
 def test_an_unknown_choice_of_the_hot_path_is_refused() -> None:
-    assert 'TIMERD_CLIENT=\'slow\': "pure", "compiled", or unset' in python("slow", "-c", "import timerd_client").stderr
+    refused = python("slow", "-c", "import timerd_client").stderr
+    assert 'TIMERD_CLIENT=\'slow\': write "pure" or "compiled", or leave it unset' in refused
 
 
 def test_the_client_in_python_passes_the_tests_of_the_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

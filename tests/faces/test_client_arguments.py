@@ -237,7 +237,7 @@ def met(what: int, limit: int) -> int:
         (ErrorCode.QUOTA_EXCEEDED, met(Met.NODES, 64), "this client would hold more than 64 watch .* --quota-nodes"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.KEYS, 64), "this client would have more than 64 keys .* --quota-keys"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.WATERMARKS, 64), "64 watermarks.* a larger --quota-watermarks"),
-        (ErrorCode.QUOTA_EXCEEDED, met(Met.BYTES, 99), "payload of 100 bytes.* 99 bytes in all: pass .* --quota-bytes"),
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.BYTES, 99), "payload of 100 bytes.* 99 bytes in all; pass .* --quota-bytes"),
         (
             ErrorCode.QUOTA_EXCEEDED,
             met(Met.BYTES, 200),

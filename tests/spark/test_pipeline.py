@@ -32,6 +32,8 @@ NO_SESSION: Any = None  # for tests that need no session
 SMALL = Options(None, 1_500, 600, 1_000.0, "seed", 1, "1 second", ("50ms", "200ms", "1s"), 2)
 
 
+@pytest.mark.long  # its short form is the page of a journal without an operation, below
+@pytest.mark.timeout(240)
 def test_a_journal_that_is_there_becomes_a_page(
     spark: SparkSession, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:

@@ -165,7 +165,7 @@ def test_bad_input_is_refused_when_report_is_called(spark: SparkSession, many: D
         (lambda: report(many.withColumn("wait_ns", many.wait_ns.cast("string"))), "of type string"),
         (lambda: report(many, by="tenant"), "by='tenant' is no column"),
         (lambda: report(many, by=["key", "key"]), "names a column twice"),
-        (lambda: report(many, by="outcome"), "by='outcome' is also a column that report"),
+        (lambda: report(many, by="outcome"), "by='outcome' is also a column that rollup"),
         (lambda: report(many.withColumnRenamed("owner", "Rate"), by="Rate"), "by='Rate' is also a column that"),
         (
             lambda: report(many.withColumnRenamed("owner", "a.b"), by="a.b"),

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spans import rows_of, spans_of
+from tiers import in_tiers
 from timerd_shm.read.segment import segment_path, segments_of
 from timerd_spark.source.schema import TERMINAL, spark_schema
 
@@ -40,7 +41,7 @@ def test_a_schema_or_an_option_names_the_columns_that_are_made(spark: SparkSessi
             spark.read.format("timerd").schema(wrong).load(str(small)).count()
 
 
-@pytest.fixture(params=["false", "true"])
+@pytest.fixture(params=in_tiers(["true", "false"], 1))  # a test of frames turns the switch by itself, too
 def switch(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     """Spark's switch for filters that Python sources take. This source takes none, so the switch changes nothing."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", request.param)

@@ -39,6 +39,7 @@ def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None
     assert rows[0].in_flight == pytest.approx(6 * 0.001)
 
 
+@pytest.mark.long  # its short form is the one above
 def test_the_true_log_normal_is_recovered_from_censored_lives(spark: SparkSession) -> None:
     rng = random.Random(11)
     median, sigma = 20.0, math.log(3) / NormalDist().inv_cdf(0.75)
