@@ -311,6 +311,17 @@ def test_a_caller_waits_for_many_operations(client: Any, face: Face) -> None:
         client.register("late", timeout=5).result(0.01)
 
 
+def test_settled_operations_are_returned_also_without_any_time_left(client: Any, face: Face) -> None:
+    operations = [client.register("now", timeout=PATIENCE_S) for _ in range(3)]
+    client.fire("now")
+    assert all(operation.result(PATIENCE_S) for operation in operations)
+    assert list(face.as_completed(operations, 0)) == operations
+    assert face.wait(operations, 0) == (operations, [])
+    pending = client.register("never", timeout=None)
+    with pytest.raises(TimeoutError, match="1 of 4 operations have not settled within 0 s"):
+        list(face.as_completed([pending, *operations], 0))
+
+
 def test_a_callback_may_fire_and_register_but_not_wait(client: Any) -> None:
     seen: list[object] = []
     again = threading.Event()

@@ -300,6 +300,9 @@ async def as_completed(operations: Iterable[AioOperation], timeout: float | None
     deadline = monotonic_deadline(timeout)
     try:
         for left in range(len(given), 0, -1):
+            if not settled.empty():  # it has settled, so it counts, also after the timeout
+                yield settled.get_nowait()
+                continue
             try:
                 operation = await asyncio.wait_for(settled.get(), seconds_left(deadline))
             except TimeoutError:
