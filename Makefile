@@ -79,9 +79,9 @@ test-long: $(VENV)/installed-test $(SPARK)/installed
 	$(SPARK)/bin/python -m pytest -n2 -m long tests/spark || status=$$?; \
 	exit $$status
 
-# Two JVMs. All tests of a file share one. Files keep their order, in which the longest ones are not the last.
+# One JVM: a second one would start, load and warm up for 15 s of CPU, which two cores lack beside the other tests.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
-	@$(SPARK)/bin/python -m pytest -n2 -m 'not long' --dist loadfile --no-loadscope-reorder tests/spark
+	@$(SPARK)/bin/python -m pytest -n1 -m 'not long' tests/spark
 
 # Each test starts several JVMs: a minute or two in all.
 test-cluster: $(VENV)/installed-test $(SPARK)/installed

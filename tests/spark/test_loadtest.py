@@ -59,6 +59,7 @@ def test_planned_lives_are_a_terminal_view(spark: SparkSession) -> None:
     assert row.latency_max_ms <= 200 and row.lateness_max_ms == 0
 
 
+@pytest.mark.long  # its short forms are the plans above; `timerctl load` plays such plans in tests/cli
 def test_a_played_plan_settles_as_it_was_planned(
     spark: SparkSession, make_daemon: MakeDaemon, runtime_dir: Path, sidecar_dir: Path
 ) -> None:

@@ -155,6 +155,7 @@ def test_the_causes_in_an_error_of_spark_are_shown() -> None:
     assert cause_of(said) == "An error occurred; java.io.IOException: No space left on device"
 
 
+@pytest.mark.long  # its short form is the page of a journal without an operation
 def test_figures_show_each_group_and_refuse_what_they_cannot_show(spark: SparkSession) -> None:
     rows = [life(at * 100, 5 + at, purgatory="ab"[at % 2]) for at in range(20)]
     df = lives(spark, *rows, life(50, 201, "expired", purgatory="a"), life(9, 3, "cancelled", purgatory="c"))

@@ -132,6 +132,7 @@ def test_no_hour_is_lost_or_counted_twice_when_clocks_change(
         time.tzset()
 
 
+@pytest.mark.long  # its short form is the one above
 def test_times_without_a_zone_are_in_the_zone_of_the_session(spark: SparkSession) -> None:
     rows = [life(at * 700, 10 + at) for at in range(5)]
     df = lives(spark, *rows)

@@ -300,6 +300,7 @@ def test_a_batch_is_registered_from_the_workers(spark: SparkSession, sidecar: Da
         writing(orders(spark), key="no").save()
 
 
+@pytest.mark.long  # its short form is the lost commit of a micro-batch
 def test_a_task_that_fails_after_its_first_chunk_adds_nothing_twice(spark: SparkSession, sidecar: Daemon) -> None:
     def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
@@ -348,6 +349,7 @@ def test_a_micro_batch_whose_commit_is_lost_adds_nothing_twice(
         assert set(counted(client, watchers).values()) == {1}
 
 
+@pytest.mark.long  # its short form is the lost commit of a micro-batch
 def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: SparkSession, sidecar: Daemon) -> None:
     def some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):

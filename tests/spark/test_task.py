@@ -220,6 +220,7 @@ def test_tasks_in_pandas_and_in_foreach_partition_behave_the_same(spark: SparkSe
         assert (other.fire_wait("p4"), other.fire_wait("f4")) == (1, 1)
 
 
+@pytest.mark.long  # its short form is the kill of a task
 def test_a_cancelled_job_leaves_no_operations(spark: SparkSession, daemon: Daemon) -> None:
     where = Sidecar.of(None, None, False)
 
