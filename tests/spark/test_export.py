@@ -55,6 +55,27 @@ def test_each_finished_segment_is_exported_once(tmp_path: Path, run: Run) -> Non
     rig.drop_journal()
 
 
+def test_rows_that_a_new_segment_gets_after_an_export_are_in_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    rig = JournaledRig(journal)
+    client = rig.client()
+    fill(rig, client, 0, 400)
+
+    def before_the_newest_began(directory: Path) -> list[int]:
+        monkeypatch.undo()
+        return segments_of(directory)[:-1]
+
+    monkeypatch.setattr("timerd_spark.source.export.list_segments", before_the_newest_began)
+    export(journal, out, all_segments=True)
+    fill(rig, client, 400, 400)
+    export(journal, out, all_segments=True)
+    keys = {key for path in files(out) for key in pq.read_table(path, partitioning=None)["key"].to_pylist()}
+    assert keys == {f"key {n}" for n in range(800)} | {"late"}
+    rig.drop_journal()
+
+
 def test_a_hosts_name_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = JournaledRig(tmp_path / "journal")
     fill(rig, rig.client(), 0, 10)

@@ -58,10 +58,10 @@ def export(
     if others := [path.name for path in done.glob("*") if not path.name.endswith(f".{view}")]:
         raise InvalidValueError(f"{output} holds another view ({others[0]}): give each view a directory of its own")
     (done / f"view.{view}").touch()
-    listed = list_segments(directory)
+    newest = max(list_segments(directory), default=0)  # this one, and those that begin from now on, still grow
     segments = rows = files = 0
     for sequence, spans in by_segment(Walk(directory, first_offset(directory), skip=skip).spans()):
-        if sequence == listed[-1] and not all_segments:
+        if sequence >= newest and not all_segments:
             break
         name = f"{segment_name(directory, sequence)}.{view}"
         if (done / name).exists():
@@ -72,7 +72,7 @@ def export(
                 target = output / path / f"{name}.{number:02}.parquet"
                 write(table, target)
                 written, files = written + table.num_rows, files + 1
-        if sequence != listed[-1]:
+        if sequence < newest:
             (done / name).write_text(f"{written}\n")
         segments, rows = segments + 1, rows + written
         progress(f"segment {sequence}: {written:,} rows")
