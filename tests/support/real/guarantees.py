@@ -67,6 +67,7 @@ class Guarantees:
             self.config.getoption("keyword")
             or self.config.getoption("markexpr") not in TIERS
             or self.config.getoption("lf", False)
+            or self.config.getoption("collectonly")
         )
         whole = self.config.args_source is pytest.Config.ArgsSource.TESTPATHS and not chosen
         if whole and exitstatus == pytest.ExitCode.OK and not self.is_worker:
