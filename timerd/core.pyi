@@ -33,6 +33,9 @@ class Core:
     def newest(self) -> int:
         """Sequence of the newest event."""
     @property
+    def last_turn_ns(self) -> int:
+        """When the last turn was, also that of a daemon before; 0 = there was none."""
+    @property
     def tick_ns(self) -> int: ...
     @property
     def redo_replayed(self) -> int:
@@ -139,8 +142,12 @@ class Core:
         """Index of the purgatory of that name, made if it is new. Raises ArenaFullError, InvalidNameError."""
 
     # a turn ----------------------------------------------------------------------------------------------------------
-    def begin_turn(self, now_ns: int) -> None:
-        """Start a turn: the turn counter becomes odd, the wheel's time jumps over empty ticks."""
+    def begin_turn(self, now_ns: int, before_gap_ns: int = NEVER) -> None:
+        """Start a turn: the turn counter becomes odd, the wheel's time jumps over empty ticks.
+
+        `before_gap_ns`: while a gap is open, the time of the last turn before it. What the turn reads has this
+        effective time.
+        """
     def apply(self, slot: int, frame: ReadableBuffer, now_ns: int, budget: int = 65_536) -> int:
         """Apply a COMMANDS frame (its acknowledgements first); APPLIED, EXPECTED, UNFINISHED or MALFORMED."""
     def acknowledge(self, slot: int, outcome: int, answer: int, budget: int = 65_536) -> bool:

@@ -92,6 +92,10 @@ cdef class Core:
         return self._here().header.newest
 
     @property
+    def last_turn_ns(self):
+        return self._here().header.turn_at_ns
+
+    @property
     def tick_ns(self):
         return self._here().wheel.tick_ns
 
@@ -178,10 +182,10 @@ cdef class Core:
 
     # A turn.
 
-    def begin_turn(self, uint64_t now_ns):
+    def begin_turn(self, uint64_t now_ns, uint64_t before_gap_ns=NO_DEADLINE):
         cdef Arena *a = self._at(now_ns)
         with nogil:
-            begin_turn(a)
+            begin_turn(a, before_gap_ns)
 
     def apply(self, int slot, frame, uint64_t now_ns, uint64_t budget=65536):
         cdef uint32_t live = self._live_at(slot, now_ns)

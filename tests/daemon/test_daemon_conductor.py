@@ -310,15 +310,18 @@ def test_a_turn_reads_a_bounded_number_of_long_lists(world: World) -> None:
     assert len(world.network.up) == 16
 
 
-def test_an_event_read_in_a_turn_wins_against_a_deadline_in_that_turn(world: World) -> None:
+@pytest.mark.parametrize(("after_ms", "state"), [(4, Outcome.COMPLETED), (5, Outcome.EXPIRED), (20, Outcome.EXPIRED)])
+def test_an_event_counts_if_the_turn_that_reads_it_is_before_the_deadline(
+    world: World, after_ms: int, state: Outcome
+) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     alice.send(Register(KEY, timeout_ns=5 * MS))
     world.settle()
     bob.send(fire())
-    world.turn(20 * MS)
+    world.turn(after_ms * MS)
     world.settle()
     alice.take_published()
-    assert alice.state(1) is Outcome.COMPLETED
+    assert alice.state(1) is state
 
 
 def test_without_an_event_the_deadline_is_kept_to_the_tick(world: World) -> None:

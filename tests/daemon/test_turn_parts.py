@@ -61,7 +61,7 @@ def test_the_queue_is_full_by_frames_or_by_bytes_until_a_frame_is_done(frame: by
 
 
 def test_a_start_is_a_gap_that_ends_when_the_sockets_are_dry() -> None:
-    gap = Gap(S)
+    gap = Gap(S, 0)
     assert gap.is_open and gap.due_ns == S + DRY_NS
     gap.received(S + MS)
     gap.end_if_dry(S + DRY_NS)
@@ -72,7 +72,7 @@ def test_a_start_is_a_gap_that_ends_when_the_sockets_are_dry() -> None:
 
 
 def test_a_gap_ends_although_frames_keep_arriving() -> None:
-    gap = Gap(0)
+    gap = Gap(0, 0)
     for now_ns in range(0, GAP_READ_NS, MS):
         gap.received(now_ns)
         gap.end_if_dry(now_ns)
@@ -83,12 +83,12 @@ def test_a_gap_ends_although_frames_keep_arriving() -> None:
 
 
 def test_only_a_turn_outside_of_a_gap_counts_as_having_read_all() -> None:
-    gap = Gap(0)
+    gap = Gap(0, 0)
     gap.read_dry(MS)
     assert gap.dry_ns == 0
     gap.end_if_dry(DRY_NS)
     gap.read_dry(DRY_NS)
     assert gap.dry_ns == DRY_NS
-    gap.begin(S)
+    gap.begin(S, DRY_NS)
     gap.read_dry(S + MS)
     assert gap.dry_ns == DRY_NS

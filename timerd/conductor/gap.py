@@ -2,11 +2,14 @@
 
 A turn that begins a second late means that the process was stopped, or starved. What happened meanwhile stands in the
 sockets. For example: an event that was fired in time must not lose against a deadline that the daemon has slept
-through. So the wheel waits until the sockets are dry, 100 ms at most. The daemon's first turn is a gap as well, because
-clients may have sent while no daemon was there.
+through. So what is read in a gap has the *effective time* of the last turn before, and the wheel waits until the
+sockets are dry, 100 ms at most. The daemon's first turn is a gap as well, because clients may have sent while no daemon
+was there. The last turn before is then that of the daemon before.
 """
 
 from __future__ import annotations
+
+from timerd.core import NEVER
 
 GAP_READ_NS = 100_000_000  # the longest that the wheel waits after a gap
 DRY_NS = 5_000_000  # the sockets are dry when nothing came for so long: libzmq's thread was stopped as well
@@ -15,7 +18,8 @@ DRY_NS = 5_000_000  # the sockets are dry when nothing came for so long: libzmq'
 class Gap:
     """Whether the wheel waits for the sockets, and when the sockets were last read until they were dry."""
 
-    def __init__(self, now_ns: int) -> None:
+    def __init__(self, now_ns: int, last_turn_ns: int) -> None:
+        self._before_ns = last_turn_ns or now_ns  # an arena without a turn has no deadlines
         self._last_frame_ns = now_ns
         self._until_ns = now_ns + GAP_READ_NS
         self.is_open = True  # the wheel still waits for the sockets to be dry
@@ -26,8 +30,15 @@ class Gap:
         """When an open gap ends, if nothing comes."""
         return min(self._until_ns, self._last_frame_ns + DRY_NS)
 
-    def begin(self, now_ns: int) -> None:
-        """This turn began late."""
+    @property
+    def before_ns(self) -> int:
+        """While the gap is open: when the last turn before it was. Else NEVER."""
+        return self._before_ns if self.is_open else NEVER
+
+    def begin(self, now_ns: int, last_turn_ns: int) -> None:
+        """This turn began late, at `now_ns`."""
+        if not self.is_open:
+            self._before_ns = last_turn_ns
         self._last_frame_ns = now_ns
         self._until_ns = now_ns + GAP_READ_NS
         self.is_open = True

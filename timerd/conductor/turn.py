@@ -2,7 +2,7 @@
 
 A turn takes the time once and does, in this order, a bounded amount of each:
 
-    subscriptions, commands     an event read in a turn wins over a deadline in it
+    subscriptions, commands     an event counts for deadlines after its effective time, which is the turn's clock
     ends                        connections of clients, and processes, that have ended
     resume                      long deliveries, acknowledgements and orphans that a bound has cut
     wheel                       expiries, sweeps; not during a gap
@@ -10,7 +10,7 @@ A turn takes the time once and does, in this order, a bounded amount of each:
     journal, snapshots          rows to the journal's thread; a copy of the arena, when it is at rest
 
 In a *gap* (gap.py) the sockets are read until they are dry, before the wheel moves and before the end of a client is
-acted upon; every lease is whole after it.
+acted upon; every lease is whole after it. What is read in a gap has the effective time of the last turn before.
 
 One thread calls this. Time, network, core and snapshots are passed in; nothing here blocks, and nothing that comes from
 a client makes do_work() raise.
@@ -76,7 +76,7 @@ class Conductor:
         self._liveness = liveness
         self._journal = journal
         self._bounds = bounds = Bounds(records_per_step)
-        self._gap = gap = Gap(now_ns)
+        self._gap = gap = Gap(now_ns, core.last_turn_ns)
         self._errors = ErrorLog(core, clock)
         self._outbox = outbox = Outbox(core, transport, sessions, self._errors, bounds)
         self._subscriptions = Subscriptions(core, transport, sessions, outbox, bounds)
@@ -100,11 +100,11 @@ class Conductor:
         if due_ns != NEVER and now_ns - due_ns >= GAP_NS:
             core.count(GAPS)
             log.warning("gap: a turn began %d ms late; reading the sockets first", (now_ns - due_ns) // 1_000_000)
-            gap.begin(now_ns)
+            gap.begin(now_ns, core.last_turn_ns)
             self._sessions.make_leases_whole(now_ns)
         outbox.frames = 0
         bounds.is_cut = False
-        core.begin_turn(now_ns)
+        core.begin_turn(now_ns, gap.before_ns)
         work = self._subscriptions.accept(now_ns)
         frames = self._inbox.read(now_ns)
         if frames:

@@ -6,7 +6,7 @@
     duplicated   it was delivered more than once, or its owner received more outcome numbers than operations settled
     early        it expired before its deadline (by the daemon's settled_ns), or was delivered before its deadline, or
                  its deadline lies before the call of register() + timeout
-    overruled    it expired, although an event on its key was applied before its deadline: by the event's applied_ns in
+    overruled    it expired, although an event on its key counted before its deadline: by the event's effective_ns in
                  the daemon's ring, and the deadline in the outcome. The event came after the operation's mark was read.
     mistaken     it completed with the value of another operation's event (not judged where keys are shared, or where
                  the value was not looked at)

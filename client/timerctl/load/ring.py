@@ -19,7 +19,7 @@ from timerd_shm.declare.records import EventRecord
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
 WORDS = size_of(EventRecord) // 8
-APPLIED = offset_of(EventRecord, "applied_ns") // 8
+APPLIED = offset_of(EventRecord, "effective_ns") // 8
 COMMAND = offset_of(EventRecord, "command") // 8
 CLIENT = offset_of(EventRecord, "client") // 8  # this word: slot (16 bits), kind and purgatory, generation (32 bits)
 SLOT_BITS = 16  # the low bits of a topic; the slot's generation is above them
@@ -30,7 +30,7 @@ assert offset_of(EventRecord, "client") % 8 == 0 and offset_of(EventRecord, "cli
 class Seen(NamedTuple):
     """What a look at an event yields. It is the same for events in a row of one client and one turn."""
 
-    applied_ns: int
+    effective_ns: int
     client: int
     ahead: int  # its sequence less its command
 
@@ -86,7 +86,7 @@ class RingFollower:
             if seen.client == client:
                 command = sequence - seen.ahead
                 first = upto if seen == before else command - 1
-                found[first:command] = array("q", (seen.applied_ns,)) * (command - first)
+                found[first:command] = array("q", (seen.effective_ns,)) * (command - first)
                 before, upto = seen, command
         return found[:events]
 

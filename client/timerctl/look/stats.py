@@ -117,7 +117,7 @@ def show(arguments: argparse.Namespace) -> int:
 def look(reader: ArenaReader) -> Look:
     """One look at everything that stats shows."""
     header = reader.header()
-    oldest = reader.event(header.tail).applied_ns if header.tail <= header.newest else 0
+    oldest = reader.event(header.tail).effective_ns if header.tail <= header.newest else 0
     words = [record.value for record in reader.purgatory_counters]
     purgatories = {}
     for index, purgatory in enumerate(reader.purgatories):

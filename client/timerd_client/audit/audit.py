@@ -175,7 +175,7 @@ class Audit:
         flags: int,
         watch_key: WatchKey,
         sequence: int,
-        applied_ns: int,
+        effective_ns: int,
         amount: int,
         command: int,
         limit: int,
@@ -199,7 +199,7 @@ class Audit:
         event = Event(
             sequence, kind, watch_key, amount, limit if flags & (_LIMITED | _REDELIVERED) else None, sender, command
         )
-        event.applied_ns = applied_ns
+        event.effective_ns = effective_ns
         self._replay.enter(event, watch_key)
         return None
 

@@ -52,7 +52,7 @@ class Registration(NamedTuple):
     mark_command: int
     client: Name
     total: int
-    applied_ns: int
+    effective_ns: int
     owner: Text  # None: not known
     purgatory: Text
     id: Text
@@ -89,7 +89,18 @@ class Member:
 class Event:
     """An event in the ring."""
 
-    __slots__ = ("amount", "applied_ns", "client", "command", "key", "kind", "left", "limited", "purgatory", "sequence")
+    __slots__ = (
+        "amount",
+        "client",
+        "command",
+        "effective_ns",
+        "key",
+        "kind",
+        "left",
+        "limited",
+        "purgatory",
+        "sequence",
+    )
 
     def __init__(
         self,
@@ -105,7 +116,7 @@ class Event:
         self.purgatory, self.key = watch_key
         self.limited, self.left = limit is not None, limit or 0
         self.client, self.command = client, command
-        self.applied_ns = 0
+        self.effective_ns = 0
 
 
 class Operation:

@@ -1,8 +1,8 @@
 """What a journal's events do to its registrations: the purgatory's rules computed again, on plain Python objects.
 
 A Replay takes registrations, events and watermarks in their order. An operation that settles by them has `expected`,
-which its OUTCOME row should be like. A Replay reports nothing; Audit (audit.py) compares. No deadline passes here, but
-for one case: an operation that is registered after its deadline expires.
+which its OUTCOME row should be like. A Replay reports nothing; Audit (audit.py) compares. Deadlines pass only by
+effective times: an operation expires by an event, or by its own registration, that came after its deadline.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Replay:
         if not r.command_flags & _NO_MARK:
             found = self._since_mark(op, r)
             for event in found:
-                if event.applied_ns < op.deadline_ns:
+                if event.effective_ns < op.deadline_ns:
                     for ordinal, key in enumerate(op.keys):
                         if key.name == event.key:
                             self._apply(op, ordinal, event)
@@ -105,7 +105,7 @@ class Replay:
                     op.satisfied |= 1 << ordinal
                     if self._decide(op, ordinal, None):
                         return
-        if op.deadline_ns <= r.applied_ns:
+        if op.deadline_ns <= r.effective_ns:
             self.settle(op, _EXPIRED, None, None)
 
     def _since_mark(self, op: Operation, r: Registration) -> list[Event]:
@@ -157,11 +157,11 @@ class Replay:
                     self._apply(op, ordinal, event)
 
     def _grant(self, event: Event, watchers: dict[Operation, int]) -> bool:
-        """Grant a limited event to the next operation that it completes; whether there is one."""
+        """Apply a limited event up to an operation that settles by it: as granted, or as expired before."""
         left = event.left
         for op, ordinal in watchers.items():
             self._apply(op, ordinal, event)
-            if event.left < left:
+            if event.left < left or not op.pending:
                 return True
         return False
 
@@ -171,6 +171,8 @@ class Replay:
         if not op.pending or (op.satisfied | op.failed) & bit:
             return
         kind, target = event.kind, op.keys[ordinal].target
+        if op.deadline_ns <= event.effective_ns:
+            return self.settle(op, _EXPIRED, None, None)
         if kind == _FIRE and target is None:
             total = op.condition == _TOTAL
             if event.limited:

@@ -38,7 +38,7 @@ _WORD: Final = (1 << 64) - 1
 # For each kind of row the columns that an Audit needs, in the order in which the kind's handler below takes them.
 _ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "event": (
-        "event_kind", "flags", "purgatory", "key", "sequence", "applied_ns", "amount", "command", "limit", "client",
+        "event_kind", "flags", "purgatory", "key", "sequence", "effective_ns", "amount", "command", "limit", "client",
         "client_generation",
     ),
     "outcome": (
@@ -57,7 +57,7 @@ _FRAGMENTS: Final[dict[str, tuple[str, ...]]] = {
         "keys", "flags", "command_flags", "condition", "needed", "orphans", "command", "registered_ns", "deadline_ns",
         "mark_sequence", "mark_command",
     ),
-    "registered": ("client", "client_generation", "total", "applied_ns", "purgatory", "id"),
+    "registered": ("client", "client_generation", "total", "effective_ns", "purgatory", "id"),
     "key": ("ordinal", "key", "key_kind", "target"),
 }  # fmt: skip
 # The columns of the events view that an audit needs.
@@ -272,7 +272,7 @@ def _handlers(audit: Audit) -> dict[str, Callable[..., None]]:
     def register(
         row: int, operation: int, flags: int, command_flags: int, condition: str, needed: int, orphans: str,
         command: int, registered_ns: int, deadline_ns: int | None, mark_sequence: int, mark_command: int, client: int,
-        generation: int, total: int, applied_ns: int, purgatory: str, id_: str | None,
+        generation: int, total: int, effective_ns: int, purgatory: str, id_: str | None,
         parts: list[tuple[str, str, int | None]],
     ) -> None:  # fmt: skip
         due = NO_DEADLINE if deadline_ns is None else deadline_ns
@@ -280,15 +280,15 @@ def _handlers(audit: Audit) -> dict[str, Callable[..., None]]:
         audit.registration(
             Registration(row, operation, flags, command_flags, conditions[condition], needed, orphan_kinds[orphans],
                          command, registered_ns, due, mark_sequence & _WORD, mark_command & _WORD, (client, generation),
-                         total & _WORD, applied_ns, None, purgatory, id_, keys)
+                         total & _WORD, effective_ns, None, purgatory, id_, keys)
         )  # fmt: skip
 
     def event(
-        row: int, kind: str, flags: int, purgatory: str, key: str, sequence: int, applied_ns: int, amount: int,
+        row: int, kind: str, flags: int, purgatory: str, key: str, sequence: int, effective_ns: int, amount: int,
         command: int, limit: int, client: int, generation: int,
     ) -> None:  # fmt: skip
         audit.event(
-            row, events[kind], flags, (purgatory, key), sequence, applied_ns, amount & _WORD, command, limit,
+            row, events[kind], flags, (purgatory, key), sequence, effective_ns, amount & _WORD, command, limit,
             (client, generation),
         )  # fmt: skip
 

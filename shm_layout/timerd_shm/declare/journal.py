@@ -29,7 +29,7 @@ from typing import Annotated, NamedTuple
 from .fields import U8, U16, U32, U64, fingerprint_of, raw, size_of
 
 JOURNAL_MAGIC = b"timerdj\x01"
-JOURNAL_VERSION = 2
+JOURNAL_VERSION = 3
 BUFFER_MAGIC = b"timerdb\x01"
 ROW_SIZE = 64
 BLOCK_SIZE = 4096
@@ -226,7 +226,7 @@ class RegisteredRow(NamedTuple):
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's"]
     operation: Annotated[int, U64, "op id"]
     total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT what is missing of it"]
-    applied_ns: Annotated[int, U64, "when it was applied"]
+    effective_ns: Annotated[int, U64, "its effective time: with a deadline up to this it expires"]
     newest: Annotated[int, U64, "newest event when it was applied"]
     progress: Annotated[int, U64, "under SNAPSHOT: satisfied keys, one bit each; else 0"]
     owner: Annotated[int, U32, "text: its client or group"]
@@ -257,7 +257,7 @@ class EventRow(NamedTuple):
     reserved: Annotated[int, U8, "zero"]
     key: Annotated[int, U32, "text"]
     sequence: Annotated[int, U64, "from 1"]
-    applied_ns: Annotated[int, U64, "when it was applied"]
+    effective_ns: Annotated[int, U64, "its effective time: it counts for deadlines after this"]
     amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail"]
     command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id that was requeued"]
     owner: Annotated[int, U32, "text: its client"]
@@ -375,8 +375,8 @@ TIMES: dict[RowKind, str] = {
     RowKind.GAP: "to_ns",
     RowKind.OUTCOME: "settled_ns",
     RowKind.REGISTER: "registered_ns",
-    RowKind.REGISTERED: "applied_ns",
-    RowKind.EVENT: "applied_ns",
+    RowKind.REGISTERED: "effective_ns",
+    RowKind.EVENT: "effective_ns",
     RowKind.ACTION: "applied_ns",
     RowKind.CLIENT: "at_ns",
     RowKind.WATERMARK: "at_ns",

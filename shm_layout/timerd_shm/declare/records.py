@@ -237,7 +237,7 @@ class EventRecord(NamedTuple):
     """An event in the ring, at sequence modulo the ring's size; valid while tail <= sequence <= newest."""
 
     sequence: Annotated[int, U64, "from 1"]
-    applied_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the turn that applied it"]
+    effective_ns: Annotated[int, U64, "its effective time: it counts for deadlines after this (DESIGN.md, rule 4)"]
     key_hash: Annotated[int, U64, "keyed hash of purgatory and key"]
     previous: Annotated[int, U64, "sequence of the event before it in the same hash slot"]
     amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail"]

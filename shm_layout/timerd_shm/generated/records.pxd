@@ -543,7 +543,7 @@ cdef extern from "timerd_layout.h" nogil:
 
     ctypedef struct EventRecord:
         uint64_t sequence
-        uint64_t applied_ns
+        uint64_t effective_ns
         uint64_t key_hash
         uint64_t previous
         uint64_t amount
@@ -846,7 +846,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t client_generation
         uint64_t operation
         uint64_t total
-        uint64_t applied_ns
+        uint64_t effective_ns
         uint64_t newest
         uint64_t progress
         uint32_t owner
@@ -871,7 +871,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint8_t reserved
         uint32_t key
         uint64_t sequence
-        uint64_t applied_ns
+        uint64_t effective_ns
         uint64_t amount
         uint64_t command
         uint32_t owner

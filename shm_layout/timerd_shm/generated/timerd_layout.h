@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LAYOUT_VERSION 2
+#define LAYOUT_VERSION 3
 #define HEADER_SIZE 4096
 #define REDO_OFFSET 1024
 #define REDO_MAX 96
@@ -72,7 +72,7 @@
 #define PROTOCOL_VERSION 1
 #define GROUP_ACK_NOT_FOLLOWED 2
 #define TOPIC_OFFSET 0
-#define JOURNAL_VERSION 2
+#define JOURNAL_VERSION 3
 #define ROW_SIZE 64
 #define BLOCK_SIZE 4096
 #define BLOCK_ROWS 63
@@ -360,8 +360,8 @@
 #define DEFECT_DELIVERED_TO_TWO_MEMBERS 16
 #define DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER 17
 #define DEFECT_ROWS_APART 18
-#define LAYOUT_FINGERPRINT 3721851407ULL
-#define JOURNAL_FINGERPRINT 1512811717
+#define LAYOUT_FINGERPRINT 3751645172ULL
+#define JOURNAL_FINGERPRINT 1204938769
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
 typedef struct ArenaHeader {
@@ -734,7 +734,7 @@ _Static_assert(offsetof(BucketRecord, reserved) == 12, "BucketRecord.reserved");
 /* An event in the ring, at sequence modulo the ring's size; valid while tail <= sequence <= newest. */
 typedef struct EventRecord {
     uint64_t sequence; /* from 1 */
-    uint64_t applied_ns; /* CLOCK_MONOTONIC of the turn that applied it */
+    uint64_t effective_ns; /* its effective time: it counts for deadlines after this (DESIGN.md, rule 4) */
     uint64_t key_hash; /* keyed hash of purgatory and key */
     uint64_t previous; /* sequence of the event before it in the same hash slot */
     uint64_t amount; /* amount of a fire, offset of an advance, code of a fail */
@@ -755,7 +755,7 @@ typedef struct EventRecord {
 } EventRecord;
 _Static_assert(sizeof(EventRecord) == 128, "EventRecord");
 _Static_assert(offsetof(EventRecord, sequence) == 0, "EventRecord.sequence");
-_Static_assert(offsetof(EventRecord, applied_ns) == 8, "EventRecord.applied_ns");
+_Static_assert(offsetof(EventRecord, effective_ns) == 8, "EventRecord.effective_ns");
 _Static_assert(offsetof(EventRecord, key_hash) == 16, "EventRecord.key_hash");
 _Static_assert(offsetof(EventRecord, previous) == 24, "EventRecord.previous");
 _Static_assert(offsetof(EventRecord, amount) == 32, "EventRecord.amount");
@@ -1364,7 +1364,7 @@ typedef struct RegisteredRow {
     uint32_t client_generation; /* generation of that slot; 0 = no client's */
     uint64_t operation; /* op id */
     uint64_t total; /* amount to reach, under TOTAL; under SNAPSHOT what is missing of it */
-    uint64_t applied_ns; /* when it was applied */
+    uint64_t effective_ns; /* its effective time: with a deadline up to this it expires */
     uint64_t newest; /* newest event when it was applied */
     uint64_t progress; /* under SNAPSHOT: satisfied keys, one bit each; else 0 */
     uint32_t owner; /* text: its client or group */
@@ -1379,7 +1379,7 @@ _Static_assert(offsetof(RegisteredRow, client) == 2, "RegisteredRow.client");
 _Static_assert(offsetof(RegisteredRow, client_generation) == 4, "RegisteredRow.client_generation");
 _Static_assert(offsetof(RegisteredRow, operation) == 8, "RegisteredRow.operation");
 _Static_assert(offsetof(RegisteredRow, total) == 16, "RegisteredRow.total");
-_Static_assert(offsetof(RegisteredRow, applied_ns) == 24, "RegisteredRow.applied_ns");
+_Static_assert(offsetof(RegisteredRow, effective_ns) == 24, "RegisteredRow.effective_ns");
 _Static_assert(offsetof(RegisteredRow, newest) == 32, "RegisteredRow.newest");
 _Static_assert(offsetof(RegisteredRow, progress) == 40, "RegisteredRow.progress");
 _Static_assert(offsetof(RegisteredRow, owner) == 48, "RegisteredRow.owner");
@@ -1416,7 +1416,7 @@ typedef struct EventRow {
     uint8_t reserved; /* zero */
     uint32_t key; /* text */
     uint64_t sequence; /* from 1 */
-    uint64_t applied_ns; /* when it was applied */
+    uint64_t effective_ns; /* its effective time: it counts for deadlines after this */
     uint64_t amount; /* amount of a fire, offset of an advance, code of a fail */
     uint64_t command; /* its client's command number; under REDELIVERED the op id that was requeued */
     uint32_t owner; /* text: its client */
@@ -1434,7 +1434,7 @@ _Static_assert(offsetof(EventRow, flags) == 2, "EventRow.flags");
 _Static_assert(offsetof(EventRow, reserved) == 3, "EventRow.reserved");
 _Static_assert(offsetof(EventRow, key) == 4, "EventRow.key");
 _Static_assert(offsetof(EventRow, sequence) == 8, "EventRow.sequence");
-_Static_assert(offsetof(EventRow, applied_ns) == 16, "EventRow.applied_ns");
+_Static_assert(offsetof(EventRow, effective_ns) == 16, "EventRow.effective_ns");
 _Static_assert(offsetof(EventRow, amount) == 24, "EventRow.amount");
 _Static_assert(offsetof(EventRow, command) == 32, "EventRow.command");
 _Static_assert(offsetof(EventRow, owner) == 40, "EventRow.owner");

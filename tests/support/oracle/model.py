@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commands import Answer, Command, Delivered, GroupOutcome, KeyAct, OperationAct, Register
+from commands import Answer, Command, Delivered, GroupOutcome, Key, KeyAct, OperationAct, Register
 from modelstate import EVENT_OF, UNLIMITED, Client, Event, Limits, Operation, Remembered, Settled, Settling
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import GROUP_KEPT_NS, NO_DEADLINE, TIMEOUT_NS_MAX
@@ -132,7 +132,7 @@ class Model:
             left=1,
             client=None,
             command=0,
-            applied_ns=now_ns,
+            effective_ns=now_ns,
         )
         self.events.append(event)
         for op in self.watchers(event):
@@ -238,7 +238,7 @@ class Model:
         for event in self.events[self.tail - 1 :]:
             if not self.is_after_mark(op, command, event):
                 continue
-            if event.applied_ns < op.deadline_ns:
+            if event.effective_ns < op.deadline_ns:
                 self._apply_event(op, event, now_ns)
             elif event.purgatory == op.purgatory and op.ordinal(event.key) is not None:
                 op.uncounted = op.uncounted or event.sequence
@@ -303,7 +303,7 @@ class Model:
             left=command.limit or 0,
             client=client,
             command=client.last_command,
-            applied_ns=now_ns,
+            effective_ns=now_ns,
         )
         place = (command.purgatory, command.key)
         known = self.watermarks.get(place)
@@ -360,6 +360,9 @@ class Model:
         if ordinal is None:
             return
         key, bit = op.keys[ordinal], 1 << ordinal
+        if op.deadline_ns <= event.effective_ns and self.reaches(event, key):
+            op.uncounted = op.uncounted or event.sequence
+            return self._settle(op, Outcome.EXPIRED, now_ns)
         op.counted = event.sequence
         if event.kind is EventKind.CANCEL_FOR_KEY:
             event.settled += 1
@@ -381,6 +384,15 @@ class Model:
             event.settled += 1
             if event.limited:
                 event.left -= 1
+
+    @staticmethod
+    def reaches(event: Event, key: Key) -> bool:
+        """Whether an event concerns a watched key: by the kinds of both, by its amount, and by what is left of it."""
+        if event.kind is EventKind.FIRE:
+            return key.target is None and not (event.limited and event.left == 0)
+        if event.kind is EventKind.ADVANCE:
+            return key.target is not None and event.amount >= key.target
+        return event.kind is not EventKind.FORGET
 
     def would_complete(self, op: Operation, bit: int, amount: int) -> bool:
         if op.condition is Condition.TOTAL:

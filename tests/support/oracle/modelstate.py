@@ -30,7 +30,7 @@ class Event:
     left: int
     client: Client | None  # None: a requeued grant, of no client
     command: int
-    applied_ns: int
+    effective_ns: int
     settled: int = 0
 
 

@@ -152,7 +152,7 @@ class TruthReader:
             event.flags,
             event.left,
             event.completed,
-            event.applied_ns,
+            event.effective_ns,
             event.previous,
             (event.client, event.client_generation, event.command),
         )

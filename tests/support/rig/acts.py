@@ -38,6 +38,17 @@ def situation(*commands: Command, before: tuple[Command, ...] = (), others: tupl
     return prepare
 
 
+def late(*commands: Command, before: tuple[Command, ...]) -> Situation:
+    """A client issues `commands` after `before`. They are read 10 ms later, and before the wheel moves."""
+
+    def prepare(rig: Rig) -> Act:
+        act = situation(*commands, before=before)(rig)
+        rig.now_ns += 10 * MS
+        return act
+
+    return prepare
+
+
 def batch(*commands: Command, before: tuple[Command, ...] = ()) -> Situation:
     """A client issues `commands` in one frame, after `before`. It holds as many as one transaction may."""
 

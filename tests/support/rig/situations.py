@@ -20,6 +20,7 @@ from acts import (
     come_back,
     full_ring,
     grant_is_requeued,
+    late,
     leave,
     new_purgatory,
     open_again,
@@ -133,6 +134,17 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "fire: no watcher": situation(fire(b"nobody", wait=True)),
     "fire: one": situation(fire(b"k", value=b"v" * 300), before=(watch(b"k", payload=b"p" * 300),)),
+    "fire: overdue watchers": late(
+        fire(b"k", limit=2, value=b"v"),
+        before=(
+            *(watch(b"k", timeout_ns=5 * MS, id=ID), watch(b"k"), watch(b"k", b"l", timeout_ns=MS, needed=2)),
+            *(watch(b"k", timeout_ns=MS), watch(b"k"), watch(b"k", timeout_ns=MS)),
+        ),
+    ),
+    "advance: overdue watchers": late(
+        advance(b"p", 9),
+        before=(watch(b"p", target=4, timeout_ns=5 * MS), watch(b"p", target=5), watch(b"p", target=6, timeout_ns=MS)),
+    ),
     "fire: every condition": situation(fire(b"k", 5, value=b"v", wait=True), before=WATCHERS),
     "fire: long key": situation(fire(LONG, value=b"v"), before=(watch(LONG), watch(LONG, b"k", needed=2))),
     "fire: totals": situation(fire(b"k", 10), fire(b"k", 10), fire(b"k", 10), before=TOTALS),

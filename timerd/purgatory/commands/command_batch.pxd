@@ -12,7 +12,7 @@ and count what is true with the same functions.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, key_of, node_of, unused
+from timerd.purgatory.memory.arena cimport Arena, effective_ns, key_of, node_of, unused
 from timerd.purgatory.memory.blob cimport fill_blob
 from timerd.purgatory.memory.colocated cimport fill_colocated
 from timerd.purgatory.memory.commit cimport commit
@@ -228,6 +228,8 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefet
                 owner = owner_word_of(op)
                 next_outcome = a.clients[op.client].next_outcome
             if watched.next != watched.prev or not is_plain(op, owner, purgatory) or not is_completed_by_one(op, node):
+                break
+            if op.deadline_ns <= effective_ns(a):
                 break
         value = 0
         if command.value_length:

@@ -7,7 +7,7 @@ the operation's own keys. The ring is bounded in events and in bytes of values: 
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
-from timerd.purgatory.memory.arena cimport Arena, unused
+from timerd.purgatory.memory.arena cimport Arena, effective_ns, unused
 from timerd.purgatory.memory.blob cimport blob_equals, blob_length, drop_blob, share_blob
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
@@ -94,7 +94,7 @@ cdef inline EventRecord *fill_event(
     if overwritten.value:
         __builtin_prefetch(a.blocks + (overwritten.value - 1))
     e.sequence = sequence
-    e.applied_ns = a.turn.now_ns
+    e.effective_ns = effective_ns(a)
     e.key_hash = hash
     e.previous = a.slots[hash & a.slot_mask].newest
     e.amount = amount

@@ -18,7 +18,7 @@ commit.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
-from timerd.purgatory.memory.arena cimport Arena, key_of, node_of, op_id
+from timerd.purgatory.memory.arena cimport Arena, effective_ns, key_of, node_of, op_id
 from timerd.purgatory.memory.blob cimport blob_length
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.transaction cimport td_put
@@ -78,14 +78,8 @@ cdef inline void journal_outcome(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, uint32_t op_flags, EventRecord *e, uint32_t error
 ) noexcept nogil:
     """The row of an operation that settles in the transaction being staged, and gets `op_flags` by it."""
-    cdef uint64_t sequence
-    if a.journal.level == 0:
-        return
-    if e != NULL:
-        sequence = e.sequence
-    else:
-        sequence = a.header.newest if op.state == OP_STATE_PENDING else op.seen
-    put_outcome(a, op, outcome, settled_key, op_flags, e, error, sequence)
+    if a.journal.level:
+        put_outcome(a, op, outcome, settled_key, op_flags, e, error, op.seen if e == NULL else e.sequence)
 
 
 cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
@@ -137,7 +131,7 @@ cdef inline void put_registration(
     rest.client_generation = client_generation
     rest.operation = op_id(a, op)
     rest.total = total
-    rest.applied_ns = a.turn.now_ns
+    rest.effective_ns = effective_ns(a)
     rest.newest = a.header.newest
     rest.progress = progress
     rest.owner = owner
@@ -171,7 +165,7 @@ cdef inline void journal_event(Arena *a, EventRecord *e, OpRecord *of) noexcept 
     row.reserved = 0
     row.key = key
     row.sequence = e.sequence
-    row.applied_ns = e.applied_ns
+    row.effective_ns = e.effective_ns
     row.amount = e.amount
     row.command = e.command if of == NULL else op_id(a, of)
     row.owner = owner

@@ -110,6 +110,15 @@ cdef inline KeyRecord *key_of(Arena *a, uint32_t index) noexcept nogil:
     return a.more_keys + (index - a.keys_colocated)
 
 
+cdef inline uint64_t effective_ns(Arena *a) noexcept nogil:
+    """The effective time of what this turn reads: its clock, or in a gap the time of the last turn before the gap.
+
+    For example, the daemon was stopped for five seconds. Events that were fired meanwhile stand in the sockets, and get
+    the time at which it was stopped: so they win over the deadlines that it has slept through.
+    """
+    return min(a.turn.now_ns, a.turn.before_gap_ns)
+
+
 cdef inline bint spent(Arena *a) noexcept nogil:
     """Whether this call has touched as many records as it may."""
     return a.turn.touched >= a.turn.limit and not TD_DEFECT(DEFECT_UNBOUNDED_TURN)

@@ -25,7 +25,7 @@ from timerd.purgatory.members.groups cimport adopt_if_orphaned
 from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, judge, settled_keys
-from .settle cimport finish_free, finish_settle, stage_free, stage_settle
+from .settle cimport finish_free, finish_settle, is_overdue, settle, stage_free, stage_settle
 
 
 cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept nogil:
@@ -35,6 +35,10 @@ cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept 
     cdef Verdict v
     a.turn.touched += 1
     if op.seen >= e.sequence:
+        return
+    if is_overdue(op, e):
+        # The wheel is late. Whether an operation expires must not depend on that, so the event does not count.
+        settle(a, op, OUTCOME_EXPIRED)
         return
     adopt_if_orphaned(a, op)
     if e.flags & EVENT_FLAG_LIMITED and op.group == 0 and owner_of(a, op) == NULL:

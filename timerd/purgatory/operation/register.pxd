@@ -8,7 +8,7 @@ command, quota.pxd refuses it.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
-from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, node_of, unused
+from timerd.purgatory.memory.arena cimport Arena, capacity, effective_ns, key_of, node_of, unused
 from timerd.purgatory.memory.blob cimport blob_length, drop_blob, fill_blob
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
@@ -30,7 +30,7 @@ from timerd_shm.generated.records cimport *
 from .condition cimport Verdict, judge, satisfy, settled_keys, unmoved
 from .quota cimport refusal_of
 from .register_command cimport Registration, deadline_of, read_registration, registered_of
-from .settle cimport finish_free, finish_settle, stage_free, stage_settle
+from .settle cimport finish_free, finish_settle, is_overdue, stage_free, stage_settle
 
 
 cdef inline uint64_t kind_word(RegisterCommand *command, uint32_t orphans, uint32_t group, uint32_t flags) noexcept nogil:
@@ -188,7 +188,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             ):
                 # This client issued the event before it read the mark: the event lies before the mark.
                 continue
-            if e.applied_ns >= op.deadline_ns:
+            if is_overdue(op, e):
                 # This event comes too late, and so do those after it. The outcome's mark stands before this event, so a
                 # new registration since that mark counts the event.
                 op.seen = e.sequence - 1
@@ -342,7 +342,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         return True
     if v.outcome != OUTCOME_NONE:
         settled_key = ordinal + 1
-    elif op.deadline_ns <= a.turn.now_ns:
+    elif op.deadline_ns <= effective_ns(a):
         v.outcome = OUTCOME_EXPIRED
     if replaced != NULL:
         adopt_if_orphaned(a, replaced)

@@ -18,6 +18,7 @@ from timerd.purgatory.index.ids cimport settled_word
 from timerd.purgatory.index.keys cimport free_node, free_nodes, leave_key
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.wheel.wheel cimport wheel_remove
+from timerd.purgatory.events.ring cimport event_at
 from timerd.purgatory.members.state cimport LATEST_OUTCOMES, ReportState
 from timerd.purgatory.members.clients cimport charge, leave_outcomes, nodes_of, owner_of, queue_report
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, queue_in_group
@@ -43,6 +44,21 @@ cdef inline void fill_settlement(
     op.error = error
 
 
+cdef inline bint is_overdue(OpRecord *op, EventRecord *e) noexcept nogil:
+    """Whether an event came too late for the operation: it counts for deadlines after its effective time (rule 4)."""
+    return op.deadline_ns <= e.effective_ns
+
+
+cdef inline uint64_t newest_counted(Arena *a, OpRecord *op) noexcept nogil:
+    """The newest event that has reached a pending operation; a new registration since then counts the later ones.
+
+    All events have, but one in delivery that came too late for it.
+    """
+    if a.header.unfinished and is_overdue(op, event_at(a, a.header.unfinished)):
+        return a.header.unfinished - 1
+    return a.header.newest
+
+
 cdef inline void stage_outcome(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, uint32_t flags, uint32_t value,
     uint64_t number, uint32_t error,
@@ -66,8 +82,8 @@ cdef inline void stage_settled(
     if e != NULL:
         td_put(&a.tx, &op.seen, e.sequence)
     elif op.state == OP_STATE_PENDING:
-        # True by itself, and before: every event of its keys has reached it. (Else it settles while it is registered.)
-        TD_ORDERED_STORE(a.base, &op.seen, a.header.newest)
+        # True by itself, and before: so many events have reached it. (Else it settles while it is registered.)
+        TD_ORDERED_STORE(a.base, &op.seen, newest_counted(a, op))
     journal_outcome(a, op, outcome, settled_key, flags, e, error)
 
 

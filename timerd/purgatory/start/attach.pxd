@@ -73,6 +73,8 @@ cdef inline bint attach_arena(Arena *a, uint64_t now_ns, Damage *damage) noexcep
     """Make the arena usable; False if a record is damaged, or there is no memory for the rooms."""
     a.tx.base = a.base
     a.turn.now_ns = now_ns
+    # A start is a gap: what it finds and reads happened after the last turn of the daemon before.
+    a.turn.before_gap_ns = a.header.turn_at_ns if a.header.turn_at_ns else NO_DEADLINE
     a.turn.limit = NO_DEADLINE
     find_regions(a)
     return make_rooms(a) and rebuild(a, damage)

@@ -64,7 +64,9 @@ cdef inline void allow(Arena *a, uint64_t budget) noexcept nogil:
     a.turn.limit = a.turn.touched + budget
 
 
-cdef inline void begin_turn(Arena *a) noexcept nogil:
+cdef inline void begin_turn(Arena *a, uint64_t before_gap_ns) noexcept nogil:
+    """Begin a turn. `before_gap_ns`: the time of the last turn before an open gap; NO_DEADLINE if none is open."""
+    a.turn.before_gap_ns = before_gap_ns
     if a.journal.level == 0 and a.header.journal_level:
         # From now on things happen without a journal.
         TD_ORDERED_STORE(a.base, &a.header.journal_level, 0)

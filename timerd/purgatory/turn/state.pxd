@@ -6,6 +6,7 @@ from timerd_shm.generated.records cimport *
 
 ctypedef struct Turn:
     uint64_t now_ns
+    uint64_t before_gap_ns  # the time of the last turn before an open gap; NO_DEADLINE = no gap is open
     uint64_t touched  # records, since the start
     uint64_t limit  # of `touched`, for this call
     uint64_t began  # `touched` when the turn began
