@@ -94,7 +94,7 @@ class _Start:
         self._paths = paths
         self._group_id = group_id
         self._undo = undo
-        undo.callback(InstanceLock(paths, group_id).release)
+        undo.callback(InstanceLock(paths).release)
         if group_id is not None:
             _open_directory(paths, group_id)
 

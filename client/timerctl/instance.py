@@ -36,7 +36,7 @@ def open_arena(paths: InstancePaths) -> ArenaReader:
 
 
 def is_alive(paths: InstancePaths, header: ArenaHeader) -> bool:
-    """Whether the instance's daemon runs: by its lock, or by its pid where this user may not look at the lock."""
+    """Whether the instance's daemon runs: by its socket, or by its pid where this user may not look at the socket."""
     try:
         return daemon_running(paths)
     except PermissionError:

@@ -514,15 +514,13 @@ def test_tmpfiles_cleanup_leaves_the_files_of_a_running_daemon_alone(paths: Inst
     assert is_aged()
 
 
-def test_the_lock_shows_whether_a_daemon_runs_and_its_pid(paths: InstancePaths) -> None:
-    assert not daemon_running(paths)
+def test_a_second_lock_is_refused_with_the_pid_of_the_first(paths: InstancePaths) -> None:
     lock = InstanceLock(paths)
-    assert daemon_running(paths)
+    assert not daemon_running(paths), "it does not listen yet"
     assert stat.S_IMODE(paths.lock.stat().st_mode) == 0o600
     with pytest.raises(InstanceRunningError, match=rf"'test' is running in .*\(pid {os.getpid()}\)"):
         InstanceLock(paths)
     lock.release()
-    assert not daemon_running(paths)
     assert paths.lock.exists()
     InstanceLock(paths).release()
 

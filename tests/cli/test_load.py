@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -39,7 +39,7 @@ from timerd_client.workload import (
 )
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.declare.layout import BATCH_MAX
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
 from timerd_shm.read.reader import ArenaReader
 
 LOW = Workload(rate=10_000, count=50_000)
@@ -423,8 +423,9 @@ def test_the_next_run_removes_the_directories_of_killed_runs(temporary: Path) ->
     for directory in (dead, running, young):
         directory.mkdir()
         (directory / "log").touch()
-    with (running / f"{INSTANCE}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(InstancePaths(running, INSTANCE).liveness))
+        listener.listen()
         for directory in (dead, running):
             os.utime(directory, (0, 0))
         with pytest.raises(TimerdUnavailableError), private_daemon(["--no-such-flag"]):

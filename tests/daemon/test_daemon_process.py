@@ -190,8 +190,9 @@ def test_members_of_the_unix_group_may_connect_and_read_the_arena(make_daemon: M
     assert mode(runtime_dir) == 0o750
     sockets = (paths.commands, paths.outcomes, paths.liveness)
     assert [mode(path) for path in sockets] == [0o660] * 3
-    assert mode(paths.arena) == mode(paths.lock) == mode(read_location(paths).path) == 0o640
-    for file in (runtime_dir, *sockets, paths.arena, paths.lock, read_location(paths).path):
+    assert mode(paths.arena) == mode(read_location(paths).path) == 0o640
+    assert mode(paths.lock) == mode(read_location(paths).lock) == 0o600
+    for file in (runtime_dir, *sockets, paths.arena, read_location(paths).path):
         assert file.stat().st_gid == group.gr_gid, file
 
 

@@ -177,7 +177,7 @@ def test_bytes_after_the_session_are_no_end(watches: Watches, connect: Callable[
 def test_a_connection_that_closes_without_a_session_is_only_counted(
     watches: Watches, connect: Callable[..., socket.socket]
 ) -> None:
-    connect().close()
+    connect(b"x").close()
     assert drain(watches) == []
     assert (len(watches), watches.take_refused()) == (0, 1)
 
@@ -187,7 +187,7 @@ def test_thousands_of_connections_without_a_session_hold_few_descriptors_and_blo
 ) -> None:
     held = descriptors()
     for _ in range(10):
-        crowd = [connect() for _ in range(300)]
+        crowd = [connect(b"x") for _ in range(300)]
         honest = connect(SESSION)
         assert [sign.kind for sign in drain(watches)] == [Kind.SHOWN]
         assert len(watches) <= NEWCOMERS_MAX + 10

@@ -5,7 +5,6 @@ Locks and clocks that connect() looks at are tested without a client.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import tempfile
@@ -20,11 +19,9 @@ import timerd as td
 from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S
-from timerd.host.lock import InstanceLock
 from timerd_client.link import find_daemon
 from timerd_client.link.find_daemon import RESTART_S, Search, has_run_lately
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
-from timerd_shm.host.paths import daemon_running
 
 MakeDaemon = Callable[..., Daemon]
 
@@ -92,29 +89,6 @@ def test_connect_succeeds_during_a_restart(
     with face.connect() as client:
         assert client.connected
     restart.join()
-
-
-def test_a_test_whether_a_daemon_runs_leaves_no_lock_with_a_child_forked_meanwhile(
-    make_daemon: MakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    daemon = make_daemon()
-    daemon.stop()
-    kept: list[int] = []  # what a child has that another thread forks between the look and its end
-    flock = fcntl.flock
-
-    def flock_and_fork(descriptor: int, operation: int) -> None:
-        flock(descriptor, operation)
-        kept.append(os.dup(descriptor))
-
-    monkeypatch.setattr(fcntl, "flock", flock_and_fork)
-    assert not daemon_running(daemon.paths)
-    monkeypatch.undo()
-    assert kept
-    try:
-        InstanceLock(daemon.paths).release()
-    finally:
-        for descriptor in kept:
-            os.close(descriptor)
 
 
 def test_a_clock_that_was_set_back_makes_no_ended_daemon_a_recent_one(

@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 
+from timerd.host.lock import ArenaLock
 from timerd_shm.declare import layout
 from timerd_shm.declare.fields import fields, size_of, unpack
 from timerd_shm.declare.layout import Region
@@ -26,14 +27,15 @@ ATTACHED = "attached"
 
 
 class Arena:
-    """An arena that is mapped for writing, and locked against every other daemon in any runtime directory."""
+    """An arena that is mapped for writing. With it goes the lock against all other daemons, in whatever directory."""
 
-    def __init__(self, descriptor: int, location: ArenaLocation, plan: ArenaPlan, origin: str) -> None:
+    def __init__(self, descriptor: int, location: ArenaLocation, plan: ArenaPlan, origin: str, lock: ArenaLock) -> None:
         self.location = location
         self.plan = plan
         self.origin = origin  # a phrase for the log: made, made anew and why, or ATTACHED
         self.memory = mmap.mmap(descriptor, plan.size)
         self._descriptor = descriptor
+        self._lock = lock
 
     def header(self) -> ArenaHeader:
         """A snapshot of the header."""
@@ -75,11 +77,13 @@ class Arena:
         """Unmap and unlock; the core has let go of the memory."""
         self.memory.close()
         os.close(self._descriptor)
+        self._lock.release()
 
     def remove(self) -> None:
         """Remove the names of the arena and of the journal's buffer; a process that maps them keeps them."""
         self.location.path.unlink(missing_ok=True)
         self.location.journal_buffer.unlink(missing_ok=True)
+        self._lock.remove()
 
     def refresh(self) -> None:
         """Enter what may change in an arena that was there: the configuration, and the labels of the counters."""

@@ -6,18 +6,16 @@ An arena is made anew only if no daemon can use it any more: it is unfinished, o
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
-from pathlib import Path
 
 import posix_ipc
 from timerd.config.config import Config
 from timerd.host.group import give_to_group
+from timerd.host.lock import ArenaLock
 from timerd_shm.declare.errors import (
     ArenaNotReadyError,
     ArenaTruncatedError,
-    InstanceRunningError,
     LayoutMismatchError,
     ResourceLimitError,
 )
@@ -43,7 +41,28 @@ def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_
         location = ArenaLocation("file", os.path.abspath(config.arena_file), 0)
     else:
         location = ArenaLocation("shm", paths.shm_name, 0)
-    descriptor = _open_locked(location)
+    lock = ArenaLock(location.lock, location.path)
+    try:
+        return _open_or_create(config, paths, plan, boot, location, lock, wall_ns=wall_ns, group_id=group_id)
+    except BaseException:
+        if not location.path.exists():
+            lock.remove()
+        lock.release()
+        raise
+
+
+def _open_or_create(
+    config: Config,
+    paths: InstancePaths,
+    plan: ArenaPlan,
+    boot: bytes,
+    location: ArenaLocation,
+    lock: ArenaLock,
+    *,
+    wall_ns: int,
+    group_id: int | None,
+) -> Arena:
+    descriptor = _open(location)
     try:
         origin = "made"
         if os.fstat(descriptor).st_size:
@@ -67,13 +86,13 @@ def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_
         if origin != ATTACHED:
             if os.fstat(descriptor).st_size:
                 location.path.unlink(missing_ok=True)
-                old, descriptor = descriptor, _open_locked(location)
+                old, descriptor = descriptor, _open(location)
                 os.close(old)
             _reserve(descriptor, location, plan, config)
             with mmap.mmap(descriptor, plan.size) as memory, memoryview(memory) as view:
                 format_arena(view, plan, instance=paths.instance, boot=boot, wall_ns=wall_ns)
         give_to_group(descriptor, group_id)
-        arena = Arena(descriptor, location, plan, origin)
+        arena = Arena(descriptor, location, plan, origin, lock)
     except BaseException:
         os.close(descriptor)
         raise
@@ -83,41 +102,23 @@ def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_
     return arena
 
 
-def _open_locked(location: ArenaLocation) -> int:
-    """A descriptor of the arena's object, made (0600, empty) if it is not there, and locked."""
-    while True:
-        try:
-            if location.kind == "shm":
-                descriptor: int = posix_ipc.SharedMemory(location.name, posix_ipc.O_CREAT, mode=0o600).fd
-            else:
-                descriptor = os.open(location.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except (OSError, posix_ipc.Error) as error:
-            raise ResourceLimitError(f"the arena {location.path} cannot be opened: {error}") from None
-        try:
-            if os.fstat(descriptor).st_uid != os.geteuid():
-                raise ResourceLimitError(
-                    f"the arena {location.path} belongs to uid {os.fstat(descriptor).st_uid}, and this is "
-                    f"{os.geteuid()}: remove it, or give this daemon another --instance"
-                )
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InstanceRunningError(
-                    f"another daemon uses the arena {location.path}: stop it first, or give this one another --instance"
-                ) from None
-            if _names(location.path, descriptor):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # its last daemon removed it between open and lock: again
-
-
-def _names(path: Path, descriptor: int) -> bool:
+def _open(location: ArenaLocation) -> int:
+    """A descriptor of the arena's object, made (0600, empty) if it is not there. The caller holds its lock."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+        if location.kind == "shm":
+            descriptor: int = posix_ipc.SharedMemory(location.name, posix_ipc.O_CREAT, mode=0o600).fd
+        else:
+            descriptor = os.open(location.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except (OSError, posix_ipc.Error) as error:
+        raise ResourceLimitError(f"the arena {location.path} cannot be opened: {error}") from None
+    owner = os.fstat(descriptor).st_uid
+    if owner != os.geteuid():
+        os.close(descriptor)
+        raise ResourceLimitError(
+            f"the arena {location.path} belongs to uid {owner}, and this is {os.geteuid()}: "
+            "remove it, or give this daemon another --instance"
+        )
+    return descriptor
 
 
 def _check_descriptor(descriptor: int, plan: ArenaPlan, boot: bytes) -> None:

@@ -183,7 +183,7 @@ class Watches:
             self._remove(watch)
             if watch.has_shown:
                 found.append(Sign(watch.number, Kind.ENDED))
-            else:
+            elif watch.received:  # one that sent nothing has only looked whether a daemon runs (paths.py)
                 self._refused += 1
             return
         had_shown = watch.has_shown

@@ -14,7 +14,7 @@ from timerctl.exits import Exit, NoInstanceError, UsageError
 from timerctl.instance import paths_of
 from timerctl.show.text import size
 from timerd_shm.declare.errors import ArenaNotReadyError, InstanceRunningError, LayoutMismatchError
-from timerd_shm.host.paths import ArenaLocation, InstancePaths, find_remains, read_location
+from timerd_shm.host.paths import ArenaLocation, InstancePaths, daemon_running, find_remains, read_location
 
 EPILOG = """\
 The files of a journal stay where they are.
@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         for path in (
             arena,
             location.journal_buffer,
+            location.lock,
             paths.commands,
             paths.outcomes,
             paths.liveness,
@@ -89,6 +90,8 @@ def locked(paths: InstancePaths) -> Iterator[None]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if daemon_running(paths):  # its lock file was removed by hand
+                raise BlockingIOError
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "not known"
             raise InstanceRunningError(

@@ -20,7 +20,7 @@ from timerd_client.workload import NS, Workload
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.declare.limits import CAPACITY_MAX, CAPACITY_MIN, RING_EVENTS_DEFAULT, RING_EVENTS_MAX
 from timerd_shm.declare.records import BLOCK_DATA
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths, daemon_running
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, ArenaLocation, InstancePaths, daemon_running
 
 INSTANCE = "load"
 PREFIX = "td-load-"
@@ -71,7 +71,7 @@ def remove_remains() -> None:
             ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
             paths = InstancePaths(directory, INSTANCE)
             if old and ours and not daemon_running(paths):
-                (SHM_DIRECTORY / paths.shm_name.lstrip("/")).unlink(missing_ok=True)
+                _remove_arena(paths)
                 shutil.rmtree(directory)
 
 
@@ -110,5 +110,11 @@ def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
                 daemon.wait()
     finally:
         # The daemon has removed its arena itself, unless it was killed.
-        (SHM_DIRECTORY / paths.shm_name.lstrip("/")).unlink(missing_ok=True)
+        _remove_arena(paths)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _remove_arena(paths: InstancePaths) -> None:
+    location = ArenaLocation("shm", paths.shm_name, 0)
+    for path in (location.path, location.lock):
+        path.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, 
 # How long a daemon that was started here has until it serves. connect's own timeout begins after that.
 AUTOSTART_TIMEOUT_S = 15.0
 AUTOSTART_POLL_S = 0.01
+EXIT_RUNNING = 3  # the daemon's status where another one has the instance
 # These variables are for the parent alone: where to report readiness (systemd), and what Spark gives its workers.
 NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
 
@@ -61,7 +62,7 @@ def _alone(path: Path) -> Iterator[None]:
     """Hold the lock file at `path`. The file exists only while it is held.
 
     A process that has waited may get the lock of a file that its last holder has removed. It then tries again, so two
-    never hold the lock. (The daemon's own NAME.lock is never removed: others look at it without such care.)
+    never hold the lock.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -94,7 +95,8 @@ def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths) -> None:
     """Wait until a daemon that was just started serves. Raises TimerdUnavailableError if it ends or is too slow."""
     end = time.monotonic() + AUTOSTART_TIMEOUT_S
     while not (daemon_running(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
-        if daemon.poll() is not None:
+        # Another one that was started by hand still opens its arena: this one has ended, and that one is awaited.
+        if daemon.poll() not in (None, EXIT_RUNNING):
             raise TimerdUnavailableError(
                 f"the daemon that was started for instance {paths.instance!r} ended with status "
                 f"{daemon.returncode}; run `timerd --instance {paths.instance}` to see why"

@@ -10,7 +10,7 @@ from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, 
 from timerd_shm.read.reader import ArenaReader
 
 RESTART_S = 10.0  # a daemon that has run within this time may be restarting
-LOOK_AGAIN_S = 0.05  # a look holds the daemon's lock for a moment; a starting daemon tries for 1 s to get it
+LOOK_AGAIN_S = 0.05
 
 
 class Search:
@@ -55,7 +55,7 @@ class Search:
 
 
 def runs(paths: InstancePaths) -> bool:
-    """Whether a daemon holds the instance's lock; True if this user may not look."""
+    """Whether the instance's daemon runs; True if this user may not look."""
     try:
         return daemon_running(paths)
     except PermissionError:

@@ -5,8 +5,8 @@ the user's own under the temporary directory. The daemon takes the first that it
 holds the instance. In it, for an instance NAME:
 
     NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaLocation)
-    NAME.pub    outcomes (XPUB)              NAME.lock   flocked by the daemon all its life, never unlinked
-    NAME.live   a connection of each client: it ends with the client
+    NAME.pub    outcomes (XPUB)              NAME.lock   flocked by the daemon all its life, never unlinked (0600)
+    NAME.live   a connection of each client: it ends with the client; who listens there is the daemon
                                              NAME.journal  link to the journal's directory, if there is one
                                              NAME.snapshot.NUMBER  a copy of the arena, for a short time
 """
@@ -14,10 +14,10 @@ holds the instance. In it, for an instance NAME:
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
+import socket
 import stat
 import tempfile
 from pathlib import Path
@@ -72,7 +72,10 @@ class InstancePaths(NamedTuple):
 
     @property
     def lock(self) -> Path:
-        """The daemon's lock file; its content is the daemon's pid."""
+        """The daemon's lock file, which only its user may open. Its content is the daemon's pid.
+
+        It is written when a daemon starts and when one ends, so its time shows to all when that was.
+        """
         return self.directory / f"{self.instance}.lock"
 
     def snapshot(self, number: int) -> Path:
@@ -122,6 +125,11 @@ class ArenaLocation(NamedTuple):
     def path(self) -> Path:
         """The file that a reader maps: shared memory is a file under /dev/shm on Linux."""
         return SHM_DIRECTORY / self.name.lstrip("/") if self.kind == "shm" else Path(self.name)
+
+    @property
+    def lock(self) -> Path:
+        """The lock file of the daemon that uses the arena, beside it."""
+        return self.path.with_name(f"{self.path.name}.lock")
 
     @property
     def journal_buffer(self) -> Path:
@@ -275,20 +283,22 @@ def open_arena_file(paths: InstancePaths) -> int:
 
 
 def daemon_running(paths: InstancePaths) -> bool:
-    """Whether a daemon holds the instance's lock. PermissionError when this user may not look."""
-    try:
-        descriptor = os.open(paths.lock, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        # Held for a moment only; a daemon that starts in this moment tries again (timerd.host.lock).
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that another thread forked would hold it
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    """Whether a process listens at NAME.live. PermissionError when this user may not look.
+
+    Only the daemon's user can bind a socket in its directory, and the kernel ends a socket with its process. So members
+    of the group can read this sign, also in another pid namespace, but they can neither hold it nor fake it. A daemon
+    that is stopped runs. A daemon that still opens its arena does not listen yet.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as look:
+        try:
+            look.connect(str(paths.liveness))
+        except BlockingIOError:
+            return True  # its queue is full
+        except PermissionError:
+            raise
+        except OSError:  # no socket; nobody listens; or too long a path, at which nobody can listen
+            return False
+    return True
 
 
 def _endpoint(path: Path) -> str:

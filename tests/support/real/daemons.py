@@ -102,6 +102,7 @@ class Daemon:
             location = read_location(self.paths)
             location.path.unlink(missing_ok=True)
             location.journal_buffer.unlink(missing_ok=True)
+            location.lock.unlink(missing_ok=True)
             self.paths.arena.unlink()
 
     def stats(self) -> dict[str, Any]:

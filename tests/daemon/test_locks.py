@@ -1,0 +1,212 @@
+"""Locks: a member that holds every file that it may open prevents no start, and it cannot pass for a daemon."""
+
+from __future__ import annotations
+
+import fcntl
+import grp
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import timerd as td
+from daemons import Daemon, arenas_of
+from patience import PATIENCE_S
+from timerctl.exits import Exit
+from timerd.clients.liveness import Watches
+from timerd.host.lock import InstanceLock
+from timerd_client.link.find_daemon import has_run_lately
+from timerd_shm.declare.errors import InstanceRunningError
+from timerd_shm.host.paths import InstancePaths, daemon_running, read_location
+
+MakeDaemon = Callable[..., Daemon]
+MEMBER_UID = 65534
+
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+
+
+@contextmanager
+def a_member(group_id: int, act: Callable[[], str]) -> Iterator[str]:
+    """What `act` returns in a process of another user of the group; the process lives on until the end of `with`."""
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(group_id, group_id, group_id)
+            os.setresuid(MEMBER_UID, MEMBER_UID, MEMBER_UID)
+            os.write(writes, act().encode() or b"-")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writes)
+    try:
+        with open(reads, "rb", buffering=0) as answer:
+            yield answer.read(65_536).decode()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def lock_all(paths: list[Path]) -> str:
+    """Hold flock, shared if not exclusive, and a POSIX lock on each file; the names of those that it could open."""
+    opened = []
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            continue  # a socket, or a file that the group may not read
+        opened.append(path.name)
+        with suppress(OSError):
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        for operation in (fcntl.LOCK_SH, fcntl.LOCK_EX):
+            with suppress(OSError):
+                fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    return " ".join(opened)
+
+
+@pytest.fixture
+def group() -> grp.struct_group:
+    """A group that the test's user is in, or may give files to."""
+    return grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid())
+
+
+@only_root
+@pytest.mark.parametrize("end", [Daemon.stop, Daemon.kill])
+@pytest.mark.parametrize("flags", [(), ("--arena-file={}/file.arena",), ("--journal={}/journal",)])
+def test_a_member_that_locks_every_file_that_it_can_open_prevents_no_restart(
+    make_daemon: MakeDaemon, runtime_dir: Path, group: grp.struct_group, end: Callable[[Daemon], int], flags: tuple[str]
+) -> None:
+    daemon = make_daemon(f"--unix-group={group.gr_name}", *(flag.format(runtime_dir) for flag in flags))
+    with td.connect(timeout=PATIENCE_S) as client:
+        pending = client.register("k", timeout=60)
+        client.flush()
+        end(daemon)
+        files = [runtime_dir, *runtime_dir.rglob("*"), *arenas_of(runtime_dir)]
+        with a_member(group.gr_gid, lambda: lock_all(files)) as opened:
+            arena = read_location(daemon.paths).path.name
+            assert {runtime_dir.name, "default.arena", arena} <= set(opened.split()), "it holds nothing: no attack"
+            assert not daemon_running(daemon.paths), "what a member holds is no daemon"
+            daemon.start()
+            assert daemon_running(daemon.paths)
+            client.fire("k", value=b"v")
+            assert pending.result(PATIENCE_S).value == b"v"
+            daemon.stop()
+            files += arenas_of(runtime_dir)
+            with a_member(group.gr_gid, lambda: lock_all(files)):
+                daemon.start()
+
+
+@only_root
+def test_a_member_learns_whether_the_daemon_runs_and_can_neither_open_its_lock_nor_stand_in_for_it(
+    make_daemon: MakeDaemon, runtime_dir: Path, group: grp.struct_group
+) -> None:
+    daemon = make_daemon(f"--unix-group={group.gr_name}")
+    locks = [daemon.paths.lock, read_location(daemon.paths).lock]
+
+    def look() -> str:
+        opens = any(os.access(path, mode) for path in locks for mode in (os.R_OK, os.W_OK))
+        return f"{daemon_running(daemon.paths)} {has_run_lately(daemon.paths)} {opens}"
+
+    def impersonate() -> str:
+        could = []
+        with socket.socket(socket.AF_UNIX) as listener:
+            with suppress(PermissionError):
+                os.utime(daemon.paths.lock)
+                could.append("touch the lock")
+            with suppress(PermissionError):
+                daemon.paths.liveness.unlink()
+                could.append("unlink the socket")
+            with suppress(OSError):
+                listener.bind(str(daemon.paths.liveness))
+                could.append("bind the socket")
+        return ", ".join(could) or "nothing"
+
+    with a_member(group.gr_gid, look) as seen:
+        assert seen == "True True False"
+    daemon.kill()
+    with a_member(group.gr_gid, look) as seen:
+        assert seen == "False True False"
+    with a_member(group.gr_gid, impersonate) as result:
+        assert result == "nothing"
+    assert not daemon_running(daemon.paths)
+
+
+def test_a_lock_file_of_an_earlier_version_that_the_group_may_read_is_closed_to_it(runtime_dir: Path) -> None:
+    paths = InstancePaths(runtime_dir, "default")
+    paths.lock.touch()
+    paths.lock.chmod(0o640)
+    lock = InstanceLock(paths)
+    assert paths.lock.stat().st_mode & 0o777 == 0o600
+    lock.release()
+
+
+def test_two_daemons_of_one_arena_file_are_excluded_although_their_directories_differ(
+    make_daemon: MakeDaemon, runtime_dir: Path, tmp_path: Path
+) -> None:
+    arena = tmp_path / "arena"
+    daemon = make_daemon(f"--arena-file={arena}")
+    other = runtime_dir / "other"
+    other.mkdir(0o700)
+    second = subprocess.run(
+        [sys.executable, "-m", "timerd", *daemon.flags, "--runtime-dir", str(other)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert second.returncode == 3
+    assert f"another daemon uses the arena {arena}: stop it first" in second.stderr
+    daemon.kill()
+    daemon.start()
+
+
+def test_a_start_is_refused_while_a_daemon_listens_though_its_lock_file_was_removed(daemon: Daemon) -> None:
+    """By hand, or by a clean-up. The arena's lock holds the second daemon off, too, but not one with another arena."""
+    daemon.paths.lock.unlink()
+    with pytest.raises(InstanceRunningError, match=r"'default' is running in .*\(pid not known\)"):
+        InstanceLock(daemon.paths)
+    assert daemon_running(daemon.paths)
+    with td.connect(timeout=PATIENCE_S) as client:
+        assert client.fire_wait("k") == 0
+
+
+def test_destroy_is_refused_while_a_daemon_listens_though_its_lock_file_was_removed(
+    daemon: Daemon, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    daemon.paths.lock.unlink()
+    status, _, err = run("destroy", "--yes")
+    assert status == Exit.PROBLEM and "stop it first" in err
+    assert daemon.paths.arena.exists()
+
+
+def test_a_full_queue_of_connections_is_a_daemon_that_runs(runtime_dir: Path) -> None:
+    paths = InstancePaths(runtime_dir, "default")
+    watches = Watches(paths, watches_max=8)
+    waiting = []
+    try:
+        while True:
+            waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+            waiting[-1].connect(str(paths.liveness))
+    except BlockingIOError:
+        assert daemon_running(paths)
+    finally:
+        for connection in waiting:
+            connection.close()
+        watches.close()
+    assert not daemon_running(paths)
+
+
+def test_looks_are_not_counted_as_refused_connections(runtime_dir: Path) -> None:
+    paths = InstancePaths(runtime_dir, "default")
+    watches = Watches(paths, watches_max=8)
+    for _ in range(10):
+        assert daemon_running(paths)
+        watches.signs(256, 0)
+    assert (len(watches), watches.take_refused()) == (0, 0)
+    watches.close()
