@@ -203,6 +203,8 @@ class Core:
     # counters --------------------------------------------------------------------------------------------------------
     def count(self, counter: int, amount: int = 1) -> None:
         """Add to a counter of the daemon (position in DAEMON_COUNTERS)."""
+    def set_count(self, counter: int, value: int) -> None:
+        """Set a counter of the daemon that is a gauge."""
     def count_max(self, counter: int, value: int) -> None:
         """Raise a counter of the daemon to `value` if it is less."""
     def take_refusals(self) -> list[tuple[int, int, int]]:

@@ -267,6 +267,9 @@ cdef class Core:
     def count(self, uint32_t counter, uint64_t amount=1):
         daemon_counter(self._here(), counter)[0] += amount
 
+    def set_count(self, uint32_t counter, uint64_t value):
+        daemon_counter(self._here(), counter)[0] = value
+
     def count_max(self, uint32_t counter, uint64_t value):
         cdef uint64_t *most = daemon_counter(self._here(), counter)
         most[0] = max(most[0], value)

@@ -1,12 +1,20 @@
-"""Adoption, in the core: what becomes of the operations that a dead client leaves, to its group or to nobody."""
+"""Adoption and the sweep, in the core: what becomes of the operations that a dead client leaves.
+
+The last part is about counts that are wrong: the sweep ends all the same and says so, and no other count changes.
+"""
 
 from __future__ import annotations
 
+import pytest
+
 import timerd.core
 from commands import Key, OperationAct, Register
-from groups import HOUR, WORKERS, answer, watch, worker
-from harness import BUDGET, MS, START_NS, Rig, advance, fire
-from timerd_shm.declare.states import Condition, Orphans, Outcome
+from damage import Pen
+from groups import HOUR, WORKERS, answer, watch, work, worker
+from harness import BUDGET, MS, START_NS, Client, Rig, advance, fire
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.states import ClientState, Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
 
@@ -116,4 +124,81 @@ def test_an_adopted_operation_keeps_the_progress_of_its_condition() -> None:
     assert len(b.delivered_for_group) == 1
     rig.do(b, fire(b"k"))
     assert len(b.delivered_for_group) == 2
+    rig.check()
+
+
+# counts that are wrong --------------------------------------------------------------------------------------------
+
+CAPACITY = 64
+STEP = 16  # records a step: several for one round
+STEPS = 3 * CAPACITY // STEP + 8  # for two rounds, and what is to be done before and after
+
+
+def state(rig: Rig, client: Client) -> ClientState:
+    return ClientState(rig.arena.record(Region.CLIENTS, client.slot).state)
+
+
+def sweep(rig: Rig, most: int = STEPS) -> bool:
+    """So many steps at most; whether work is left. (Rig.turn() would go on for ever.)"""
+    rig.core.begin_turn(rig.now_ns)
+    left = all(rig.core.resume(rig.now_ns, STEP) for _ in range(most))
+    rig.core.end_turn(rig.now_ns)
+    return left
+
+
+def end(rig: Rig, client: Client) -> None:
+    """Have a client die, and nothing done about it yet."""
+    rig.clients.remove(client)
+    rig.core.begin_turn(rig.now_ns)
+    rig.core.close_client(client.slot, rig.now_ns, goodbye=False)
+    rig.core.end_turn(rig.now_ns)
+
+
+@pytest.mark.parametrize("count", ["pending", "unacknowledged", "held", "calls_held"])
+def test_a_count_that_is_too_high_does_not_keep_the_sweep_going_for_ever(count: str) -> None:
+    rig = Rig(capacity=CAPACITY)
+    dead, other = rig.client(), rig.client()
+    rig.do(dead, *(watch(b"d%d" % number) for number in range(10)))
+    rig.do(other, *(watch(b"o%d" % number) for number in range(20)))
+    pen = Pen(rig.memory)
+    pen.set(Region.CLIENTS, dead.slot, count, pen.get(Region.CLIENTS, dead.slot, count) + 1)
+    end(rig, dead)
+    assert not sweep(rig), "it goes round and round"
+    assert state(rig, dead) is ClientState.TOMBSTONE
+    assert rig.arena.count("orphans_cancelled") == 10
+    assert rig.arena.count("sweeps_recounted") == 1
+    assert [(code, times) for code, _, times in rig.core.take_refusals()] == [(ErrorCode.ARENA_DAMAGED, 1)]
+    assert rig.arena.record(Region.CLIENTS, other.slot).pending == 20
+    rig.check()
+
+
+def test_a_silent_member_with_too_high_a_count_loses_what_it_does_not_hold_and_takes_part_again() -> None:
+    rig = Rig(capacity=CAPACITY)
+    member, owner = worker(rig), worker(rig)
+    number = rig.do(owner, work(b"k"))
+    pen = Pen(rig.memory)
+    pen.set(Region.CLIENTS, member.slot, "held", 3)
+    rig.core.begin_turn(rig.now_ns)
+    rig.core.silence(member.slot, rig.now_ns)
+    rig.core.end_turn(rig.now_ns)
+    assert not sweep(rig)
+    assert rig.arena.record(Region.CLIENTS, member.slot).held == 0
+    assert state(rig, member) is ClientState.SILENT
+    assert owner.outcome(number) is None
+    rig.check()
+
+
+def test_a_sweep_that_finds_something_is_not_recounted_however_long_it_takes() -> None:
+    """Clients die one after the other, so that there is always one whose count is not zero."""
+    rig = Rig(capacity=CAPACITY, clients=16)
+    clients = [rig.client() for _ in range(12)]
+    for client in clients:
+        rig.do(client, *(watch(b"%d-%d" % (client.slot, number)) for number in range(5)))
+    for client in clients:
+        end(rig, client)
+        sweep(rig, 2)
+    assert not sweep(rig, 100)
+    assert rig.arena.count("orphans_cancelled") == 60
+    assert rig.arena.count("sweeps_recounted") == 0
+    assert not rig.core.take_refusals()
     rig.check()

@@ -10,10 +10,11 @@ import logging
 
 from timerd.clock import Clock
 from timerd.core import Core
-from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_wire.refusals import Subject, refusal
 
 LOGGED_ERRORS_MAX = 64  # distinct errors in the daemon's own log
+RECOUNTED = "a client or group that ended held less than its counts said: they were set to what two sweeps found"
 A_CLIENT = Subject(client="a client")
 
 log = logging.getLogger("timerd")
@@ -38,4 +39,8 @@ class ErrorLog:
     def note_refusals(self, refusals: list[tuple[int, int, int]]) -> None:
         """Count the commands that the core has refused: (code, limit met, count) of each kind."""
         for code, value, count in refusals:
+            if code == ErrorCode.ARENA_DAMAGED:  # of the sweep, which refuses nobody
+                self._core.log_error(code, RECOUNTED.encode(), self._clock.wall_ns(), count)
+                log.error("%s", RECOUNTED)
+                continue
             self.note(refusal(code, value, A_CLIENT), count)

@@ -8,7 +8,7 @@ because files are not synced.
 
 A disk that is full, or a directory that was removed, stops nothing: rows wait in the buffer, then the core drops and
 counts them. Writing is tried again after a pause, and a GAP row counts the missing rows. `timerctl errors` has the
-reason.
+reason. If the thread itself ends, which nothing should make it do, `timerctl stats` says so.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from .buffer import open_buffer
 from .files import JournalFiles, JournalPlan
 
 JOURNAL_FAILURES = index_of(DAEMON_COUNTERS, "journal_failures")
+JOURNAL_THREAD_DEAD = index_of(DAEMON_COUNTERS, "journal_thread_dead")
 ANCHOR_NS = 10_000_000_000  # between two rows with both clocks, while there are rows
 PAUSE_S = 0.001  # the rows of so much time are written together
 RETRY_FIRST_S = 0.25
@@ -78,6 +79,9 @@ class Journal:
         self._bell = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
+        self._ended_by = ""  # what has ended the thread, though it was not told to end
+        self._end_reported = False
+        core.set_count(JOURNAL_THREAD_DEAD, 0)  # an earlier daemon's
         written = files.attach(memoryview(buffer), header, buffered)
         rows = files.plan.segment_rows
         self.continues = core.open_journal(buffer, files.plan.level, rows, written, self._anchored_ns)
@@ -117,7 +121,8 @@ class Journal:
             self._thread.join(END_TIMEOUT_S)
         self._rows = self._core.journal_rows
         if self._thread is None or not self._thread.is_alive():
-            self._append()
+            if not self._ended_by:  # or it would end the same way
+                self._append()
             self._core.tend_journal(self._files.written)
             self._files.close()
         self._report()
@@ -128,6 +133,12 @@ class Journal:
         if self._files.failures != self._failures:
             core.count(JOURNAL_FAILURES, self._files.failures - self._failures)
             self._failures = self._files.failures
+        if self._ended_by and not self._end_reported:
+            self._end_reported = True
+            core.set_count(JOURNAL_THREAD_DEAD, 1)
+            self._files.notes.append(
+                f"the thread that writes the journal has ended ({self._ended_by}): start the daemon again"
+            )
         while self._files.notes:
             note = self._files.notes.pop(0)
             log.error("%s", note)
@@ -142,24 +153,46 @@ class Journal:
         try:
             self._files.append(self._rows)
         except OSError as error:
-            self._files.notes.append(f"the journal in {self._files.plan.directory} is not written: {error.strerror}")
-            self._files.failures += 1
+            self._note_failure(error.strerror or type(error).__name__)
             return False
         return True
 
+    def _note_failure(self, why: str) -> None:
+        self._files.notes.append(f"the journal in {self._files.plan.directory} is not written: {why}")
+        self._files.failures += 1
+
     def _run(self) -> None:
-        """The thread: write when the bell rings, once in PAUSE_S at most; after failures with growing pauses."""
+        """The thread. Whatever ends it before it is told to end, the next turn says so."""
+        try:
+            self._write_until_the_end()
+        except BaseException as error:
+            self._ended_by = one_line(error)
+            log.critical("the journal's thread has ended", exc_info=True)
+
+    def _write_until_the_end(self) -> None:
+        """Write when the bell rings, once in PAUSE_S at most; after failures with growing pauses."""
         retry_s = 0.0
         while not self._ending.is_set():
             if not retry_s:
                 self._bell.wait()
                 self._bell.clear()
-            if self._append():
+            try:
+                done = self._append()
+            except Exception as error:  # a mistake of ours: the next rows may be written all the same
+                log.error("the journal's thread goes on after a mistake", exc_info=True)
+                self._note_failure(one_line(error))
+                done = False
+            if done:
                 retry_s = 0.0
                 self._ending.wait(PAUSE_S)
             else:
                 retry_s = min(2 * retry_s, RETRY_LAST_S) or RETRY_FIRST_S
                 self._ending.wait(retry_s)
+
+
+def one_line(error: BaseException) -> str:
+    """An error's type and text, for a message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:160].removesuffix(": ")
 
 
 def open_journal(

@@ -207,6 +207,10 @@ def lines_of(stats: dict[str, Any], paths: InstancePaths) -> list[str]:
         lines.append(note)
     if stats["stopped"]:
         lines.append(f"The daemon is stopped, and nothing changes until it goes on: kill -CONT {stats['pid']}")
+    if stats["counters"].get("journal_thread_dead"):
+        lines.append(
+            "The journal is not written any more: its thread has ended. `timerctl errors` says why; restart timerd."
+        )
     if stats["killed_in_turn"]:
         lines.append("The daemon was killed in the middle of a turn: counts may lag by that turn until the next start.")
     lines += ["", *capacity_lines(stats["capacity"]), "", *counter_lines(stats["counters"])]

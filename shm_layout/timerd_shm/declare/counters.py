@@ -80,6 +80,17 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
         "journal_rows_dropped", "rows", "rows that the journal lacks: its files were not written, or not fast enough"
     ),
     Counter("journal_failures", "failures", "failed attempts to write the journal's files; `timerctl errors` says why"),
+    Counter(
+        "journal_thread_dead",
+        "threads",
+        "1 = the thread that writes the journal has ended: restart the daemon",
+        gauge=True,
+    ),
+    Counter(
+        "sweeps_recounted",
+        "clients",
+        "ended clients whose counts were wrong: nothing of theirs was found in two sweeps",
+    ),
     # insert new counters above this line; ids are positions
 )
 

@@ -1,17 +1,30 @@
 """Holds: small files with which a consumer of a journal keeps the segments that it still needs.
 
 hold("/var/lib/timerd/journal", "spark", 17)      # "spark" needs segment 17 and those behind it
+
+Every member of the daemon's group may write into holds/, so its content is not trusted. What is no regular file with a
+short number is left out, and nothing there makes the daemon wait: a FIFO or a lease does not (O_NONBLOCK), and a link
+is not followed. If there are more files than are looked at, all segments count as held: a hold among the others could
+be of any. --journal-hold-limit bounds what is kept for holds in any case.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from .segment import JournalError
 
 HOLDS = "holds"
+HOLDS_MAX = 256  # holds that count
+ENTRIES_MAX = 4_096  # files that are looked at, those among them that are no holds
+DIGITS_MAX = 20  # of a segment's number, which has 64 bits
+TOO_MANY = f"one of more than {HOLDS_MAX} holds"  # stands for all that were not looked at
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def hold(directory: str | os.PathLike[str], name: str, segment: int | None) -> None:
@@ -19,27 +32,47 @@ def hold(directory: str | os.PathLike[str], name: str, segment: int | None) -> N
 
     The daemon keeps held segments, up to its --journal-hold-limit.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise JournalError(f"the consumer {name!r} is not of the form [A-Za-z0-9_-]{{1,64}}")
+    if not NAME.fullmatch(name):
+        raise JournalError(f"the consumer {name!r} is not of the form {NAME.pattern}")
     path = Path(directory) / HOLDS / name
     try:
         if segment is None:
             path.unlink(missing_ok=True)
             return
-        fresh = path.with_name(f".{name}.{os.getpid()}")
-        fresh.write_text(f"{segment}\n")
+        # A new file under a name that nobody can guess: another member could have laid a link there.
+        fresh = path.with_name(f".{name}.{secrets.token_hex(8)}")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        with open(descriptor, "w") as file:
+            file.write(f"{segment}\n")
         os.rename(fresh, path)
     except OSError as error:
         raise JournalError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def holds_of(directory: Path) -> dict[str, int]:
-    """The first segment that each consumer needs, by the consumer's name; files without a number are left out."""
+    """The first segment that each consumer needs, by the consumer's name. The work is bounded, and nothing blocks."""
     found: dict[str, int] = {}
-    try:
-        for path in (directory / HOLDS).iterdir():
-            if not path.name.startswith(".") and (text := path.read_text().strip()).isdecimal():
-                found[path.name] = int(text)
-    except (OSError, UnicodeDecodeError):
-        pass
+    with suppress(OSError), os.scandir(directory / HOLDS) as entries:
+        for number, entry in enumerate(entries):
+            if number >= ENTRIES_MAX or len(found) >= HOLDS_MAX:
+                found[TOO_MANY] = 0
+                break
+            if NAME.fullmatch(entry.name) and (segment := _held(entry.path)) is not None:
+                found[entry.name] = segment
     return found
+
+
+def _held(path: str) -> int | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:  # it has vanished, is a link or a socket, or may not be read
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        text = os.read(descriptor, DIGITS_MAX + 2).strip()
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return int(text) if text.isdigit() and len(text) <= DIGITS_MAX else None

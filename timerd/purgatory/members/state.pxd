@@ -31,6 +31,17 @@ ctypedef struct ReportState:
     OpRecord *latest[LATEST_OUTCOMES]  # the last operations that joined its outcomes, for their `prefetch_hint`
 
 
+ctypedef struct Holdings:
+    # What a client, or a group, still held by its counts when the sweep last looked.
+    uint64_t step  # of the sweep, when these counts were new
+    uint64_t next_outcome  # of a client: it grows with whatever the client gets
+    uint32_t generation
+    uint32_t pending
+    uint32_t settled
+    uint32_t held
+    uint32_t calls_held
+
+
 ctypedef struct Member:
     # A client's position in a ring of its group (see groups.pxd).
     uint16_t group  # index + 1; 0 = it is in no ring
@@ -53,6 +64,7 @@ ctypedef struct Members:
     Member *rings[KINDS]
     uint16_t *turns[KINDS]
     uint8_t dispatching  # an outcome may wait for a member
+    Holdings *holdings  # of each client, then of each group
     # Of the calls that wait in each group, links: the first that may have a ready member, and the first that may have
     # been kept too long; 0 = none.
     uint32_t *unmatched
@@ -71,6 +83,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups) noe
     cdef int kind
     cdef bint made = True
     m.report_states = <ReportState *>calloc(clients, sizeof(ReportState))
+    m.holdings = <Holdings *>calloc(clients + groups, sizeof(Holdings))
     m.queue = <uint16_t *>calloc(clients, sizeof(uint16_t))
     m.unmatched = <uint32_t *>calloc(groups, sizeof(uint32_t))
     m.outdated = <uint32_t *>calloc(groups, sizeof(uint32_t))
@@ -78,12 +91,14 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups) noe
         m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
         made = made and m.rings[kind] != NULL and m.turns[kind] != NULL
+    made = made and m.holdings != NULL
     return made and m.report_states != NULL and m.queue != NULL and m.unmatched != NULL and m.outdated != NULL
 
 
 cdef inline void drop_members(Members *m) noexcept nogil:
     cdef int kind
     free(m.report_states)
+    free(m.holdings)
     free(m.queue)
     free(m.unmatched)
     free(m.outdated)

@@ -420,6 +420,7 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
     a.members.queued = 0
     a.turn.sweeping = 0
     a.turn.sweep_at = 0
+    a.turn.swept = 0
     a.members.tombstones = 0
     a.members.tombstones_due_ns = NO_DEADLINE
     for slot in range(capacity(a, REGION_CLIENTS)):

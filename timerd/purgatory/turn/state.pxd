@@ -16,3 +16,4 @@ ctypedef struct Turn:
     uint8_t sweeping  # some client is dead, or holds outcomes of its group that are to be requeued
     uint8_t dropping
     uint32_t sweep_at
+    uint64_t swept  # operations that the sweep has looked at, since the start

@@ -1,9 +1,14 @@
 """The sweep: operations of dead clients, and outcomes of members that take none any more, go to others or end.
 
 Every loop here ends when the call has touched as many records as it may (spent). The next turn goes on.
+
+The sweep goes round until the counts of what the dead hold are zero. Counts are derived; one that is too high would keep
+it going round for ever. So if a client's counts have not changed while the sweep has looked at each operation twice, it
+holds nothing: its counts become zero, and the log of errors says so.
 """
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memset
 from timerd.purgatory.memory.arena cimport Arena, spent
 from timerd.purgatory.memory.blob cimport blob_length
 from timerd.purgatory.memory.commit cimport commit
@@ -11,11 +16,12 @@ from timerd.purgatory.memory.list cimport answer_at, is_empty
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.wheel.wheel cimport wheel_insert
-from timerd.purgatory.members.answers cimport free_answer
+from timerd.purgatory.members.answers cimport free_answer, note_refusal
 from timerd.purgatory.members.clients cimport bury_client, free_client
 from timerd.purgatory.members.groups cimport (
     adopt, after_retention, holds_unaccepted, is_abandoned, kind_of, requeue_outcome, accepts,
 )
+from timerd.purgatory.members.state cimport CALLS, Holdings, OUTCOMES
 from timerd.purgatory.operation.apply_event cimport requeue_grant
 from timerd.purgatory.operation.settle cimport drop_settled, free_settled, settle
 from timerd_shm.generated.records cimport *
@@ -78,6 +84,60 @@ cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
     return True
 
 
+cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
+    """Whether the sweep has looked at each operation twice, and these counts are as they were. They are kept for that."""
+    cdef Holdings *kept = a.members.holdings + at
+    if (
+        kept.next_outcome == now.next_outcome and kept.generation == now.generation and kept.pending == now.pending
+        and kept.settled == now.settled and kept.held == now.held and kept.calls_held == now.calls_held
+    ):
+        return a.turn.swept - kept.step >= 2 * <uint64_t>max(a.regions[REGION_OPS].high_water, 1)
+    kept[0] = now[0]
+    kept.step = a.turn.swept
+    return False
+
+
+cdef inline void note_recount(Arena *a) noexcept nogil:
+    a.daemon[DAEMON_SWEEPS_RECOUNTED] += 1
+    note_refusal(a, ERROR_CODE_ARENA_DAMAGED, 0)
+
+
+cdef inline bint recount_client(Arena *a, uint32_t slot) noexcept nogil:
+    """Set the counts of a client to zero if two rounds have found nothing that it holds; True if something may be left.
+
+    A silent member may go on: only what the sweep looks for is counted anew.
+    """
+    cdef ClientRecord *c = a.clients + slot
+    cdef Holdings now
+    memset(&now, 0, sizeof(now))
+    now.next_outcome, now.generation = c.next_outcome, c.generation
+    now.pending, now.settled, now.held, now.calls_held = c.pending, c.unacknowledged, c.held, c.calls_held
+    if not is_stuck(a, slot, &now):
+        return True
+    if c.state == CLIENT_STATE_DEAD:
+        c.pending = c.unacknowledged = c.nodes = 0
+        c.bytes_held = 0
+    if not accepts(c, OUTCOMES):
+        c.held = 0
+    if not accepts(c, CALLS):
+        c.calls_held = 0
+    note_recount(a)
+    return False
+
+
+cdef inline bint recount_group(Arena *a, uint32_t group) noexcept nogil:
+    """The same for the endless operations of a group without members."""
+    cdef GroupRecord *g = a.groups + group
+    cdef Holdings now
+    memset(&now, 0, sizeof(now))
+    now.pending, now.settled, now.held, now.calls_held = g.pending, g.unacknowledged, g.endless, g.nodes
+    if not is_stuck(a, a.regions[REGION_CLIENTS].count + group, &now):
+        return True
+    g.endless = 0
+    note_recount(a)
+    return False
+
+
 cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
     """Free the answers of dead clients, and end those that hold nothing any more; False if the turn's bound came first.
 
@@ -88,23 +148,23 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
     cdef bint wanted = False
     for slot in range(a.regions[REGION_CLIENTS].count):
         c = a.clients + slot
-        if holds_unaccepted(c):
-            wanted = True
         if c.state != CLIENT_STATE_DEAD:
+            if holds_unaccepted(c) and recount_client(a, slot):
+                wanted = True
             continue
         while not is_empty(a, &c.answers_next):
             if spent(a):
                 return False
             a.turn.touched += 1
             free_answer(a, answer_at(a, c.answers_next))
-        if c.pending or c.unacknowledged or c.held or c.calls_held:
+        if (c.pending or c.unacknowledged or c.held or c.calls_held) and recount_client(a, slot):
             wanted = True
         elif c.flags & CLIENT_FLAG_GOODBYE:
             free_client(a, slot)
         else:
             bury_client(a, slot)
     for group in range(a.regions[REGION_GROUPS].count):
-        if a.groups[group].endless and is_abandoned(a, a.groups + group):
+        if a.groups[group].endless and is_abandoned(a, a.groups + group) and recount_group(a, group):
             wanted = True
     a.turn.sweeping = wanted
     return True
@@ -131,4 +191,5 @@ cdef inline bint sweep(Arena *a) noexcept nogil:
             if not sweep_operation(a, a.ops + a.turn.sweep_at):
                 return False
             a.turn.sweep_at += 1
+            a.turn.swept += 1
     return True

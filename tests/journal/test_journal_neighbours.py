@@ -1,0 +1,209 @@
+"""The journal beside hostile members: whatever lies in holds/, its thread goes on; and a thread that ended is seen."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import timerd as td
+import timerd.journal.files
+import timerd.journal.writer
+from arenas import Memory
+from daemons import Daemon
+from journals import SEGMENT_SIZE, JournaledRig, numbered, settle
+from patience import PATIENCE_S, eventually
+from shell import Run
+from timerd.journal import blocks
+from timerd_shm.declare.journal import JournalLevel
+from timerd_shm.declare.layout import Region
+from timerd_shm.read.holds import ENTRIES_MAX, HOLDS, HOLDS_MAX, TOO_MANY, hold, holds_of
+from timerd_shm.read.segment import segments_of
+
+MakeDaemon = Callable[..., Daemon]
+
+
+def socket_at(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+def leased(path: Path) -> None:
+    """A file whose owner has a lease on it: an open() without O_NONBLOCK waits 45 s for the owner."""
+    path.write_text("1\n")
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # which tells the holder that somebody wants to open it
+    descriptor = os.open(path, os.O_RDWR)
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+
+def huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 30)
+
+
+def unreadable(path: Path) -> None:
+    path.touch(0o000)
+
+
+ATTACKS: dict[str, Callable[[Path], object]] = {
+    "5,000 digits": lambda path: path.write_text("9" * 5_000),
+    "digits that are not ASCII": lambda path: path.write_text("\u0663"),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe"),
+    "a number that no segment has": lambda path: path.write_text("9" * 25),
+    "a gigabyte": huge,
+    "a FIFO": os.mkfifo,
+    "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a link to nothing": lambda path: path.symlink_to(path.parent / "nothing"),
+    "a directory": Path.mkdir,
+    "a socket": socket_at,
+    "a file without a number, unreadable": unreadable,
+    "a lease": leased,
+}
+
+
+def within(seconds: float, call: Callable[[], object]) -> list[object]:
+    """What the call returns; an empty list if it has not returned in time. Its thread is left behind then."""
+    done: list[object] = []
+    thread = threading.Thread(target=lambda: done.append(call()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return done
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_hostile_file_in_holds_is_left_out_and_the_others_count(tmp_path: Path, attack: str) -> None:
+    (tmp_path / HOLDS).mkdir()
+    for name in ("a-spark", "zz-spark"):
+        hold(tmp_path, name, 17)
+    ATTACKS[attack](tmp_path / HOLDS / "mallory")
+    assert within(5, lambda: holds_of(tmp_path)) == [{"a-spark": 17, "zz-spark": 17}]
+
+
+def test_a_file_that_vanishes_while_it_is_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / HOLDS).mkdir()
+    for name in ("a", "b", "c"):
+        hold(tmp_path, name, 17)
+    opened = os.open
+
+    def open_late(path: str, flags: int, mode: int = 0o777) -> int:
+        if path.endswith("/b"):
+            os.unlink(path)
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_late)
+    assert holds_of(tmp_path) == {"a": 17, "c": 17}
+
+
+@pytest.mark.parametrize("names", ["{}", ".{}"])
+def test_of_100_000_files_a_bounded_number_is_looked_at_and_everything_counts_as_held(
+    tmp_path: Path, names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / HOLDS).mkdir()
+    for number in range(ENTRIES_MAX + 100):  # more would be the same, and take the test's time
+        (tmp_path / HOLDS / names.format(number)).write_text("5\n")
+    opens = 0
+    opened = os.open
+
+    def counted(*arguments: object) -> int:
+        nonlocal opens
+        opens += 1
+        return opened(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", counted)
+    found = holds_of(tmp_path)
+    assert found[TOO_MANY] == 0, "a hold that was not looked at may be of any segment"
+    assert opens <= HOLDS_MAX and len(found) <= HOLDS_MAX + 1
+
+
+def test_a_hold_is_written_through_no_link_that_another_member_has_laid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / HOLDS).mkdir()
+    precious = tmp_path / "precious"
+    precious.write_text("of the consumer's user")
+    (tmp_path / HOLDS / f".spark.{os.getpid()}").symlink_to(precious)
+    (tmp_path / HOLDS / "spark").symlink_to(precious)
+    hold(tmp_path, "spark", 17)
+    assert precious.read_text() == "of the consumer's user"
+    assert holds_of(tmp_path) == {"spark": 17}
+
+
+def test_the_thread_writes_and_removes_segments_whatever_lies_in_holds(tmp_path: Path) -> None:
+    rig = JournaledRig(
+        tmp_path, level=JournalLevel.OUTCOMES, keep=SEGMENT_SIZE, hold_limit=0, capacity=512, quota_operations=512
+    )
+    client = rig.client()
+    for number, attack in enumerate(ATTACKS.values()):
+        attack(tmp_path / HOLDS / f"mallory-{number}")
+    rig.journal.start()
+    for turn in range(120):
+        settle(rig, client, *numbered(turn * 40, 40))
+        eventually(lambda: rig.files.written + 512 > rig.core.journal_rows, "the thread does not write")
+    assert segments_of(tmp_path)[0] > 1, "nothing was removed"
+    rig.journal.close()
+    assert not rig.core.journal_dropped
+
+
+# the thread's end -----------------------------------------------------------------------------------------------------
+
+
+def errors(rig: JournaledRig) -> list[str]:
+    records = Memory(rig.memory).all_records(Region.ERRORS)
+    return [record.message.rstrip(b"\0").decode() for record in records if record.count]
+
+
+def test_an_error_that_nobody_thought_of_is_reported_and_the_thread_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timerd.journal.writer, "RETRY_FIRST_S", 0.001)
+    rig = JournaledRig(tmp_path / "journal", level=JournalLevel.OUTCOMES)
+    client, left = rig.client(), 3
+    write = blocks.write_blocks
+
+    def failing(*arguments: object) -> int:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise ValueError("a line\nof a mistake")
+        return write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(timerd.journal.files, "write_blocks", failing)
+    rig.journal.start()
+    settle(rig, client, *numbered(0, 20))
+    eventually(lambda: left < 0, "it did not try again")
+    rig.journal.close()
+    rig.tend()
+    assert any("is not written: ValueError: a line of a mistake" in error for error in errors(rig))
+    assert rig.arena.count("journal_failures") == 3
+    assert rig.arena.count("journal_thread_dead") == 0
+
+
+def test_a_thread_that_has_ended_is_an_error_that_stats_prometheus_and_the_log_show(
+    make_daemon: MakeDaemon, runtime_dir: Path, run: Run
+) -> None:
+    flags = (f"--journal={runtime_dir}/journal",)
+    patch = (
+        "import timerd.journal.files as f; f.JournalFiles._begin_file = lambda *_: (_ for _ in ()).throw(SystemExit)"
+    )
+    daemon = make_daemon(*flags, patch=patch)
+    with td.connect(timeout=PATIENCE_S) as client:
+        assert client.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
+        eventually(lambda: daemon.stats()["counters"]["journal_thread_dead"] == 1, "nobody says so")
+        assert client.fire_wait("k") == 0, "the daemon goes on"
+    said = "the thread that writes the journal has ended (SystemExit"
+    assert said in daemon.log and "start the daemon again" in daemon.log
+    assert "The journal is not written any more: its thread has ended" in run("stats")[1]
+    assert 'timerd_journal_thread_dead{instance="default"} 1.0' in run("stats", "--prometheus")[1]
+    assert said in " ".join(run("errors")[1].split())
+    daemon.stop()
+    daemon.patch = ""
+    daemon.start()
+    assert daemon.stats()["counters"]["journal_thread_dead"] == 0
+    assert daemon.stats()["counters"]["journal_rows_dropped"] == 0, "the rows waited in the buffer"
