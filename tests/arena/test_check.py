@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -156,6 +157,17 @@ def test_check_finishes_a_transaction_on_a_copy(sound: bytes) -> None:
         pen.header("redo_count", count)
         with ArenaReader.from_bytes(memory) as reader, pytest.raises(LayoutMismatchError, match=complaint):
             finished(reader)
+
+
+@pytest.mark.parametrize("region", Region)
+@pytest.mark.parametrize("emptied", [("count",), ("count", "high_water", "in_use")])
+def test_a_region_of_no_records_is_a_finding(grouped: bytes, region: Region, emptied: tuple[str, ...]) -> None:
+    memory = bytearray(grouped)
+    for field in emptied:
+        code = next(each.storage.code for each in fields(RegionRecord) if each.name == field)
+        at = REGIONS_OFFSET + region * size_of(RegionRecord) + offset_of(RegionRecord, field)
+        struct.pack_into(f"<{code}", memory, at, 0)
+    assert f"{region.name} has no records" in check(memory)
 
 
 def test_very_many_findings_are_counted_not_listed() -> None:

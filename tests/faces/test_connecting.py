@@ -120,6 +120,37 @@ def test_connect_with_a_timeout_waits_for_a_daemon_that_is_not_started_yet(make_
         face.connect("other", timeout=0.05)
 
 
+def test_a_daemon_that_comes_late_has_time_to_answer_all_the_same(
+    make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found when the timeout is over: it failed "within 0 s"."""
+    daemon = make_daemon()
+    look = Search.look
+
+    def look_for_long(search: Search) -> object:
+        time.sleep(0.3)
+        return look(search)
+
+    monkeypatch.setattr(Search, "look", look_for_long)
+    os.kill(daemon.pid, signal.SIGSTOP)
+    goes_on = threading.Timer(0.4, os.kill, (daemon.pid, signal.SIGCONT))
+    goes_on.start()
+    with face.connect(timeout=0.3) as client:
+        assert client.connected
+    goes_on.join()
+
+
+def test_the_time_to_answer_is_the_default_or_what_is_left_or_a_shorter_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    searches = {timeout: Search(None, None, timeout) for timeout in (20.0, 0.5, None)}
+    for at, patience in ((100.0, (20.0, 0.5, 2.0)), (110.0, (10.0, 0.5, 2.0)), (119.9, (2.0, 0.5, 2.0))):
+        now = at
+        assert tuple(search.patience() for search in searches.values()) == patience
+
+
 def test_connect_does_not_say_that_a_stopped_daemon_has_ended(face: Face, daemon: Daemon) -> None:
     os.kill(daemon.pid, signal.SIGSTOP)
     try:

@@ -44,8 +44,13 @@ class Search:
         return None
 
     def patience(self) -> float:
-        """For how many seconds to wait for the answer of a daemon that was found."""
-        return max(0.0, self._end - time.monotonic()) if self._stated else CONNECT_TIMEOUT_S
+        """For how many seconds to wait for the answer of a daemon that was found.
+
+        A daemon that is found late has the default time to answer all the same, or `timeout` if that is less. Otherwise
+        a daemon that comes at the last moment would have none.
+        """
+        least = min(CONNECT_TIMEOUT_S, self._seconds)
+        return max(least, self._end - time.monotonic())
 
     def _go_on(self, waits: bool, missing: str) -> None:
         if waits and time.monotonic() < self._end:

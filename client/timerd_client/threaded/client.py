@@ -26,7 +26,7 @@ class Client(Purgatory, Member):
     def __init__(self, link: ThreadedLink) -> None:
         super().__init__(link, DEFAULT_PURGATORY)
         self._join(link)
-        self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
+        self._purgatories: dict[str, Purgatory] = {}  # not this one: it would keep itself
 
     def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
         """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
@@ -54,7 +54,9 @@ class Client(Purgatory, Member):
 
     def purgatory(self, name: str, *, timeout: float = CONNECT_TIMEOUT_S) -> Purgatory:
         """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError."""
-        known = self._purgatories.get(name_of("purgatory", name))
+        if name_of("purgatory", name) == DEFAULT_PURGATORY:
+            return self
+        known = self._purgatories.get(name)
         if known is not None:
             return known
         self._answer(self._link.ask_purgatory(name), timeout)

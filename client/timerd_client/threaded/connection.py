@@ -28,10 +28,11 @@ def connect(
     $TIMERD_RUNTIME_DIR, else the standard places).
 
     With a `timeout`, in seconds, connect() waits so long for a daemon to run and to answer, even if none was ever
-    started. Without it, a running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or
-    after 2 s if one has run within the last 10 s, because it may be restarting. (So workers that boot during a restart
-    connect; workers that boot before the first start need a `timeout`.) The `timeout` is for this call alone: a
-    connected client waits for a daemon that restarts, however long that takes.
+    started. A daemon that comes late has 2 s to answer all the same, or `timeout` if that is less. Without a `timeout`,
+    a running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or after 2 s if one has
+    run within the last 10 s, because it may be restarting. (So workers that boot during a restart connect; workers that
+    boot before the first start need a `timeout`.) The `timeout` is for this call alone: a connected client waits for a
+    daemon that restarts, however long that takes.
 
     Raises TimerdUnavailableError, PermissionError (this user may not look into the runtime directory),
     InvalidNameError, TimeoutOutOfRangeError, NotAMemberError (orphans="group" without a group).

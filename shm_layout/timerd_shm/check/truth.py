@@ -124,7 +124,7 @@ class Truth:
             self.wrong(f"a transaction of {header.redo_count} words is being stored")
         if not header.newest + 1 - reader.events.count <= header.tail <= header.newest + 1 or header.tail == 0:
             self.wrong(f"the ring of {reader.events.count} events says that it holds {header.tail}..{header.newest}")
-        if self.purgatories[0].state != 1:
+        if not self.purgatories or self.purgatories[0].state != 1:
             self.wrong("there is no default purgatory")
         if not max(header.journal_segment, header.journal_written) <= header.journal_rows:
             self.wrong(
@@ -133,7 +133,9 @@ class Truth:
             )
         for region in layout.REGION_RECORDS:
             row = reader.region(region)
-            if row.high_water > row.count:
+            if not row.count:
+                self.wrong(f"{region.name} has no records")
+            elif row.high_water > row.count:
                 self.wrong(f"{region.name}: {row.high_water} of {row.count} records were ever used")
             elif region in layout.ALLOCATED and not reader.table(region).is_zero_from(row.high_water):
                 self.wrong(f"{region.name}: records behind the first {row.high_water} are not zero, though never used")
