@@ -26,6 +26,7 @@ class Client(Purgatory, Member):
     def __init__(self, link: ThreadedLink) -> None:
         super().__init__(link, DEFAULT_PURGATORY)
         self._join(link)
+        self._use = link.use()
         self._purgatories: dict[str, Purgatory] = {}  # not this one: it would keep itself
 
     def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
@@ -60,7 +61,9 @@ class Client(Purgatory, Member):
         if known is not None:
             return known
         self._answer(self._link.ask_purgatory(name), timeout)
-        return self._purgatories.setdefault(name, Purgatory(self._threaded, name))
+        made = self._purgatories.setdefault(name, Purgatory(self._threaded, name))
+        made._use = self._use
+        return made
 
     def snapshot(self, timeout: float = SNAPSHOT_TIMEOUT_S) -> str:
         """Path of a copy of the arena between two turns (for `timerctl check`), to be opened within 10 s.

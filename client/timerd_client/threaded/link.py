@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -90,8 +91,19 @@ class Condition:
             raise raised
 
 
+class Use:
+    """What a client and its purgatories share. When nobody refers to any of them any more, it is freed."""
+
+    __slots__ = ("__weakref__",)
+
+
 class ThreadedLink(Link):
-    """A link whose sockets belong to a thread."""
+    """A link whose sockets belong to a thread.
+
+    The thread keeps the link, and so its descriptors, for as long as somebody uses it: a client or a purgatory that
+    the caller still has, a pending operation, a command that is not acknowledged, or a handler of named calls. A client
+    that was dropped without close() ends soon after that, as if it had been closed.
+    """
 
     def __init__(
         self,
@@ -113,12 +125,26 @@ class ThreadedLink(Link):
         self._moved = self.condition()  # notified when commands were applied or the state has changed
         self._movers = 0
         self._stopping = False
+        self._use: weakref.ref[Use] | None = None
         self._thread = self.thread(self._run, "timerd-client")
         self._thread.start()
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         """A thread of this client; the caller starts it."""
         return threading.Thread(target=run, name=name, daemon=True)
+
+    def use(self) -> Use:
+        """The caller keeps what is returned for as long as it uses this link."""
+        made = Use()
+        self._use = weakref.ref(made)
+        return made
+
+    def _is_abandoned(self) -> bool:
+        """Whether nobody uses this link, and nothing is pending. With the lock held."""
+        if self._use is None or self._use() is not None:
+            return False
+        ledger = self.protocol.ledger
+        return not (ledger.pending or ledger.applied < ledger.issued or self.before_stop or self._movers)
 
     def in_own_thread(self) -> bool:
         """Whether the caller is a callback, which runs in the thread of the sockets."""
@@ -259,6 +285,9 @@ class ThreadedLink(Link):
             self.tick(now_ns)
             with self.lock:
                 if self._stopping:
+                    return False
+                if self._is_abandoned():
+                    self.sealed = self._stopping = True
                     return False
                 if protocol.session.subscriptions:
                     sockets.subscribe(protocol.session.subscriptions.popleft())

@@ -18,7 +18,7 @@ from timerd_client.types import Key, Keys, Payload, Timeout
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandFlag, CommandKind
 
-from .link import ThreadedLink, drive
+from .link import ThreadedLink, Use, drive
 
 Value = TypeVar("Value")
 
@@ -28,6 +28,7 @@ class Purgatory(Surface[ThreadedOperation]):
 
     def __init__(self, link: ThreadedLink, name: str) -> None:
         self._threaded = link
+        self._use: Use | None = None  # its client's
         super().__init__(link, name, ThreadedOperation)
 
     def _registered(self, operation: ThreadedOperation) -> None:

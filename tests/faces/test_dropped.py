@@ -1,0 +1,93 @@
+"""A threaded client that nobody refers to any more, and that nobody has closed: it ends when nothing is pending."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+
+
+def threads() -> int:
+    return sum(thread.name.startswith("timerd") for thread in threading.enumerate())
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def held(daemon: Daemon) -> tuple[int, int]:
+    """Threads and descriptors that this process has when there is no client."""
+    td.connect(timeout=PATIENCE_S).close()  # libzmq's own remain
+    return threads(), descriptors()
+
+
+def is_as_before(held: tuple[int, int]) -> bool:
+    return (threads(), descriptors()) == held
+
+
+def clients_of(daemon: Daemon) -> int:
+    return int(daemon.stats()["counters"]["clients"])
+
+
+def test_a_dropped_client_keeps_neither_thread_nor_descriptors_nor_its_slot(
+    daemon: Daemon, held: tuple[int, int]
+) -> None:
+    gc.disable()  # references alone do it
+    try:
+        for _ in range(5):
+            client = td.connect(timeout=PATIENCE_S)
+            client.fire("k")
+            client.purgatory("p").fire("k")
+            assert client.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
+            del client
+        eventually(lambda: is_as_before(held), "a dropped client keeps threads or descriptors")
+        eventually(lambda: clients_of(daemon) == 0, "the daemon keeps it")
+    finally:
+        gc.enable()
+
+
+def test_what_was_fired_before_a_client_was_dropped_is_applied(daemon: Daemon) -> None:
+    with td.connect(timeout=PATIENCE_S) as other:
+        pending = other.register("k", timeout=PATIENCE_S)
+        other.flush()
+        td.connect(timeout=PATIENCE_S).fire("k", value=b"v")
+        assert pending.result(PATIENCE_S).value == b"v"
+
+
+def test_a_pending_operation_keeps_its_dropped_client_until_it_has_settled(
+    daemon: Daemon, held: tuple[int, int]
+) -> None:
+    called: list[object] = []
+    operation = td.connect(timeout=PATIENCE_S).register("k", timeout=PATIENCE_S)
+    td.connect(timeout=PATIENCE_S).register("k", timeout=PATIENCE_S).add_done_callback(called.append)
+    with td.connect(timeout=PATIENCE_S) as other:
+        other.flush()
+        gc.collect()
+        threading.Event().wait(1.5)  # more than a heartbeat, at which a dropped client would end
+        assert other.fire_wait("k", value=b"v") == 2
+        assert operation.result(PATIENCE_S).value == b"v"
+        eventually(lambda: len(called) == 1, "the callback was lost")
+    eventually(lambda: is_as_before(held), "a dropped client keeps threads or descriptors")
+    assert operation.outcome() is not None
+
+
+def test_a_purgatory_or_a_handler_keeps_its_dropped_client(daemon: Daemon, tmp_path: Path) -> None:
+    purgatory = td.connect(timeout=PATIENCE_S).purgatory("p")
+    called = threading.Event()
+    worker = td.connect(group="web", timeout=PATIENCE_S)
+    worker.handles("job")(lambda call: called.set())
+    del worker
+    gc.collect()
+    threading.Event().wait(1.5)
+    assert purgatory.fire_wait("k") == 0
+    with td.connect(group="web", timeout=PATIENCE_S) as other:
+        other.call_later("job", 0)
+        assert called.wait(PATIENCE_S), "a schedule in a set-up function goes on"
