@@ -42,6 +42,14 @@ import os
 def refuse(pid, flags=0): raise PermissionError(1, "Operation not permitted")
 os.pidfd_open = refuse
 """
+# From its start on, no client gets a connection to NAME.live. (The socket itself says that the daemon runs.)
+NO_LIVENESS = """
+import contextlib, timerd.clients.liveness as l
+def refuse(self, found, now_ns):
+    with contextlib.suppress(BlockingIOError):
+        while True: self._listener.accept()[0].close()
+l.Watches._accept = refuse
+"""
 SHORT_LEASE = 'import timerd.config.config as c; c.KNOBS["lease"] = c.KNOBS["lease"]._replace(low=1)\n'
 SHORT_HOUR = "import timerd.clients.silence as s; s.DEAD_AFTER_NS = 2_000_000_000\n"
 SHORT_RETURN = "import timerd.clients.silence as s; s.BACK_WITHIN_NS = 1_500_000_000\n"
@@ -134,19 +142,12 @@ def held_connections(daemon: Daemon) -> int:
     return [str(each.laddr) for each in mine].count(str(daemon.paths.liveness)) - 1
 
 
-def without_liveness(daemon: Daemon) -> None:
-    """From now on nobody gets a liveness connection to this daemon."""
-    daemon.paths.liveness.unlink()
-
-
 # death ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["liveness", "pidfd"])
 def test_a_killed_client_is_noticed_at_once(make_daemon: MakeDaemon, spawn: Spawn, how: str) -> None:
-    daemon = make_daemon(patch=NO_PIDFD if how == "liveness" else "")
-    if how == "pidfd":
-        without_liveness(daemon)
+    daemon = make_daemon(patch=NO_PIDFD if how == "liveness" else NO_LIVENESS)
     look = Look(daemon)
     victims = [spawn() for _ in range(3)]
     took = []
@@ -159,8 +160,7 @@ def test_a_killed_client_is_noticed_at_once(make_daemon: MakeDaemon, spawn: Spaw
 
 
 def test_without_pidfds_proc_shows_a_death_within_two_beats(make_daemon: MakeDaemon, spawn: Spawn) -> None:
-    daemon = make_daemon(patch=NO_PIDFD)
-    without_liveness(daemon)
+    daemon = make_daemon(patch=NO_PIDFD + NO_LIVENESS)
     victim, look = spawn(), Look(daemon)
     victim.end()
     assert eventually(lambda: look.pending() == 0, "its operation was not cancelled") < 3
@@ -169,8 +169,7 @@ def test_without_pidfds_proc_shows_a_death_within_two_beats(make_daemon: MakeDae
 def test_without_any_sign_of_death_a_client_is_silent_first_and_dead_much_later(
     make_daemon: MakeDaemon, spawn: Spawn
 ) -> None:
-    daemon = make_daemon("--lease=1200ms", patch=NO_PIDFD + SHORT_LEASE + SHORT_HOUR)
-    without_liveness(daemon)
+    daemon = make_daemon("--lease=1200ms", patch=NO_PIDFD + NO_LIVENESS + SHORT_LEASE + SHORT_HOUR)
     victim, look = spawn(patch=OF_ANOTHER_NAMESPACE), Look(daemon)
     victim.end()
     eventually(lambda: look.states() == [ClientState.SILENT], "it was not suspected")
@@ -224,8 +223,7 @@ def test_clients_without_room_at_the_liveness_socket_work_without_it(make_daemon
 
 def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     """The process lives, but the arena says that the client's was another one: so it is after a restart."""
-    daemon = make_daemon(patch=SHORT_RETURN)
-    without_liveness(daemon)
+    daemon = make_daemon(patch=NO_LIVENESS + SHORT_RETURN)
     stranger, look = spawn(), Look(daemon)
     os.kill(stranger.pid, signal.SIGSTOP)
     daemon.kill()
