@@ -283,22 +283,26 @@ def open_arena_file(paths: InstancePaths) -> int:
 
 
 def daemon_running(paths: InstancePaths) -> bool:
-    """Whether a process listens at NAME.live. PermissionError when this user may not look.
+    """Whether a process listens at NAME.live, or where that is missing at NAME.sock. PermissionError: may not look.
 
     Only the daemon's user can bind a socket in its directory, and the kernel ends a socket with its process. So members
     of the group can read this sign, also in another pid namespace, but they can neither hold it nor fake it. A daemon
     that is stopped runs. A daemon that still opens its arena does not listen yet.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as look:
-        try:
-            look.connect(str(paths.liveness))
-        except BlockingIOError:
-            return True  # its queue is full
-        except PermissionError:
-            raise
-        except OSError:  # no socket; nobody listens; or too long a path, at which nobody can listen
-            return False
-    return True
+    for path in (paths.liveness, paths.commands):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as look:
+            try:
+                look.connect(str(path))
+            except BlockingIOError:
+                return True  # its queue is full
+            except FileNotFoundError:
+                continue  # NAME.live was removed by hand: clients do without it
+            except PermissionError:
+                raise
+            except OSError:  # nobody listens; or too long a path, at which nobody can listen
+                return False
+        return True
+    return False
 
 
 def _endpoint(path: Path) -> str:
