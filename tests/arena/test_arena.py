@@ -65,6 +65,7 @@ def paths(runtime_dir: Path) -> Iterator[InstancePaths]:
             else ArenaLocation("file", str(runtime_dir / "a"), 0)
         )
         kind.path.unlink(missing_ok=True)
+        kind.lock.unlink(missing_ok=True)
 
 
 def open_arena(config: Config, paths: InstancePaths) -> Arena:
