@@ -30,7 +30,8 @@ def held(daemon: Daemon) -> tuple[int, int]:
 
 
 def is_as_before(held: tuple[int, int]) -> bool:
-    return (threads(), descriptors()) == held
+    # Fewer is well, too: libzmq closes a socket's descriptors a little later than its owner.
+    return threads() <= held[0] and descriptors() <= held[1]
 
 
 def clients_of(daemon: Daemon) -> int:
