@@ -22,7 +22,9 @@ from timerd.purgatory.members.lifecycle cimport Facts, close_client, resume_clie
 from timerd.purgatory.commands.frame cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED
 from timerd.purgatory.turn.acknowledge cimport acknowledge_client
 from timerd.purgatory.turn.expiry cimport advance
-from timerd.purgatory.turn.duty_cycle cimport allow, begin_turn, end_turn, next_wake, resume_work, take_time
+from timerd.purgatory.turn.duty_cycle cimport (
+    allow, begin_turn, end_turn, last_turn_ns, next_wake, resume_work, take_time,
+)
 from timerd.purgatory.binding.arguments cimport (
     PRESENT, accept_calls, accept_outcomes, daemon_counter, facts_of, group_named, live_slot, open_slot, purgatory_named,
     refusals, slot_of, tombstone_slot,
@@ -93,7 +95,7 @@ cdef class Core:
 
     @property
     def last_turn_ns(self):
-        return self._here().header.turn_at_ns
+        return last_turn_ns(self._here())
 
     @property
     def tick_ns(self):

@@ -168,3 +168,22 @@ def test_after_a_restart_events_have_the_time_of_the_last_turn_of_the_daemon_bef
     assert rig.core.last_turn_ns == before
     late_turn(rig, (firer, fire(b"k")), before_gap_ns=rig.core.last_turn_ns)
     assert owner.state(number) is Outcome.COMPLETED
+
+
+def test_effective_times_do_not_go_back_where_a_daemon_was_killed_in_a_turn() -> None:
+    """The killed daemon has not noted the time of its last turn, but its events have that time."""
+    rig = Rig()
+    owner, firer = rig.client(), rig.client()
+    mark = owner.mark()
+    killed_ns = rig.now_ns + LATE_MS * MS
+    rig.core.begin_turn(killed_ns)
+    firer.issue(fire(b"k"))
+    assert rig.core.apply(firer.slot, firer.frame(), killed_ns, BUDGET) == rig.module.APPLIED
+    firer.in_flight.clear()
+    rig.restart()
+    assert rig.core.last_turn_ns == killed_ns
+    late_turn(rig, (firer, fire(b"k")), before_gap_ns=rig.core.last_turn_ns)
+    events = [rig.arena.record(Region.EVENTS, sequence).effective_ns for sequence in (1, 2)]
+    assert events == [killed_ns, killed_ns]
+    late = watch(b"k", timeout_ns=LATE_MS * MS, registered_ns=killed_ns - LATE_MS * MS, mark=mark)
+    assert owner.state(rig.do(owner, late)) is Outcome.EXPIRED

@@ -10,6 +10,7 @@ from timerd.purgatory.journal.state cimport drop_journal
 from timerd.purgatory.wheel.state cimport drop_wheel, make_wheel
 from timerd.purgatory.events.state cimport drop_delivery, make_delivery
 from timerd.purgatory.members.state cimport drop_members, make_members
+from timerd.purgatory.turn.duty_cycle cimport last_turn_ns
 from timerd_shm.generated.records cimport *
 
 from .rebuild cimport rebuild
@@ -73,8 +74,10 @@ cdef inline bint attach_arena(Arena *a, uint64_t now_ns, Damage *damage) noexcep
     """Make the arena usable; False if a record is damaged, or there is no memory for the rooms."""
     a.tx.base = a.base
     a.turn.now_ns = now_ns
-    # A start is a gap: what it finds and reads happened after the last turn of the daemon before.
-    a.turn.before_gap_ns = a.header.turn_at_ns if a.header.turn_at_ns else NO_DEADLINE
     a.turn.limit = NO_DEADLINE
     find_regions(a)
+    # A start is a gap: what it finds and reads happened after the last turn of the daemon before.
+    a.turn.before_gap_ns = last_turn_ns(a)
+    if a.turn.before_gap_ns == 0:
+        a.turn.before_gap_ns = NO_DEADLINE
     return make_rooms(a) and rebuild(a, damage)

@@ -5,6 +5,7 @@ from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE
 from timerd.purgatory.index.ids cimport forget_old_ids
 from timerd.purgatory.wheel.wheel cimport next_tick, wheel_jump
+from timerd.purgatory.events.ring cimport event_at, ring_is_empty
 from timerd.purgatory.members.groups cimport dispatch_outcomes
 from timerd.purgatory.operation.apply_event cimport deliver
 from timerd_shm.generated.records cimport *
@@ -62,6 +63,16 @@ cdef inline void take_time(Arena *a, uint64_t now_ns) noexcept nogil:
 cdef inline void allow(Arena *a, uint64_t budget) noexcept nogil:
     """The call that begins may touch about so many records more. What is left then goes on at the next call (spent)."""
     a.turn.limit = a.turn.touched + budget
+
+
+cdef inline uint64_t last_turn_ns(Arena *a) noexcept nogil:
+    """When the last turn was, also that of a daemon before; 0 = there was none.
+
+    A daemon that was killed in a turn has not noted the turn's time. The turn's events have it. So effective times
+    never go back from one event to the next.
+    """
+    cdef uint64_t newest_ns = 0 if ring_is_empty(a) else event_at(a, a.header.newest).effective_ns
+    return max(newest_ns, a.header.turn_at_ns)
 
 
 cdef inline void begin_turn(Arena *a, uint64_t before_gap_ns) noexcept nogil:
