@@ -23,7 +23,7 @@ from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX, HEARTBEAT_NS, HELD_QUERY_MAX
 from timerd_shm.declare.states import Orphans, Outcome
-from timerd_shm.declare.wire import CommandHeader, DownKind, UpKind
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, UpKind
 
 KEY = (Key(b"k"),)
 
@@ -447,7 +447,7 @@ def test_a_wrong_question_is_answered_with_its_code(world: World, question: Any,
     [
         (b"", ErrorCode.MALFORMED),
         (b"\x01" * 55, ErrorCode.MALFORMED),
-        (b"\x02" + bytes(55), ErrorCode.UNSUPPORTED_VERSION),
+        (bytes([PROTOCOL_VERSION + 1]) + bytes(55), ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
 def test_a_message_that_is_no_frame_is_refused_with_its_code(world: World, frame: bytes, code: ErrorCode) -> None:

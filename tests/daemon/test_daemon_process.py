@@ -47,6 +47,7 @@ from timerd_shm.declare.wire import (
 )
 from timerd_shm.host.paths import daemon_running, read_location
 from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
+from timerd_wire.proof import PROOF_SIZE
 
 MakeDaemon = Callable[..., Daemon]
 PATIENCE_MS = int(1e3 * PATIENCE_S)
@@ -68,7 +69,7 @@ class Peer:
 
     def __init__(self, daemon: Daemon, context: zmq.Context[Any]) -> None:
         self.daemon = daemon
-        self.incarnation = os.urandom(16)
+        self.proof = os.urandom(PROOF_SIZE)
         self.session = bytes(16)
         self.arena_incarnation = 0
         self.issued = 0
@@ -96,7 +97,7 @@ class Peer:
     def connect(self, orphans: Orphans = Orphans.CANCEL) -> Peer:
         hello = {
             "protocol": PROTOCOL_VERSION,
-            "incarnation": self.incarnation,
+            "proof": self.proof,
             "name": "peer",
             "pid": os.getpid(),
             "start_ticks": process_start_ticks(os.getpid()),

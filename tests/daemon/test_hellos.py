@@ -8,7 +8,7 @@ import pytest
 
 from arenas import violations
 from commands import Key, Register
-from daemonrules import an_incarnation_is_not_enough
+from daemonrules import an_incarnation_is_not_enough, what_the_arena_shows_is_not_enough
 from harness import MS, S
 from networks import HERE, NOTHING, Peer, World, fire
 from timerd.clients.session import session_hash
@@ -108,24 +108,25 @@ def test_an_incarnation_read_in_the_arena_is_not_enough_to_become_its_client(wor
     an_incarnation_is_not_enough(world)
 
 
-def test_a_thief_of_an_unused_incarnation_gets_no_outcome_of_its_client(world: World) -> None:
-    """Mallory reads Alice's incarnation in the arena and is welcomed; when Alice is back, her topic is another one."""
-    alice, mallory = world.client("alice"), Peer(world, "mallory")
-    mallory.incarnation = alice.incarnation
-    mallory.connect()
-    alice.connect()
-    assert alice.slot != mallory.slot
-    alice.send(Register(KEY, timeout_ns=S), fire(value=b"for alice"))
-    world.settle()
-    alice.take_published()
-    assert alice.state(1) is Outcome.COMPLETED
-    assert not world.network.published.get(mallory.subscriber)
-    mallory.say(UpKind.ACK)
-    world.settle()
-    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.HELLO_FIRST]
-    world.run(S)
-    assert len(world.sessions) == 1 == world.counter("clients")
-    assert state_of(world, mallory) is ClientState.FREE, "what was never used leaves no tombstone"
+def test_nothing_that_the_arena_shows_acts_for_or_against_a_client(world: World) -> None:
+    what_the_arena_shows_is_not_enough(world)
+
+
+def test_a_hello_that_came_twice_gets_the_same_session(world: World) -> None:
+    """Its first WELCOME may be on its way, so the client may use that session already."""
+    peer = world.client("x")
+    session, peer.session = peer.session, NOTHING
+    peer.connect()
+    assert (peer.session, len(world.sessions)) == (session, 1)
+
+
+def test_a_hello_that_came_twice_gets_a_new_session_from_another_daemon(world: World) -> None:
+    """The arena has only the hash of the one that the first daemon made."""
+    peer = world.client("x")
+    session, peer.session = peer.session, NOTHING
+    world.restart()
+    peer.connect()
+    assert peer.session != session and len(world.sessions) == 1
     assert violations(world.rig.memory) == []
 
 
@@ -326,20 +327,20 @@ def test_a_silent_client_says_hello_and_is_live_with_all_its_operations(world: W
 def test_the_session_of_a_tombstone_with_another_incarnation_is_refused(world: World) -> None:
     alice = world.client("alice")
     die(alice)
-    alice.say(UpKind.HELLO, alice.hello(incarnation=b"somebody else's."))
+    alice.say(UpKind.HELLO, alice.hello(proof=b"somebody else's."))
     world.settle()
     assert [kind for kind, _ in alice.take_answers()] == [DownKind.SESSION_GONE]
     assert state_of(world, alice) is ClientState.TOMBSTONE
 
 
-def test_the_incarnation_of_a_tombstone_without_its_session_is_a_new_client(world: World) -> None:
-    """The arena tells everybody the incarnation: who shows it gets neither the numbering nor the topic."""
-    alice, mallory = world.client("alice"), Peer(world, "mallory")
+def test_the_proof_of_a_tombstone_without_its_session_is_a_new_client(world: World) -> None:
+    """A client that has lost its session begins anew: it gets neither the numbering nor the topic."""
+    alice, again = world.client("alice"), Peer(world, "again")
     alice.send(fire())
     die(alice)
-    mallory.incarnation = alice.incarnation
-    mallory.connect()
-    assert mallory.slot != alice.slot and mallory.welcomes[-1]["applied"] == 0
+    again.proof = alice.proof
+    again.connect()
+    assert again.slot != alice.slot and again.welcomes[-1]["applied"] == 0
 
 
 # groups -----------------------------------------------------------------------------------------------------------
@@ -398,8 +399,8 @@ def test_a_wrong_question_about_a_group_is_answered_with_its_code(
     ("said", "code"),
     [
         ({"protocol": 99}, ErrorCode.UNSUPPORTED_VERSION),
-        ({"incarnation": b"short"}, ErrorCode.MALFORMED),
-        ({"incarnation": "sixteen bytes ok"}, ErrorCode.MALFORMED),
+        ({"proof": b"short"}, ErrorCode.MALFORMED),
+        ({"proof": "sixteen bytes ok"}, ErrorCode.MALFORMED),
         ({"name": "x" * 33}, ErrorCode.INVALID_NAME),
         ({"name": "a\x1b[31m"}, ErrorCode.INVALID_NAME),
         ({"name": 5}, ErrorCode.MALFORMED),

@@ -24,6 +24,7 @@ from daemonrules import (
     a_daemon_that_was_stopped_suspects_nobody,
     a_restart_makes_leases_whole,
     an_incarnation_is_not_enough,
+    what_the_arena_shows_is_not_enough,
 )
 from harness import MS, START_NS, Rig, S, fire
 from journalplay import no_row_is_lost_or_written_twice
@@ -42,8 +43,7 @@ from rules import (
     outcomes_are_kept_until_acknowledged,
     own_earlier_fire_does_not_complete_an_own_later_op,
 )
-from timerd.clients import silence
-from timerd.clients.messages import Hello
+from timerd.clients import messages, silence
 from timerd.clients.session import Session
 from timerd.clients.sessions import Sessions
 from timerd.clients.silence import DEAD_AFTER_NS
@@ -141,15 +141,9 @@ def test_a_test_fails_with_its_seeded_defect(defect: str) -> None:
 # the daemon's Python ----------------------------------------------------------------------------------------------
 
 
-def session_is_not_checked_at_hello(patch: pytest.MonkeyPatch) -> None:
-    """Who says an incarnation is its client, whatever session is shown."""
-    hello = Sessions.hello
-
-    def unchecked(self: Sessions, said: Hello, shown: bytes, **when: Any) -> Session | None:
-        known = self.at(self._core.find_incarnation(said.incarnation))
-        return known or hello(self, said, shown, **when)
-
-    patch.setattr(Sessions, "hello", unchecked)
+def incarnation_is_its_own_proof(patch: pytest.MonkeyPatch) -> None:
+    """Who says an incarnation is its client."""
+    patch.setattr(messages, "incarnation_of", lambda proof: proof)
 
 
 def session_is_what_the_arena_tells(patch: pytest.MonkeyPatch) -> None:
@@ -182,7 +176,7 @@ def lease_over_downtime(patch: pytest.MonkeyPatch) -> None:
 
 
 DAEMON_DEFECTS: dict[Callable[[pytest.MonkeyPatch], None], Callable[[World], None]] = {
-    session_is_not_checked_at_hello: an_incarnation_is_not_enough,
+    incarnation_is_its_own_proof: what_the_arena_shows_is_not_enough,
     session_is_what_the_arena_tells: an_incarnation_is_not_enough,
     lease_over_a_stop: a_daemon_that_was_stopped_suspects_nobody,
     lease_over_downtime: a_restart_makes_leases_whole,

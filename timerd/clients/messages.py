@@ -14,6 +14,7 @@ from timerd_shm.declare.fields import offset_of, size_of, struct_of
 from timerd_shm.declare.limits import NAME_PATTERN, NAME_SIZE_MAX, PURGATORIES_MAX, WAITS_MAX
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader
+from timerd_wire.proof import PROOF_SIZE, incarnation_of
 
 HEADER_SIZE = size_of(CommandHeader)
 U32_MAX = 0xFFFF_FFFF
@@ -97,7 +98,7 @@ def read_hello(frame: bytes) -> Hello:
     if len(purgatories) > PURGATORIES_MAX:
         raise MalformedError(f"hello: {len(purgatories)} of {PURGATORIES_MAX} purgatories")
     return Hello(
-        incarnation=_bytes(found, "incarnation", 16),
+        incarnation=incarnation_of(_bytes(found, "proof", PROOF_SIZE)),
         name=name,
         pid=_number(found, "pid", U32_MAX),
         start_ticks=_number(found, "start_ticks", U64_MAX),

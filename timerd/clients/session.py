@@ -1,7 +1,8 @@
 """One session: a client that is connected, or was when an earlier daemon ended.
 
-A client is its incarnation; its *session* is a 128-bit secret that it got at hello and shows in every frame, in its
-subscription and to the liveness socket. The arena, which every worker may read, holds the session's hash only.
+A client is its incarnation, which is the hash of a secret that it has made; its *session* is a 128-bit secret that it
+got at hello and shows in every frame, in its subscription and to the liveness socket. The arena, which every worker may
+read, holds the session's hash only.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """The table of the clients' sessions, and which session a hello gets.
 
 A session's hash stands in the arena. By it a client that outlived the daemon is known again after a restart. A routing
-id is only the address for answers: that of the newest frame counts.
+id is only the address for answers: that of the newest frame counts. Everybody can read an incarnation in the arena;
+but a hello has the secret of which it is the hash (timerd_wire/proof.py), so only its client can say hello with it.
 
     HELLO, session zero            a new incarnation: a slot and a session
     HELLO, its session             resumes: same slot, same session, its numbering goes on; a silent one is live again
     HELLO, session of a dead one   no answer while what it held is cleared away; then its tombstone is live again
-    HELLO, known incarnation,      a new slot while no command was applied (its WELCOME was lost), and the old one is
-      session not shown            closed; else SessionGone, because every reader of the arena sees the incarnation
+    HELLO, known incarnation,      the same again while no command was applied: its WELCOME was lost; else SessionGone
+      session not shown
     HELLO, unknown incarnation,    SessionGone: what it had not acknowledged is unknown
       a session shown
 
@@ -116,8 +117,12 @@ class Sessions:
         if slot >= 0:
             if core.last_command(slot):
                 raise SessionGoneError("that incarnation is another session's: connect as a new one")
-            # A new slot: a reader of the arena knows the incarnation, and may have subscribed to the old slot's topic.
-            self.close(self._by_slot[slot], now_ns, goodbye=True)
+            known = self._by_slot[slot]
+            if known.secret != NO_SESSION:
+                self.silence.came(known, now_ns)
+                return known
+            # An earlier daemon made the session, and only its hash is left: a new slot, with another session.
+            self.close(known, now_ns, goodbye=True)
         elif shown != NO_SESSION:
             if core.is_dying(session_hash(shown)):
                 return None

@@ -91,7 +91,8 @@ class Inbox:
         received = 0
         for routing, frame in self._transport.receive(self._bounds.records):
             received += 1
-            budget -= self._take(routing, frame, now_ns) + len(frame) // BYTES_PER_RECORD
+            copied = len(frame) + len(routing)  # a peer may have chosen a routing id of megabytes
+            budget -= self._take(routing, frame, now_ns) + copied // BYTES_PER_RECORD
             if budget <= 0 or deferred.is_full:
                 self._bounds.cut()
                 break

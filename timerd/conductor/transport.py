@@ -10,10 +10,21 @@ Seen with libzmq 4.3.5, under ZMQ_XPUB_MANUAL:
 * every message is delivered to the application, repeated ones too;
 * a peer's unsubscription and its end come as messages with a leading 0, and its end drops its topics;
 * a peer's own subscription takes no effect by itself.
+
+And of ROUTER:
+
+* it numbers its peers from a random number on. A peer may have chosen a routing id instead, also one that looks like
+  such a number;
+* with ZMQ_ROUTER_HANDOVER such a peer takes over an id that is in use, with all answers to it. So this is off: then a
+  peer whose id is in use is not heard;
+* libzmq ends the process if the next number is an id in use. No option forbids that. So the first number is a secret:
+  a peer would have to try some 2 ** 32 of them.
 """
 
 from __future__ import annotations
 
+import ctypes
+import secrets
 from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
@@ -64,6 +75,7 @@ class ZmqTransport:
         self._files = (paths.commands, paths.outcomes)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 64)
+        ctypes.CDLL(None).srand(secrets.randbits(32))  # libzmq takes the ROUTER's first number from rand()
         self._commands = self._context.socket(zmq.ROUTER)
         self._outcomes = self._context.socket(zmq.XPUB)
         for socket in (self._commands, self._outcomes):
@@ -72,7 +84,7 @@ class ZmqTransport:
             socket.setsockopt(zmq.RCVHWM, QUEUED_FRAMES_MAX)
         self._commands.setsockopt(zmq.SNDHWM, QUEUED_ANSWERS_MAX)
         self._outcomes.setsockopt(zmq.SNDHWM, QUEUED_REPORTS_MAX)
-        self._commands.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._commands.setsockopt(zmq.ROUTER_HANDOVER, 0)
         self._commands.setsockopt(zmq.MAXMSGSIZE, FRAME_SIZE_MAX)
         self._outcomes.setsockopt(zmq.XPUB_MANUAL, 1)
         self._outcomes.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_SIZE_MAX)

@@ -14,6 +14,7 @@ from timerd_shm.declare.errors import MalformedError, TimerdError
 from timerd_shm.declare.limits import WAITS_MAX
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION
+from timerd_wire.proof import PROOF_SIZE, incarnation_of
 
 DEFAULT_PURGATORY: Final = "default"
 CALLS: Final = "calls"  # the purgatory of named calls
@@ -41,7 +42,7 @@ class Session:
         self._ledger = ledger
         self.identity = identity
         self._random = random
-        self.incarnation = random(16)
+        self._begin()
         self.arena = 0
         self.secret = NO_SESSION
         self.daemon_ns = 0  # the daemon's clock in the newest frame
@@ -56,15 +57,16 @@ class Session:
         self._newest_received = [0]
         ledger.use_arena(self._newest_received, 0)
 
+    def _begin(self) -> None:
+        """Become a client that no daemon knows."""
+        self.proof = self._random(PROOF_SIZE)  # a secret: only the daemon gets it
+        self._ledger.incarnation = incarnation_of(self.proof)
+
     @property
     def incarnation(self) -> bytes:
-        """The 128 random bits of this client, until the daemon forgets it. They are in the ledger: marks need them."""
+        """The 128 bits that name this client, until the daemon forgets it. They are in the ledger: marks need them."""
         incarnation: bytes = self._ledger.incarnation
         return incarnation
-
-    @incarnation.setter
-    def incarnation(self, incarnation: bytes) -> None:
-        self._ledger.incarnation = incarnation
 
     @property
     def arena(self) -> int:
@@ -85,7 +87,7 @@ class Session:
         packed: bytes = msgpack.packb(
             {
                 "protocol": PROTOCOL_VERSION,
-                "incarnation": self.incarnation,
+                "proof": self.proof,
                 "name": identity.name,
                 "pid": identity.pid,
                 "start_ticks": identity.start_ticks,
@@ -151,7 +153,7 @@ class Session:
         self._unsubscribe()
         self.secret = NO_SESSION
         self.arena = 0
-        self.incarnation = self._random(16)
+        self._begin()
 
 
 class Naming:

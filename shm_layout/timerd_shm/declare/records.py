@@ -182,7 +182,7 @@ class ClientRecord(NamedTuple):
     name_length: Annotated[int, U8, "bytes of its name"]
     flags: Annotated[int, U8, "ClientFlag"]
     generation: Annotated[int, U32, "raised on each use of the slot, but not when a tombstone is resumed"]
-    incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half"]
+    incarnation_low: Annotated[int, U64, "hash of a secret that the client made (timerd_wire/proof.py), low half"]
     incarnation_high: Annotated[int, U64, "high half"]
     session_low: Annotated[int, U64, "SHA-256 of its session, first 8 bytes: the secret itself is nowhere in the arena"]
     session_high: Annotated[int, U64, "the next 8"]

@@ -69,7 +69,7 @@
 #define ANNOUNCE_LAST_NS 1000000000
 #define IPC_PATH_MAX 107
 #define MET_SHIFT 56
-#define PROTOCOL_VERSION 1
+#define PROTOCOL_VERSION 2
 #define GROUP_ACK_NOT_FOLLOWED 2
 #define TOPIC_OFFSET 0
 #define JOURNAL_VERSION 3
@@ -637,7 +637,7 @@ typedef struct ClientRecord {
     uint8_t name_length; /* bytes of its name */
     uint8_t flags; /* ClientFlag */
     uint32_t generation; /* raised on each use of the slot, but not when a tombstone is resumed */
-    uint64_t incarnation_low; /* random 128 bits made by the client, low half */
+    uint64_t incarnation_low; /* hash of a secret that the client made (timerd_wire/proof.py), low half */
     uint64_t incarnation_high; /* high half */
     uint64_t session_low; /* SHA-256 of its session, first 8 bytes: the secret itself is nowhere in the arena */
     uint64_t session_high; /* the next 8 */

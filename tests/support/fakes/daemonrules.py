@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from commands import Key, Register
 from harness import S, cancel
-from networks import Peer, World, fire
+from networks import NOTHING, Peer, World, fire
 from timerd.clients.session import session_hash
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.records import ClientRecord
 from timerd_shm.declare.states import ClientState, Outcome
 from timerd_shm.declare.wire import DownKind, UpKind
 
@@ -58,15 +60,36 @@ def a_restart_makes_leases_whole(world: World) -> None:
     assert world.counter("orphans_cancelled") == 0
 
 
+def what_the_arena_shows_is_not_enough(world: World) -> None:
+    """Alice has issued nothing. Mallory says hello with all that the arena has of her, and shows it as a session."""
+    alice, mallory = world.client("alice", group="crew", listens=True), Peer(world, "mallory")
+    slot, session = alice.slot, alice.session
+    record = struct_of(ClientRecord).pack(*world.client_record(slot))
+    for at in range(0, len(record) - 15, 8):
+        shown = record[at : at + 16]
+        for claimed in (NOTHING, shown):
+            mallory.session = claimed
+            mallory.say(UpKind.HELLO, mallory.hello(proof=shown, incarnation=shown, group="crew"))
+            world.settle()
+            for kind, welcome in mallory.take_answers():
+                if kind is DownKind.WELCOME:
+                    mallory.welcomed(welcome)
+                    assert mallory.slot != slot, f"bytes {at}..{at + 16} of her record are enough"
+                    mallory.say(UpKind.BYE)
+                    world.settle()
+    assert state_of(alice) is ClientState.LIVE
+    alice.send(Register(KEY, timeout_ns=S), fire())
+    world.settle()
+    alice.take_published()
+    assert (alice.session, alice.state(1)) == (session, Outcome.COMPLETED)
+
+
 def an_incarnation_is_not_enough(world: World) -> None:
     alice, mallory = world.client("alice"), Peer(world, "mallory")
     alice.send(Register(KEY, timeout_ns=S))
     world.settle()
-    mallory.say(UpKind.HELLO, alice.hello())
-    world.settle()
-    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
     mallory.session = b"guess".ljust(16, b".")
-    mallory.say(UpKind.HELLO, alice.hello())
+    mallory.say(UpKind.HELLO, mallory.hello(proof=alice.incarnation))
     world.settle()
     assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
     # The arena shows the hash of a session, and its client's incarnation. Neither is accepted as a session.

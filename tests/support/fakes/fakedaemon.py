@@ -41,6 +41,7 @@ from timerd_shm.declare.wire import (
     UpKind,
     WireAnswer,
 )
+from timerd_wire.proof import incarnation_of
 
 HEADER = size_of(CommandHeader)
 MS = 1_000_000
@@ -119,14 +120,15 @@ class FakeDaemon:
 
     def _hello(self, header: CommandHeader, hello: dict[str, Any]) -> None:
         self.hellos.append(hello)
-        resumes = self.known == hello["incarnation"]
+        incarnation = incarnation_of(hello["proof"])
+        resumes = self.known == incarnation
         if not resumes and header.session != bytes(16):
             self.routed.append(self.report(DownKind.SESSION_GONE))
             return
         if not resumes:
-            self.known, self.applied = hello["incarnation"], 0
+            self.known, self.applied = incarnation, 0
         welcome = {
-            "incarnation": hello["incarnation"],
+            "incarnation": incarnation,
             "session": self.session,
             "slot": 0,
             "topic": 5,

@@ -32,6 +32,7 @@ from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ClientRecord
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
+from timerd_wire.proof import incarnation_of
 
 PROCESSES: dict[int, int] = {}  # pid -> start ticks, of the processes that exist
 HERE = Host(b"b" * 16, 11, 22, PROCESSES.get)
@@ -305,7 +306,8 @@ class Peer(Talker):
 
     def __init__(self, world: World, name: str) -> None:
         Peer.made += 1
-        super().__init__(world.rig, b"client %09d" % Peer.made, NOTHING, -1)
+        self.proof = b"client %09d" % Peer.made
+        super().__init__(world.rig, incarnation_of(self.proof), NOTHING, -1)
         self.world = world
         self.name = name
         self.routing = b"r%d" % Peer.made
@@ -317,7 +319,7 @@ class Peer(Talker):
         """The map of a HELLO, with some fields as given."""
         return {
             "protocol": PROTOCOL_VERSION,
-            "incarnation": self.incarnation,
+            "proof": self.proof,
             "name": self.name,
             "pid": 0,
             "start_ticks": 0,

@@ -54,7 +54,7 @@ def mapped(kind: int, code: ErrorCode = ErrorCode.NONE, **fields: Any) -> Case:
 
 HELLO: dict[str, Any] = {
     "protocol": PROTOCOL_VERSION,
-    "incarnation": b"another client's",
+    "proof": b"another client's",
     "name": "corpus",
     "pid": 0,
     "start_ticks": 0,
