@@ -10,7 +10,7 @@
 `timerd_client.aio` has the same surface for asyncio. PROTOCOL.md says what goes over the wire.
 """
 
-from timerd_client.groups.calls import Call
+from timerd_client.groups.steps import Call
 from timerd_client.link.batch import ThreadedBatch as Batch
 from timerd_client.link.operation import ThreadedOperation as Operation
 from timerd_client.link.settings import configure

@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from timerd_client.groups.schedule import Schedule, datetime_of, schedule_of, wall_ns_of
+from timerd_client.groups.plan import DAEMON, STRETCHES_MAX, WALL, Plan, Runs, next_point, unpack, with_run
+from timerd_client.groups.schedule import Every, Schedule, datetime_of, schedule_of, wall_ns_of
 from timerd_shm.declare.errors import InvalidValueError, NotSupportedError
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -121,3 +122,42 @@ def test_a_moment_is_exact_to_the_microsecond() -> None:
 def test_a_time_zone_is_refused_without_cron() -> None:
     with pytest.raises(InvalidValueError, match=r"timezone='Mars/X' goes with cron="):
         schedule_of(60, None, "Mars/X")
+
+
+# plans ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_points_that_have_run_are_those_of_a_set(rng: random.Random) -> None:
+    """Whatever is run in whatever order; only what lies between the closest of too many stretches is skipped."""
+    schedule = Every(10)
+    for _ in range(200):
+        runs: Runs = ()
+        done: set[int] = set()
+        now = rng.randrange(5_000)
+        for _ in range(rng.randrange(40)):
+            point = next_point(runs, schedule, now)
+            assert point > now and point not in done
+            runs = with_run(runs, point, schedule)
+            done.add(point)
+            skipped = {each for first, last in runs for each in range(first, last + 1, 10)}
+            assert done <= skipped
+            assert len(runs) <= STRETCHES_MAX and [*runs] == sorted(runs)
+            now = rng.randrange(5_000) if rng.random() < 0.1 else point
+
+
+def test_a_plan_is_read_as_it_was_written_and_anything_else_is_none() -> None:
+    for plan in (Plan(WALL, 7, 8, runs=((1, 2), (4, 4))), Plan(DAEMON, 7, 8, 9), Plan(WALL, 7, 8)):
+        assert unpack(plan.pack()) == (plan, b"")
+    assert unpack(Plan(1, due_ns=5).pack() + b"payload") == (Plan(1, due_ns=5), b"payload")
+    for wrong in (
+        b"",
+        b"\x01" * 16,
+        Plan(9).pack(),
+        Plan(DAEMON, 7, 8, 9).pack()[:-1],
+        Plan(WALL, 7, 8, runs=((2, 1),)).pack(),
+        Plan(WALL, 7, 8, runs=((1, 5), (4, 6))).pack(),
+        Plan(WALL, 7, 8, runs=((-1, 5),)).pack(),
+        Plan(WALL, 7, -8).pack(),
+        Plan(WALL, 7, 8, runs=((1, 1),) * 5).pack(),
+    ):
+        assert unpack(wrong) is None, wrong

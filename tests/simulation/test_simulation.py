@@ -12,7 +12,9 @@ from simulation.measured import Measure
 from simulation.measured import lines_executed as coverage
 from simulation.run import Failure, Simulation, simulate
 from tiers import in_tiers
-from timerd_client.groups.calls import Acknowledge, Calls, Job, Steps
+from timerd_client.groups.calls import Calls, Job
+from timerd_client.groups.plan import Plan
+from timerd_client.groups.steps import Acknowledge, Steps
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.incoming import Incoming
 from timerd_client.protocol.outgoing import Outgoing
@@ -113,9 +115,9 @@ def test_a_client_that_acknowledges_too_soon_is_found(monkeypatch: pytest.Monkey
 def test_a_member_that_acknowledges_a_call_before_it_has_done_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Calls._run
 
-    def early(self: Calls, name: str, job: Job, told: DeliveredOutcome, due_ns: int) -> Steps:
+    def early(self: Calls, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
         yield Acknowledge(self._done_and_free(name, told), told)
-        yield from run(self, name, job, told, due_ns)
+        yield from run(self, name, job, told, plan, payload)
 
     monkeypatch.setattr(Calls, "_run", early)
     assert found(1)
@@ -142,4 +144,4 @@ def test_a_client_that_reuses_command_numbers_after_a_restart_is_found(monkeypat
         self._outgoing.sent = self._outgoing.offered = self._ledger.applied
 
     monkeypatch.setattr(Incoming, "forgotten_by_daemon", forget_unacknowledged)
-    assert found()
+    assert found(1)

@@ -13,7 +13,7 @@ from timerd_client import errors
 from timerd_client.arguments import function_of, name_of
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import *  # noqa: F403
-from timerd_client.groups.calls import Call
+from timerd_client.groups.steps import Call
 from timerd_client.link import flows
 from timerd_client.link.batch import fire_many, register_many
 from timerd_client.link.flows import unsettled

@@ -74,13 +74,13 @@ class LoopLink(Link):
             call()
 
     def watch(self, descriptor: int) -> None:
-        self.loop.add_reader(descriptor, self._on_lifeline)
+        self.loop.add_reader(descriptor, self._on_readable, descriptor)
 
     def unwatch(self, descriptor: int) -> None:
         self.loop.remove_reader(descriptor)
 
-    def _on_lifeline(self) -> None:
-        self.lifeline_ended()
+    def _on_readable(self, descriptor: int) -> None:
+        self.readable(descriptor)
         self._rest()
 
     async def until(self, condition: Callable[[], bool], timeout: float | None) -> bool:

@@ -11,9 +11,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from timerd_client.groups import flows
-from timerd_client.groups.calls import Acknowledge, Ask, Calls, Pause, Run, answer_of_cancel
+from timerd_client.groups.calls import Calls, answer_of_cancel
 from timerd_client.groups.duties import Duties, Duty, Membership
 from timerd_client.groups.outcome import GroupOutcome, issue
+from timerd_client.groups.steps import Acknowledge, Ask, Pause, Run
 from timerd_client.types import Payload
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S

@@ -32,19 +32,18 @@ run. A call whose name no member handles is dropped at the end of the group's re
 A changed schedule takes the place of the pending occurrence as soon as a worker with it starts (REPLACE_CHANGED
 compares the texts). While workers with the old schedule are there, the last worker to start or to run decides.
 
-Time: schedules and `call_at` are on the wall clock, the daemon's deadlines on CLOCK_MONOTONIC. After the wall clock was
-set back, a call may be due more than a second before its time: it is registered again. After the clock was set forward,
-the pending calls are late.
+Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock. A
+call that is early by the wall clock, because that was set back, is planned anew. Each worker notices when the clock is
+set (duties.py), and each new worker supposes it: the worker makes the pending call of a cron schedule due now. So the
+call comes to a worker, which runs it if its point has come by the wall clock, and else plans it anew (plan.py). A call
+of `call_at` is late after the clock was set forward.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from datetime import datetime
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from timerd_client.arguments import EVENT_PREFIX, id_hash, key_bytes, payload_bytes, shown, timeout_ns
 from timerd_client.hot.commands import REGISTER_SIZE, operation_command, pack_register
@@ -57,20 +56,21 @@ from timerd_shm.declare.errors import (
     InvalidValueError,
     NotAMemberError,
     PayloadTooLargeError,
-    SessionGoneError,
 )
 from timerd_shm.declare.limits import PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
 from timerd_shm.declare.states import Condition, Orphans
 from timerd_shm.declare.states import Outcome as Settled
 from timerd_shm.declare.wire import GROUP_ACK_NOT_FOLLOWED, CommandFlag, CommandKind, RegisterFlag
 
+from .plan import CALL, DAEMON, PLAN_SIZE, SCHEDULE_SIZE, WALL, WALL_NS_END, Plan, next_point, text_of, unpack
 from .schedule import Schedule, datetime_of, wall_ns_of
+from .steps import Acknowledge, Ask, Call, Pause, Run, Step, Steps
 
 if TYPE_CHECKING:
     from timerd_client.protocol.protocol import Protocol
     from timerd_shm.declare.errors import TimerdError
 
-EARLY_NS: Final = 1_000_000_000  # a call is due so much before its time: the wall clock was set back
+EARLY_NS: Final = 1_000_000  # a call that comes so much before its time by the wall clock is planned anew
 RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was running
 REPLACE: Final = int(RegisterFlag.REPLACE)
@@ -80,23 +80,7 @@ OF_CALL: Final = int(
     RegisterFlag.FOR_GROUP | RegisterFlag.CALL | RegisterFlag.HAS_ID | RegisterFlag.NO_MARK | RegisterFlag.WANTS_ANSWER
 )
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
-# Before the payload: kind, hash of the schedule's text (0 = none), wall clock in ns when it is due (0 = any).
-_ENVELOPE: Final = struct.Struct("<BQq")
-_SCHEDULE_SIZE: Final = 9  # so many first bytes are the same in all occurrences of a schedule
-_CALL: Final = 1
-_OCCURRENCE: Final = 2
-CALL_PAYLOAD_MAX: Final = PAYLOAD_SIZE_MAX - _ENVELOPE.size
-WALL_NS_END: Final = 1 << 63
-
-
-class Call(NamedTuple):
-    """What a handler is given. When the handler returns, the call is acknowledged."""
-
-    name: str
-    payload: bytes
-    due: datetime | None  # in UTC; None after call_later()
-    deliveries: int  # above 1: the call was delivered before, to a worker that may have run its handler
-    lateness_ns: int  # after its deadline, when it settled
+CALL_PAYLOAD_MAX: Final = PAYLOAD_SIZE_MAX - PLAN_SIZE
 
 
 class Job(NamedTuple):
@@ -104,44 +88,6 @@ class Job(NamedTuple):
 
     handler: Callable[[Call], Any]
     schedule: Schedule | None
-
-
-class Ask(NamedTuple):
-    """A step: issue this command when the daemon is not lost; the steps go on with (value, error) of its answer.
-
-    With `done`, the command acknowledges that call. It is not issued if the call was delivered to an earlier
-    incarnation of this client, or in another arena: the steps go on with NOT_ACKNOWLEDGED then.
-    """
-
-    command: bytes
-    done: DeliveredOutcome | None = None
-
-
-class Run(NamedTuple):
-    """A step: run the handler. An exception from it is logged."""
-
-    handler: Callable[[Call], Any]
-    call: Call
-
-
-class Pause(NamedTuple):
-    """A step: go on in so many seconds."""
-
-    seconds: float
-
-
-class Acknowledge(NamedTuple):
-    """A step: issue this command, which acknowledges a call; the steps do not wait for an answer."""
-
-    command: bytes
-    done: DeliveredOutcome
-
-
-Step: TypeAlias = Ask | Run | Pause | Acknowledge
-Steps: TypeAlias = Generator[Step, Any, None]
-
-
-NOT_ACKNOWLEDGED: Final = (0, SessionGoneError("the daemon has lost sight of this client since the call was delivered"))
 
 
 class Calls:
@@ -224,7 +170,7 @@ class Calls:
                 f"the payload of a call has {len(body)} bytes of at most {CALL_PAYLOAD_MAX}; pass a reference instead"
             )
         exists = REPLACE if self._is_its_own_again(name) else CLAIM
-        return self._register(name, exists, _ENVELOPE.pack(_CALL, 0, due_ns) + body, timeout)
+        return self._register(name, exists, Plan(CALL, due_ns=due_ns).pack() + body, timeout)
 
     def _is_its_own_again(self, name: str) -> bool:
         """Whether a handler calls its own name again. It may have the name, which is not free while the handler runs.
@@ -237,22 +183,27 @@ class Calls:
     # steps of a runner
 
     def begin(self, name: str) -> Steps:
-        """Begin a schedule: register its next occurrence, unless one is pending, or one is running."""
+        """Begin a schedule: register its next occurrence, unless one is pending, or one is running.
+
+        Where the clock may have been set since, the pending one is made due now: whoever gets it plans it anew.
+        """
         job = self.jobs[name]
         assert job.schedule is not None, f"{name!r} has no schedule"
         while True:
-            value, error = yield Ask(self._occurrence(name, BEGIN, job.schedule, self._wall_ns()))
+            value, error = yield Ask(self._occurrence(name, BEGIN, job.schedule, None))
+            if error is not None and error.code is ErrorCode.OPERATION_EXISTS and not value:
+                if not job.schedule.by_wall:
+                    return
+                _, error = yield Ask(self._due_now(name))
             if error is None or error.code in GONE:
                 return
             if error.code is ErrorCode.UNAVAILABLE:
                 continue
-            if error.code is not ErrorCode.OPERATION_EXISTS:
+            if error.code in (ErrorCode.OPERATION_EXISTS, ErrorCode.UNKNOWN_OPERATION):
+                yield Pause(LOOK_AGAIN_S)  # it runs, and a next one follows; or it was dropped, and none does
+            else:
                 self._complain(f"{name!r} is not scheduled yet: {error}")
                 yield Pause(RETRY_S)
-            elif value:  # settled, not pending: it runs, and a next one follows; or it was dropped, and none does
-                yield Pause(LOOK_AGAIN_S)
-            else:
-                return
 
     def carry_out(self, told: DeliveredOutcome) -> Steps:
         """The steps for a call that was delivered to this client."""
@@ -262,38 +213,39 @@ class Calls:
             yield Acknowledge(self._done(told), told)
             return
         job = self.jobs.get(name) if isinstance(name, str) else None
-        if not isinstance(name, str) or job is None or len(told.payload) < _ENVELOPE.size:
+        found = unpack(told.payload)
+        if not isinstance(name, str) or job is None or found is None:
             self._complain(f"a call came that this client does not handle: {name!r} with {len(told.payload)} bytes")
             yield Acknowledge(self._done(told), told)
             return
-        _, _, due_ns = _ENVELOPE.unpack_from(told.payload)
-        left_ns = due_ns - self._wall_ns()
-        if due_ns and left_ns > EARLY_NS and record.state == Settled.EXPIRED:
-            yield from self._insist(name, told, lambda: self._register(name, REPLACE, told.payload, left_ns, told))
+        plan, payload = found
+        left_ns = plan.due_ns - self._wall_ns()
+        if plan.kind != DAEMON and plan.due_ns and left_ns > EARLY_NS and record.state == Settled.EXPIRED:
+            yield from self._insist(name, told, lambda: self._again(name, job, told, plan))
         elif record.deliveries == 1 or not (yield from self._is_done(name, told)):
-            yield from self._run(name, job, told, due_ns)
+            yield from self._run(name, job, told, plan, payload)
 
-    def _run(self, name: str, job: Job, told: DeliveredOutcome, due_ns: int) -> Steps:
+    def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
         record = told.record
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
-        due = datetime_of(due_ns) if due_ns else None
+        due = datetime_of(plan.due_ns) if plan.due_ns else None
         self._called_again.discard(name)  # an earlier run may have left it there
         self._doing[name] = told
         try:
-            yield Run(job.handler, Call(name, told.payload[_ENVELOPE.size :], due, record.deliveries, lateness_ns))
+            yield Run(job.handler, Call(name, payload, due, record.deliveries, lateness_ns))
         finally:
             del self._doing[name]
         if (schedule := job.schedule) is not None:
-            yield from self._insist(name, told, lambda: self._next(name, schedule, due_ns, told))
+            done = plan._replace(runs=plan.after_run(schedule)) if schedule.by_wall and plan.is_of(schedule) else plan
+            yield from self._insist(name, told, lambda: self._occurrence(name, REPLACE, schedule, done, told))
         else:
             yield Acknowledge(self._done(told) if name in self._called_again else self._done_and_free(name, told), told)
 
-    def _next(self, name: str, schedule: Schedule, done_ns: int, told: DeliveredOutcome) -> bytes:
-        """The occurrence after the one that has run; one that ran a bit early does not come again."""
-        after_ns = self._wall_ns()
-        if done_ns - after_ns <= EARLY_NS:
-            after_ns = max(after_ns, done_ns)
-        return self._occurrence(name, REPLACE, schedule, after_ns, told)
+    def _again(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan) -> bytes:
+        """The command that registers a call again which came too early by the wall clock."""
+        if plan.kind == WALL and job.schedule is not None:
+            return self._occurrence(name, REPLACE, job.schedule, plan, told)
+        return self._register(name, REPLACE, told.payload, plan.due_ns - self._wall_ns(), told)
 
     def _insist(self, name: str, told: DeliveredOutcome, command: Callable[[], bytes]) -> Steps:
         """Register the call that follows `told` until the daemon has applied it, or until `told` is done otherwise."""
@@ -329,11 +281,21 @@ class Calls:
         return id_hash(f"{self.group}/{name}")
 
     def _occurrence(
-        self, name: str, exists: int, schedule: Schedule, after_ns: int, told: DeliveredOutcome | None = None
+        self, name: str, exists: int, schedule: Schedule, last: Plan | None, told: DeliveredOutcome | None = None
     ) -> bytes:
-        due_ns = schedule.after(after_ns)
-        text = int.from_bytes(blake2b(schedule.text.encode(), digest_size=8).digest(), "little")
-        return self._register(name, exists, _ENVELOPE.pack(_OCCURRENCE, text, due_ns), due_ns - self._wall_ns(), told)
+        """The command that registers the next point of a schedule; `last` is the plan of the call that it follows."""
+        wall_ns = self._wall_ns()
+        plan = Plan(WALL if schedule.by_wall else DAEMON, text_of(schedule))
+        follows = last if last is not None and last.is_of(schedule) else plan
+        if schedule.by_wall:
+            due_ns = next_point(follows.runs, schedule, wall_ns)
+            plan = plan._replace(due_ns=due_ns, runs=follows.runs)
+        else:
+            now_ns = self._protocol.session.daemon_clock(self._now_ns())
+            at_ns = schedule.after(max(now_ns, min(follows.at_ns, now_ns + EARLY_NS)))
+            due_ns = wall_ns + at_ns - now_ns
+            plan = plan._replace(due_ns=due_ns, at_ns=at_ns)
+        return self._register(name, exists, plan.pack(), due_ns - wall_ns, told)
 
     def _register(
         self, name: str, exists: int, payload: bytes, timeout: int, told: DeliveredOutcome | None = None
@@ -357,9 +319,13 @@ class Calls:
             min(max(0, timeout), TIMEOUT_NS_MAX),
             0 if told is None else told.record.operation,
             0,
-            _SCHEDULE_SIZE if exists & RegisterFlag.REPLACE_CHANGED else 0,
+            SCHEDULE_SIZE if exists & RegisterFlag.REPLACE_CHANGED else 0,
         )
         return head + tail
+
+    def _due_now(self, name: str) -> bytes:
+        """The command that makes the pending call of that name due now."""
+        return self._by_id(CommandKind.RESCHEDULE_ID, name, CommandFlag.WANTS_ANSWER, registered_ns=self._now_ns())
 
     def _done(self, told: DeliveredOutcome) -> bytes:
         return operation_command(CommandKind.GROUP_ACK, told.record.operation)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from timerd_client.arguments import timeout_ns
 from timerd_client.protocol.inbox import DeliveredOutcome
 
-from .calls import Call, Calls, Steps
+from .calls import Calls
+from .steps import Call, Steps
+from .wall_watch import WallWatch
 
 if TYPE_CHECKING:
     from timerd_client.link.link import Link
@@ -37,14 +39,17 @@ class Duties:
         self._calls = calls
         self._begun: dict[str, tuple[int, bytes]] = {}  # schedule -> arena and incarnation in which it was begun
         self._doing: set[object] = set()  # names
+        self._wall = WallWatch(link.wall_ns, link.now_ns)
 
     def may_have(self) -> bool:
-        """Whether next() is worth a call."""
+        """Whether next() is worth a call. It is asked after each frame of the daemon, so each second at least."""
+        self._look_at_clock()
         inbox = self._protocol.inbox
         return self._to_begin() is not None or (inbox.may_have(inbox.calls) and self._turn_to_idle())
 
     def next(self, now_ns: int) -> Duty | None:
         """What to do next. None: nothing, or the daemon has first been asked whether this client still holds a call."""
+        self._look_at_clock()
         if (name := self._to_begin()) is not None:
             self._begun[name] = self._here()
             return Duty(self._calls.begin(name), False)
@@ -55,8 +60,15 @@ class Duties:
     def _here(self) -> tuple[int, bytes]:
         return self._protocol.session.arena, self._protocol.session.incarnation
 
+    def _look_at_clock(self) -> None:
+        """When the wall clock was set, the schedules on it begin anew: what is pending was planned by another clock."""
+        by_wall = [name for name, job in list(self._calls.jobs.items()) if job.schedule and job.schedule.by_wall]
+        if by_wall and self._wall.was_set():
+            for name in by_wall:
+                self._begun.pop(name, None)
+
     def _to_begin(self) -> str | None:
-        """A schedule that has to be begun: a new one, or any in another arena."""
+        """A schedule that has to be begun: a new one, or any in another arena, or one of a clock that was set."""
         here = self._here()
         if not self._protocol.session.arena:
             return None
@@ -113,7 +125,9 @@ class Membership:
     ) -> Callable[[Handler], Handler]:
         """Decorate a handler that is called by a schedule, each time in one worker of the group.
 
-        `seconds`: at its multiples since 1970 in UTC. `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`).
+        `seconds`: at its multiples on the daemon's monotonic clock, which nobody can set; a reboot begins it anew.
+        `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`). When the wall clock is set, cron is planned anew:
+        all that was missed is one call, and no point runs twice.
         All missed occurrences are one call. The next one is set when the handler has returned, so calls do not overlap.
         A changed schedule replaces the pending call of the old one. A schedule that no worker names any more ends.
         Raises as `handles`, and InvalidValueError, NotSupportedError.
@@ -130,6 +144,8 @@ class Membership:
             if link.sealed:
                 link.refuse_closed()
             self._calls.add(name, handler, schedule)
+            if schedule is not None and schedule.by_wall:
+                link.watch_wall_clock()
             self._start_runner()
             link.protocol.inbox.handle(list(self._calls.jobs), self.AT_ONCE, link.now_ns())
             link.notify_locked()

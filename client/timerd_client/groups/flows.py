@@ -12,8 +12,8 @@ from timerd_client.link.promise import Reply
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
-from .calls import NOT_ACKNOWLEDGED
 from .outcome import GroupOutcome, acknowledge, issue
+from .steps import NOT_ACKNOWLEDGED
 
 Found = TypeVar("Found")
 

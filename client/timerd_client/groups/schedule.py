@@ -1,10 +1,10 @@
-"""Schedules: points on the wall clock, which every process computes alike. No clock is read here.
+"""Schedules: points on a clock, which every process computes alike. No clock is read here.
 
-    Every(60 s)            the multiples of 60 s since 1970-01-01 00:00 UTC
+    Every(60 s)            the multiples of 60 s on the daemon's monotonic clock, which nobody can set
     Cron("0 3 * * *", tz)  03:00 in that time zone, as Debian's cron has it in the nights when the clocks change
 
 `after(t)` is the first point after t. It is asked for when the last point's work is done, so all missed points are one.
-Times are nanoseconds since the epoch (of `time.time_ns()`).
+Times are nanoseconds: of the daemon's CLOCK_MONOTONIC, or since the epoch (`time.time_ns()`) where `by_wall`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,21 @@ class Schedule(Protocol):
     """Points in time, without end."""
 
     @property
+    def by_wall(self) -> bool:
+        """Whether its points are on the wall clock; else they are on the daemon's monotonic clock."""
+
+    @property
     def text(self) -> str:
         """A text that differs where schedules differ."""
 
-    def after(self, wall_ns: int) -> int:
+    def after(self, now_ns: int) -> int:
         """The first point after that."""
 
 
 class Every:
-    """The multiples of a period."""
+    """The multiples of a period, on the daemon's monotonic clock."""
+
+    by_wall = False
 
     def __init__(self, period_ns: int) -> None:
         self._period_ns = period_ns
@@ -45,13 +51,15 @@ class Every:
     def text(self) -> str:
         return f"every {self._period_ns} ns"
 
-    def after(self, wall_ns: int) -> int:
+    def after(self, now_ns: int) -> int:
         """The first multiple after that."""
-        return (wall_ns // self._period_ns + 1) * self._period_ns
+        return (now_ns // self._period_ns + 1) * self._period_ns
 
 
 class Cron:
     """The points of a cron expression with five fields, or six with the seconds first; needs the package cronsim."""
+
+    by_wall = True
 
     def __init__(self, expression: str, zone: ZoneInfo) -> None:
         """Raises InvalidValueError, NotSupportedError (cronsim is not installed)."""
@@ -77,12 +85,12 @@ class Cron:
     def text(self) -> str:
         return f"cron {' '.join(self._expression.split())} {self._zone.key}"
 
-    def after(self, wall_ns: int) -> int:
+    def after(self, now_ns: int) -> int:
         """The first point after that."""
-        points = self._points(self._expression, datetime.fromtimestamp(wall_ns // SECOND_NS, self._zone))
+        points = self._points(self._expression, datetime.fromtimestamp(now_ns // SECOND_NS, self._zone))
         while True:
             point = wall_ns_of(next(points))
-            if point > wall_ns:  # in the hour that the clocks show twice, a point may come again
+            if point > now_ns:  # in the hour that the clocks show twice, a point may come again
                 return point
 
 
@@ -105,7 +113,9 @@ def schedule_of(seconds: object, cron: object, timezone: object) -> Schedule:
             ) from None
         return Cron(cron, zone)
     if timezone != "UTC":
-        raise InvalidValueError(f"timezone={shown(timezone)} goes with cron=; seconds= count from 1970-01-01 00:00 UTC")
+        raise InvalidValueError(
+            f"timezone={shown(timezone)} goes with cron=; seconds= count on the daemon's monotonic clock"
+        )
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):

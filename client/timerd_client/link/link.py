@@ -32,6 +32,7 @@ from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
 from .promise import Reply
 from .sockets import Sockets, ZmqSockets
+from .wall_alarm import WallAlarm
 
 if TYPE_CHECKING:
     import asyncio
@@ -103,6 +104,7 @@ class Link(Line):
         self._reported_unknown = 0
         self._reported_refused = 0
         self._resets = 0
+        self._wall_alarm: WallAlarm | None = None
         self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
         self.sockets: Sockets = ZmqSockets(paths) if sockets is None else sockets
         self.lifeline = self.sockets.lifeline
@@ -122,6 +124,24 @@ class Link(Line):
         """CLOCK_REALTIME in ns since the epoch."""
         return time.time_ns()
 
+    def watch_wall_clock(self) -> None:
+        """From the next pass on, look at the wall clock as soon as somebody sets it. With the lock held."""
+        self._chores.append(self._arm_wall_alarm)
+        self.ring()
+
+    def _arm_wall_alarm(self) -> None:
+        if self._wall_alarm is None and not self.closed:
+            self._wall_alarm = WallAlarm()
+            if self._wall_alarm.fileno() >= 0:
+                self.watch(self._wall_alarm.fileno())
+
+    def wall_clock_set(self) -> None:
+        """The wall clock was set: wake those who wait, so that they look at it."""
+        if self._wall_alarm is not None:
+            self._wall_alarm.read()
+        with self.lock:
+            self.notify_locked()
+
     def gate(self) -> threading.Lock:
         """A lock at which a caller waits, and which another thread may release."""
         return threading.Lock()
@@ -138,7 +158,7 @@ class Link(Line):
         raise NotImplementedError
 
     def watch(self, descriptor: int) -> None:
-        """Call `lifeline_ended` when this descriptor is readable."""
+        """Call `readable` when this descriptor is readable."""
         raise NotImplementedError
 
     def unwatch(self, descriptor: int) -> None:
@@ -412,6 +432,13 @@ class Link(Line):
             self.unwatch(self.lifeline.fileno())
             self.lifeline.let_go()
 
+    def readable(self, descriptor: int) -> None:
+        """A descriptor is readable that this link watches."""
+        if descriptor == self.lifeline.fileno():
+            self.lifeline_ended()
+        elif self._wall_alarm is not None and descriptor == self._wall_alarm.fileno():
+            self.wall_clock_set()
+
     def lifeline_ended(self) -> None:
         """The lifeline has ended: the daemon has ended, or refuses the connection."""
         now_ns = self.now_ns()
@@ -455,6 +482,9 @@ class Link(Line):
             waiter.notify()
         self.sockets.close(linger=protocol.state is LinkState.CLOSED)
         self._let_go_of_lifeline()  # after BYE
+        if self._wall_alarm is not None and self._wall_alarm.fileno() >= 0:
+            self.unwatch(self._wall_alarm.fileno())
+            self._wall_alarm.close()
         if reader is not None:
             reader.close()
         links.discard(self)

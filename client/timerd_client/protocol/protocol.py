@@ -384,7 +384,7 @@ class Protocol:
                     f"the daemon speaks version {header.version} of the protocol, this client {PROTOCOL_VERSION}",
                 )
             return
-        self.session.daemon_ns = header.now_ns
+        self.session.note_clock(header.now_ns, now_ns, anew=header.kind == DownKind.WELCOME)
         try:
             if header.kind == _REPORT:
                 self._report(header, frame, now_ns, published)

@@ -46,6 +46,7 @@ class Session:
         self.arena = 0
         self.secret = NO_SESSION
         self.daemon_ns = 0  # the daemon's clock in the newest frame
+        self._daemon_ahead_ns: int | None = None  # the daemon's clock is so much ahead of this client's, at least
         self.topic = 0
         self.daemon_pid = 0
         self.shared_clock = False
@@ -117,6 +118,17 @@ class Session:
         self.shared_clock = bool(welcome["shared_clock"])
         self.name_purgatories(welcome.get("purgatories", {}))
         self.note_newest(int(welcome["newest"]))
+
+    def note_clock(self, daemon_ns: int, now_ns: int, *, anew: bool) -> None:
+        """Take the daemon's clock from a frame that has come now; `anew`: it is the first one of this daemon."""
+        self.daemon_ns = daemon_ns
+        ahead_ns = daemon_ns - now_ns  # less by the time that the frame took
+        if anew or self._daemon_ahead_ns is None or ahead_ns > self._daemon_ahead_ns:
+            self._daemon_ahead_ns = ahead_ns
+
+    def daemon_clock(self, now_ns: int) -> int:
+        """What the daemon's CLOCK_MONOTONIC shows, or a bit less where the daemon is in another time namespace."""
+        return now_ns if self.shared_clock else now_ns + (self._daemon_ahead_ns or 0)
 
     def name_purgatories(self, indices: dict[str, Any]) -> None:
         """Take the daemon's indices; commands kept for another arena get the new ones. Raises ValueError."""

@@ -330,8 +330,8 @@ class ThreadedLink(Link):
         if self._bell in readable:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._bell)
-        if self.lifeline.fileno() in readable:
-            self.lifeline_ended()
+        for descriptor in readable:
+            self.readable(descriptor)
 
     def end(self) -> None:
         """Send BYE and close the sockets."""

@@ -14,9 +14,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from timerd_client.groups import flows
-from timerd_client.groups.calls import Acknowledge, Ask, Calls, Pause, Run, Steps, answer_of_cancel
+from timerd_client.groups.calls import Calls, answer_of_cancel
 from timerd_client.groups.duties import Duties, Membership
 from timerd_client.groups.outcome import GroupOutcome, issue
+from timerd_client.groups.steps import Acknowledge, Ask, Pause, Run, Steps
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.types import Payload
 from timerd_shm.declare.errors import ClosedError

@@ -15,8 +15,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from networks import HERE, Lifelines, World
-from timerd_client.groups.calls import NOT_ACKNOWLEDGED, Acknowledge, Ask, Calls, Pause, Run, Step, Steps
+from timerd_client.groups.calls import Calls
+from timerd_client.groups.duties import Duties
 from timerd_client.groups.outcome import acknowledge, issue
+from timerd_client.groups.steps import NOT_ACKNOWLEDGED, Acknowledge, Ask, Pause, Run, Step, Steps
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.inbox import DeliveredOutcome
@@ -68,9 +70,16 @@ class Worker:
         self.complaints: list[str] = []
         self.calls = Calls(self.protocol, self.complaints.append, world.wall_ns, world.clock.now_ns)
         link = SimpleNamespace(
-            lock=nullcontext(), sealed=False, wake_if_due=lambda issued: None, protocol=self.protocol
+            lock=nullcontext(),
+            sealed=False,
+            wake_if_due=lambda issued: None,
+            protocol=self.protocol,
+            wall_ns=world.wall_ns,
+            now_ns=world.clock.now_ns,
         )
         self.link = cast(Link, link)
+        self.duties = Duties(self.link, self.calls)
+        self.paused: list[tuple[int, Steps]] = []
         self.steps: list[Step] = []  # the steps that were done
         self.lifeline = 0
         self._lifelines: Lifelines | None = None
@@ -205,6 +214,38 @@ class Worker:
             if not self.do(self.calls.carry_out(delivered), cut):
                 return False
         return True
+
+    def serve(self) -> None:
+        """Do what a runner would do now: schedules to begin, calls that were delivered, steps whose pause has ended."""
+        while True:
+            self.pump()
+            due = [steps for at, steps in self.paused if at <= self.now_ns]
+            self.paused = [(at, steps) for at, steps in self.paused if at > self.now_ns]
+            duty = self.duties.next(self.now_ns)
+            due += [] if duty is None else [duty.steps]
+            for steps in due:
+                self._go_on(steps)
+            if not due and not self.duties.may_have():
+                return
+
+    def _go_on(self, steps: Steps) -> None:
+        """Do the steps until they end, or pause."""
+        value: Any = None
+        with suppress(StopIteration):
+            while True:
+                step = steps.send(value)
+                value = None
+                match step:
+                    case Ask(command, done):
+                        answer = self.issue(command, done)
+                        value = answer.value, answer.error
+                    case Run(handler, call):
+                        handler(call)
+                    case Acknowledge(command, done):
+                        issue(self.link, command, done)
+                    case Pause(seconds):
+                        self.paused.append((self.now_ns + round(seconds * 1e9), steps))
+                        return
 
     def die(self) -> None:
         """Die as after SIGKILL: end of file on the liveness connection, and nothing else."""

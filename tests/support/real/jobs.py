@@ -7,8 +7,9 @@ from collections.abc import Callable
 from harness import S
 from networks import World
 from timerd.clients.messages import bare_header
-from timerd_client.groups.calls import Call, Run, Steps, answer_of_cancel
+from timerd_client.groups.calls import answer_of_cancel
 from timerd_client.groups.schedule import Every
+from timerd_client.groups.steps import Call, Run, Steps
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from timerd_client.groups.calls import Call
 from timerd_client.groups.outcome import GroupOutcome
+from timerd_client.groups.steps import Call
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.operations.delayed import Delayed
@@ -123,7 +123,7 @@ class Books:
         self.running_now: list[Running] = []
         # Whether the daemon has ever taken a client for silent or dead, by incarnation.
         self.was_silent_or_dead: Callable[[bytes], bool] = lambda incarnation: False
-        self.points_may_repeat = False  # the clock was set, or schedules change
+        self.points_may_repeat = False  # schedules change
         self.living: list[Process] = []
         self.outcomes: Counter[str] = Counter()
         self.complaints: Counter[str] = Counter()

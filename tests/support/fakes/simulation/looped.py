@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from timerd_client.aio.client import Client
 from timerd_client.aio.link import LoopLink
 from timerd_client.aio.operation import AioBatch, AioOperation
-from timerd_client.groups.calls import Call
 from timerd_client.groups.outcome import GroupOutcome
+from timerd_client.groups.steps import Call
 from timerd_client.link.surface import Surface
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
@@ -120,6 +120,9 @@ class SimulatedLink(LoopLink):
 
     def wall_ns(self) -> int:
         return self.process.schedule.clock.wall_ns()
+
+    def watch_wall_clock(self) -> None:
+        """Do nothing: whoever sets the simulated clock calls `wall_clock_set`."""
 
     def _pump(self) -> None:
         self.process.lifeline.look()

@@ -109,6 +109,11 @@ class Process:
         for act in held:
             self.schedule.at(self.schedule.now_ns, act)
 
+    def wall_clock_set(self) -> None:
+        """Somebody has set the wall clock: the kernel wakes the process."""
+        if not self.hold(self.wall_clock_set) and not self.link.closed:
+            self.link.wall_clock_set()
+
     def kill(self) -> None:
         """SIGKILL: its descriptors are closed, and its threads end."""
         if not self.alive:
@@ -186,6 +191,9 @@ class PumpedLink(ThreadedLink):
 
     def wall_ns(self) -> int:
         return self.process.schedule.clock.wall_ns()
+
+    def watch_wall_clock(self) -> None:
+        """Do nothing: whoever sets the simulated clock calls `wall_clock_set`."""
 
     def thread(self, run: Callable[[], None], name: str) -> Any:
         if name == "timerd-client":

@@ -33,7 +33,7 @@ from .workload import (
     MARKS,
     ONCE,
     PERIODIC,
-    PERIODS_S,
+    PLANS,
     PURGATORIES,
     TOKENS,
     Worker,
@@ -96,8 +96,8 @@ class Simulation:
             records_per_step=rng.choice((8, 100, 65_536)),
             pidfds=rng.random() < 0.8,
         )
-        self.periods_s = rng.sample(PERIODS_S, 1 if rng.random() < 0.7 else 2)
-        self.books.points_may_repeat = len(self.periods_s) > 1
+        self.plans = rng.sample(PLANS, 1 if rng.random() < 0.7 else 2)
+        self.books.points_may_repeat = len(self.plans) > 1
         self.daemon.on_kill = self._start_daemon_later
         self.books.was_silent_or_dead = self.daemon.away.__contains__
         self.processes: list[Process] = []
@@ -241,7 +241,7 @@ class Simulation:
             process.begin(lambda: take_group_outcomes(process, rng, lambda: self.calm, well=False))
         if rng.random() < 0.6:
             names = rng.sample((*ONCE, *PERIODIC), rng.randint(1, 5))
-            process.begin(lambda: handle_calls(process, Random(rng.getrandbits(64)), names, self.periods_s))
+            process.begin(lambda: handle_calls(process, Random(rng.getrandbits(64)), names, self.plans))
 
     def kill_daemon(self) -> None:
         if not self.daemon.is_up:
@@ -357,8 +357,12 @@ class Simulation:
 
     def jump_wall(self) -> None:
         self.faults["wall clock jumped"] += 1
-        self.books.points_may_repeat = True
+        if "cancel_call" in self.acts and any("cron" in plan for plan in self.plans):
+            self.books.points_may_repeat = True  # which points have run is forgotten with the call
         self.clock.jump(self.rng.randrange(-HOUR, HOUR))
+        for process in self.living:
+            if self.rng.random() < 0.8:  # the others notice with their next frame
+                self.schedule.after(self.rng.randrange(1, MS), process.wall_clock_set)
 
     # the end ------------------------------------------------------------------------------------------------------
 

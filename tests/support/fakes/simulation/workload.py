@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
-from timerd_client.groups.calls import Call
+from timerd_client.groups.steps import Call
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.protocol.session import CALLS
 from timerd_client.threaded.client import Client
@@ -30,7 +31,14 @@ PURGATORIES = ("default", "fetch")
 
 ONCE = ("once/a", "once/b", "once/c")  # names of calls
 PERIODIC = ("every/a", "every/b")
-PERIODS_S = (0.2, 0.7, 3.0, 10.0)  # schedules have one of them, and maybe another after a redeployment
+PLANS: tuple[dict[str, Any], ...] = (  # schedules have one of them, and maybe another after a redeployment
+    {"seconds": 0.2},
+    {"seconds": 0.7},
+    {"seconds": 3.0},
+    {"seconds": 10.0},
+    {"cron": "* * * * * *"},
+    {"cron": "*/7 * * * * *", "timezone": "Europe/Berlin"},
+)
 
 
 class Worker:
@@ -283,7 +291,7 @@ class Worker:
                 self.client.cancel_call(name)
 
 
-def handle_calls(process: Process, rng: Random, names: Sequence[str], periods_s: Sequence[float]) -> None:
+def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Sequence[dict[str, Any]]) -> None:
     """Have a process handle these names. Some handlers take long."""
     books = process.books
 
@@ -295,7 +303,7 @@ def handle_calls(process: Process, rng: Random, names: Sequence[str], periods_s:
     for name in names:
         try:
             if name in PERIODIC:
-                process.client.every(name, seconds=rng.choice(periods_s))(handler)
+                process.client.every(name, **rng.choice(plans))(handler)
             else:
                 process.client.handles(name)(handler)
         except TimerdError as error:

@@ -1,0 +1,104 @@
+"""Schedules of real daemons and both faces, while the wall clock is wrong; more in simulation/test_clock_jumps.py."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+from timerd_client import aio
+from timerd_client.link.link import Link
+
+
+def member() -> td.Client:
+    return td.connect(group="web", timeout=PATIENCE_S)
+
+
+def points(calls: list[td.Call], since: datetime) -> list[float]:
+    """The seconds after `since` for which a schedule was called."""
+    return [(call.due - since).total_seconds() for call in calls if call.due is not None]
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much the wall clock of this process's clients is ahead of the machine's, in ns: [0] may be changed."""
+    ahead = [0]
+    monkeypatch.setattr(Link, "wall_ns", lambda link: time.time_ns() + ahead[0])
+    return ahead
+
+
+def judge_jumps(calls: list[td.Call], start: datetime) -> None:
+    """The clock was an hour ahead for two seconds, after two seconds."""
+    found = points(calls, start)
+    assert len(set(found)) == len(found), "no point runs twice"
+    assert len([each for each in found if each > 3_500]) >= 1, "it was called in the wrong time, too"
+    assert found[-1] < 60, "it goes on in the right time"
+
+
+def test_a_wall_clock_that_is_wrong_for_two_seconds_silences_no_schedule(daemon: Daemon, wall: list[int]) -> None:
+    period: list[td.Call] = []
+    cron: list[td.Call] = []
+    start = datetime.now(UTC)
+    with member() as one, member() as other:
+        for each in (one, other):
+            each.every("period", seconds=0.5)(period.append)
+            each.every("cron", cron="* * * * * *")(cron.append)
+        eventually(lambda: len(cron) >= 2)
+        for ahead in (3_600, 0):
+            wall[0] = ahead * 1_000_000_000
+            before = len(period), len(cron)
+            eventually(lambda before=before: len(period) >= before[0] + 4 and len(cron) >= before[1] + 3)  # type: ignore[misc]
+    judge_jumps(cron, start)
+
+
+def test_an_asyncio_member_goes_on_after_the_wall_clock_was_wrong(daemon: Daemon, wall: list[int]) -> None:
+    async def work() -> None:
+        cron: list[td.Call] = []
+        start = datetime.now(UTC)
+        async with await aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(4 * PATIENCE_S):
+            client.every("cron", cron="* * * * * *")(cron.append)
+            for ahead in (0, 3_600, 0):
+                wall[0] = ahead * 1_000_000_000
+                client._link.wall_clock_set()  # as its timerfd would
+                before = len(cron)
+                while len(cron) < before + 3:
+                    await asyncio.sleep(0.02)
+        judge_jumps(cron, start)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("face", ["threaded", "asyncio"])
+def test_a_member_with_a_cron_schedule_has_a_timer_that_ends_when_the_clock_is_set(daemon: Daemon, face: str) -> None:
+    """Without privileges nobody can set the clock here; the kernel shows that the timer is armed for that."""
+
+    def timers() -> list[str]:
+        found = []
+        for each in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):
+                if os.readlink(each) == "anon_inode:[timerfd]":
+                    found.append(Path("/proc/self/fdinfo", each.name).read_text())
+        return [text for text in found if "clockid: 0" in text and "settime flags: 03" in text]
+
+    async def work() -> None:
+        async with await aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(PATIENCE_S):
+            client.every("cron", cron="0 3 * * *")(print)
+            while len(timers()) != 1:
+                await asyncio.sleep(0.01)
+
+    assert not timers()
+    if face == "asyncio":
+        asyncio.run(work())
+    else:
+        with member() as client:
+            client.every("cron", cron="0 3 * * *")(print)
+            eventually(lambda: len(timers()) == 1)
+    assert not timers()
