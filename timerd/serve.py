@@ -18,6 +18,7 @@ from timerd.arena.open import open_or_create
 from timerd.clients.liveness import Watches, room_for_watches
 from timerd.clients.process import Host
 from timerd.clients.sessions import Sessions
+from timerd.conductor.door import Door
 from timerd.conductor.loop import Loop
 from timerd.conductor.transport import ZmqTransport
 from timerd.conductor.turn import Conductor
@@ -54,6 +55,8 @@ def serve(config: Config) -> None:
         undo.callback(transport.close)
         liveness = Watches(paths, group_id, watches_max=watches_max)
         undo.callback(liveness.close)
+        door = Door(transport, paths, config.clients)
+        undo.callback(door.close)
         copies = CopyFiles(arena, paths, group_id)
         undo.callback(copies.remove)
 
@@ -70,7 +73,7 @@ def serve(config: Config) -> None:
             now_ns=now_ns,
             journal=journal,
         )
-        loop = Loop(conductor, transport, liveness, clock, watchdog_ns=watchdog_ns())
+        loop = Loop(conductor, transport, liveness, door, clock, watchdog_ns=watchdog_ns())
         undo.callback(loop.close)
 
         # Last, because a client that finds this file expects to be answered.

@@ -17,13 +17,17 @@ EXPOSURE_MAX = 2.0  # out of 10; systemd calls 0 to 2 "safe"
 SERVICES = ("timerd.service", "timerd@.service")
 
 
-def service(name: str) -> dict[str, str]:
-    """The [Service] section; of a key that is given several times, the last value."""
+def section(name: str, of: str) -> dict[str, str]:
+    """A section of a unit; of a key that is given several times, the last value."""
     text = (UNITS / name).read_text()
     read = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#",))
     read.optionxform = str  # type: ignore[assignment, method-assign]
     read.read_string(text)
-    return dict(read["Service"])
+    return dict(read[of])
+
+
+def service(name: str) -> dict[str, str]:
+    return section(name, "Service")
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -31,7 +35,15 @@ def test_the_service_notifies_systemd_and_has_a_watchdog(name: str) -> None:
     unit = service(name)
     assert unit["Type"] == "notify"
     assert re.fullmatch(r"\d+s", unit["WatchdogSec"])
-    assert unit["Restart"] == "on-failure"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_service_is_started_again_however_often_it_ends(name: str) -> None:
+    """Except where a start cannot succeed: a wrong knob, a daemon that runs already, an arena of another layout."""
+    assert service(name)["Restart"] == "always"
+    assert section(name, "Unit")["StartLimitIntervalSec"] == "0"
+    assert service(name)["RestartSec"] == "200ms", "without a limit, it should not start again at once"
+    assert service(name)["RestartPreventExitStatus"] == "2 3 5"
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -249,9 +249,8 @@ class Watches:
 def room_for_watches(clients: int) -> int:
     """How many watches fit beside the sockets of so many clients; raises the soft limit of open files to the hard one.
 
-    Without that, libzmq 4.3.5 ends its process where it may open no more files (ipc_listener.cpp, EMFILE), and the
-    daemon cannot refuse a connection before. Raises ResourceLimitError where there is no room for the clients
-    themselves.
+    libzmq 4.3.5 ends its process where it may open no more files (conductor/door.py). Raises ResourceLimitError where
+    there is no room for the clients themselves.
     """
     beside = SOCKETS_PER_CLIENT * clients + DESCRIPTORS_BESIDE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

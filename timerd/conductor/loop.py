@@ -26,6 +26,7 @@ from timerd.host.timer import Timer
 from timerd_wire.poller import sharpen
 from timerd_wire.spacing import Spacing
 
+from .door import Door
 from .transport import ZmqTransport
 from .turn import Conductor
 
@@ -39,17 +40,32 @@ class Loop:
     """The daemon's one thread. `watchdog_ns` is the service manager's patience (0: it has none to keep)."""
 
     def __init__(
-        self, conductor: Conductor, transport: ZmqTransport, liveness: Watches, clock: Clock, *, watchdog_ns: int = 0
+        self,
+        conductor: Conductor,
+        transport: ZmqTransport,
+        liveness: Watches,
+        door: Door,
+        clock: Clock,
+        *,
+        watchdog_ns: int = 0,
     ) -> None:
         self._conductor = conductor
         self._transport = transport
+        self._door = door
+        self._doors = set(door.filenos())
         self._clock = clock
         self._timer = Timer()
         self._ping_ns = watchdog_ns // 2
         self._stopped_by = 0
         self._bell, self._button = socket.socketpair()
         self._poller = select.epoll()
-        for readable in (self._timer.fileno(), self._bell.fileno(), liveness.fileno(), *transport.filenos()):
+        for readable in (
+            self._timer.fileno(),
+            self._bell.fileno(),
+            liveness.fileno(),
+            *self._doors,
+            *transport.filenos(),
+        ):
             self._poller.register(readable, select.EPOLLIN)
         # Now, not in run(): a signal that comes as soon as the daemon has said that it is ready must end it cleanly.
         for each in (self._bell, self._button):
@@ -81,6 +97,9 @@ class Loop:
             if not over_ns:
                 return "idle"
             due_ns = min(conductor.due_ns, ping_at_ns, over_ns)
+            if self._door.has_more:
+                self._door.look()
+                continue
             if due_ns <= now_ns or transport.has_input():
                 continue
             if due_ns != armed_ns:
@@ -92,6 +111,8 @@ class Loop:
                     armed_ns = NEVER
                 elif readable == self._bell.fileno():
                     self._bell.recv(64)
+                elif readable in self._doors:
+                    self._door.look()
         return signal.Signals(self._stopped_by).name
 
     def close(self) -> None:

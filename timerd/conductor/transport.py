@@ -73,6 +73,7 @@ class ZmqTransport:
 
     def __init__(self, paths: InstancePaths, group_id: int | None = None) -> None:
         self._files = (paths.commands, paths.outcomes)
+        self._endpoints = (paths.commands_endpoint, paths.outcomes_endpoint)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 64)
         ctypes.CDLL(None).srand(secrets.randbits(32))  # libzmq takes the ROUTER's first number from rand()
@@ -122,6 +123,28 @@ class ZmqTransport:
     def send(self, routing: bytes, frame: bytes) -> None:
         # Whether it was sent is ignored: where a queue is full, or the client has ended, a client asks again.
         self._channels[0].send_routed(routing, frame)
+
+    def monitors(self, events: int) -> list[zmq.Socket[bytes]]:
+        """For each socket, one from which the events of its connections are received. libzmq waits if it is full."""
+        monitors = []
+        for number, socket in enumerate((self._commands, self._outcomes)):
+            socket.monitor(f"inproc://{number}", events)
+            monitor = self._context.socket(zmq.PAIR)
+            monitor.setsockopt(zmq.RCVHWM, 1)
+            monitor.connect(f"inproc://{number}")
+            monitors.append(monitor)
+        return monitors
+
+    def unbind(self) -> None:
+        """Accept no more connections, from a moment soon after this."""
+        for socket, endpoint in zip((self._commands, self._outcomes), self._endpoints, strict=True):
+            socket.unbind(endpoint)
+
+    def end_monitors(self, monitors: list[zmq.Socket[bytes]]) -> None:
+        """Report no more events. The monitors are empty, or libzmq would wait for ever."""
+        for socket, monitor in zip((self._commands, self._outcomes), monitors, strict=True):
+            socket.disable_monitor()
+            monitor.close(0)
 
     def close(self) -> None:
         """Close both sockets and remove their files (libzmq 4.3.5 leaves them, older ones do not).

@@ -1,0 +1,183 @@
+"""The door: keeps the connections that libzmq accepts within what clients may need, whoever opens them.
+
+libzmq accepts connections in its own thread, and ends its process where it may open no more files (4.3.5, ipc_listener:
+EMFILE). The daemon cannot refuse a connection, but it can end one: a socket that is shut down has an end for libzmq.
+
+    accepted --monitor--> look: too many files are open --> shed: shut down the newest of those who have most
+
+libzmq reports each accepted connection to a monitor, and waits where the monitor's queue is full. So between two looks
+it accepts at most UNSEEN_MAX connections, however long the look takes to come. A process has a right to two
+connections for each one that it holds to NAME.live, as every client does. What it has beyond that is its excess.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import socket
+import struct
+import time
+from collections import Counter
+
+import zmq
+
+from timerd.clients.liveness import DESCRIPTORS_BESIDE, SOCKETS_PER_CLIENT
+from timerd_shm.host.paths import InstancePaths
+
+from .transport import ZmqTransport
+
+EXCESS_MAX = 1_024  # connections beyond what all clients may have: clients that connect, and tools
+EVENTS_PER_LOOK = 64  # that are taken from a monitor between two looks; libzmq may accept as many more then
+UNSEEN_MAX = 2 * (1_001 + EVENTS_PER_LOOK)  # of both sockets: libzmq's queue of a monitor, and RCVHWM of ours
+CLOSE_S = 1.0
+SAY_AGAIN_S = 1.0
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+
+log = logging.getLogger("timerd")
+
+
+class Door:
+    """Looks at the connections when there are new ones. `clients`: as many as may be connected."""
+
+    def __init__(self, transport: ZmqTransport, paths: InstancePaths, clients: int) -> None:
+        self._transport = transport
+        self._liveness = str(paths.liveness)
+        self._monitors = transport.monitors(zmq.EVENT_ACCEPTED | zmq.EVENT_CLOSED)
+        needed = files_needed(clients)
+        self._most = files_max(needed, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._kept = max(0, self._most - needed) // 2  # of the excess, when connections are ended
+        self._closed = 0  # listeners
+        self._said_s = -SAY_AGAIN_S
+        self.has_more = True  # what the descriptors do not say: they are edge-triggered
+
+    def filenos(self) -> list[int]:
+        """Descriptors that are readable when connections were accepted."""
+        return [int(monitor.getsockopt(zmq.FD)) for monitor in self._monitors]
+
+    def look(self) -> None:
+        """After a descriptor was readable, and while there is more: end connections if there are too many."""
+        if lowest_free() > self._most:
+            self._shed()
+        self.has_more = any([self._take(monitor) == EVENTS_PER_LOOK for monitor in self._monitors])
+
+    def _take(self, monitor: zmq.Socket[bytes]) -> int:
+        """Take some events from a monitor; how many."""
+        for number in range(EVENTS_PER_LOOK):
+            try:
+                event, _ = monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return number
+            self._closed += struct.unpack_from("<H", event)[0] == zmq.EVENT_CLOSED
+        return EVENTS_PER_LOOK
+
+    def _shed(self) -> None:
+        """Shut down connections of those who have most beyond their right, the newest first."""
+        connections, rights = self._connections()
+        excess = {pid: max(0, len(found) - rights[pid]) for pid, found in connections.items()}
+        level = level_of(list(excess.values()), self._kept)
+        ended = 0
+        for pid, found in connections.items():
+            for descriptor in found[len(found) - max(0, excess[pid] - level) :]:
+                ended += _shut_down(descriptor)
+        if ended and time.monotonic() - self._said_s >= SAY_AGAIN_S:
+            self._said_s = time.monotonic()
+            greediest = max(excess, key=excess.__getitem__)
+            log.warning(
+                "more than %d files are open: %d connections were ended. Process %d had %d, and a right to %d",
+                self._most,
+                ended,
+                greediest,
+                len(connections[greediest]),
+                rights[greediest],
+            )
+
+    def _connections(self) -> tuple[dict[int, list[int]], Counter[int]]:
+        """By process: its connections to libzmq's sockets, the oldest first, and how many it has a right to."""
+        connections: dict[int, list[int]] = {}
+        rights: Counter[int] = Counter()
+        own = os.getpid()
+        for descriptor in range(lowest_free()):
+            pid, name = _peer_of(descriptor)
+            if pid == own or pid < 0:
+                continue
+            if name == self._liveness:
+                rights[pid] += SOCKETS_PER_CLIENT
+            else:
+                connections.setdefault(pid, []).append(descriptor)
+        return connections, rights
+
+    def close(self) -> None:
+        """Accept nothing more, and end the monitors. libzmq must not wait for a monitor then."""
+        self._transport.unbind()
+        until_s = time.monotonic() + CLOSE_S
+        while self._closed < len(self._monitors) and time.monotonic() < until_s:
+            self.look()
+            if not self.has_more:
+                time.sleep(0.001)
+        self._transport.end_monitors(self._monitors)
+
+
+def files_needed(clients: int) -> int:
+    """How many files are open where so many clients are connected."""
+    return (SOCKETS_PER_CLIENT + 1) * clients + DESCRIPTORS_BESIDE
+
+
+def files_max(needed: int, limit: int) -> int:
+    """How many files may be open before connections are ended, where `limit` may be open at all (-1: any number)."""
+    if limit == resource.RLIM_INFINITY:
+        return needed + EXCESS_MAX
+    reserve = UNSEEN_MAX if limit - UNSEEN_MAX >= needed else limit // 8
+    return min(needed + EXCESS_MAX, limit - reserve)
+
+
+def level_of(excess: list[int], most: int) -> int:
+    """The level to which each number has to be lowered, where it is higher, so that their sum is `most` at most."""
+    left, level = most, 0
+    for rank, number in enumerate(sorted(excess)):
+        level = left // (len(excess) - rank)
+        if number > level:
+            return level
+        left -= number
+    return max(excess, default=0)
+
+
+def lowest_free() -> int:
+    """The lowest number that no open file has: so many files are open at least."""
+    try:
+        descriptor = os.dup(0)
+    except OSError:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    os.close(descriptor)
+    return descriptor
+
+
+def _peer_of(descriptor: int) -> tuple[int, str]:
+    """The process at the other end of a socket (0: not visible here; -1: it is none), and the socket's own path."""
+    try:
+        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptor)
+    except OSError:
+        return -1, ""
+    try:
+        pid = _CREDENTIALS.unpack(found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
+        name = found.getsockname()
+        return pid, name if isinstance(name, str) else ""
+    except OSError:
+        return -1, ""
+    finally:
+        found.detach()
+
+
+def _shut_down(descriptor: int) -> bool:
+    """End a connection for both sides; whether it was one. libzmq then closes it as if the other side had ended."""
+    try:
+        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptor)
+    except OSError:
+        return False  # it has ended meanwhile
+    try:
+        found.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return False
+    finally:
+        found.detach()
+    return True
