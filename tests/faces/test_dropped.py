@@ -1,7 +1,8 @@
-"""A threaded client that nobody refers to any more, and that nobody has closed: it ends when nothing is pending."""
+"""A client that nobody refers to any more, and that nobody has closed: it ends when nothing is pending."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import threading
@@ -12,6 +13,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
+from timerd_client import aio
 
 
 def threads() -> int:
@@ -92,3 +94,58 @@ def test_a_purgatory_or_a_handler_keeps_its_dropped_client(daemon: Daemon, tmp_p
     with td.connect(group="web", timeout=PATIENCE_S) as other:
         other.call_later("job", 0)
         assert called.wait(PATIENCE_S), "a schedule in a set-up function goes on"
+
+
+# asyncio --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_asyncio_client_warns_and_ends(daemon: Daemon, held: tuple[int, int]) -> None:
+    async def drop(during: int) -> None:
+        for _ in range(5):
+            client = await aio.connect(timeout=PATIENCE_S)
+            client.fire("k")
+            (await client.purgatory("p")).fire("k")
+            assert (await client.register("k", timeout=0)).state is td.State.EXPIRED
+            del client
+        async with asyncio.timeout(PATIENCE_S):
+            while descriptors() > during:
+                gc.collect()
+                await asyncio.sleep(0.02)
+
+    async def work() -> None:
+        async with await aio.connect(timeout=PATIENCE_S) as other:
+            pending = other.register("k", timeout=PATIENCE_S)
+            await other.flush()
+            with pytest.warns(ResourceWarning, match="unclosed client of 'default'"):
+                await drop(descriptors())
+            assert (await pending).state is td.State.COMPLETED, "what was fired before is applied"
+
+    asyncio.run(work())
+    eventually(lambda: is_as_before(held), "a dropped client keeps descriptors")
+    eventually(lambda: clients_of(daemon) == 0, "the daemon keeps it")
+
+
+def test_a_pending_operation_keeps_its_dropped_asyncio_client(daemon: Daemon) -> None:
+    async def run() -> None:
+        async with await aio.connect(timeout=PATIENCE_S) as other:
+            operation = (await aio.connect(timeout=PATIENCE_S)).register("k", timeout=PATIENCE_S)
+            await asyncio.sleep(1.5)  # more than a heartbeat, at which a dropped client would end
+            gc.collect()
+            with pytest.warns(ResourceWarning):
+                other.fire("k", value=b"v")
+                assert (await operation).value == b"v"
+                async with asyncio.timeout(PATIENCE_S):
+                    while not operation._link.closed:
+                        await asyncio.sleep(0.02)
+
+    asyncio.run(run())
+
+
+def test_an_asyncio_client_that_outlives_its_loop_is_closed_when_it_is_dropped(
+    daemon: Daemon, held: tuple[int, int]
+) -> None:
+    client = asyncio.run(aio.connect(timeout=PATIENCE_S))
+    with pytest.warns(ResourceWarning, match="[Uu]nclosed"):
+        del client
+        gc.collect()
+    eventually(lambda: is_as_before(held), "it keeps descriptors")

@@ -20,6 +20,7 @@ from timerd_client.link.flows import unsettled
 from timerd_client.link.polling import POLL_S, RAISE, monotonic_deadline, seconds_left
 from timerd_client.link.settings import configure, settings
 from timerd_client.link.surface import Surface
+from timerd_client.link.use import Use
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.protocol import LinkState, Statistics
@@ -68,6 +69,7 @@ class Purgatory(Surface[AioOperation]):
 
     def __init__(self, link: LoopLink, name: str) -> None:
         self._looped = link
+        self._use: Use | None = None  # its client's
         super().__init__(link, name, AioOperation)
 
     async def fire_wait(
@@ -153,6 +155,7 @@ class Client(Purgatory, Member):
 
     def __init__(self, link: LoopLink) -> None:
         super().__init__(link, DEFAULT_PURGATORY)
+        self._use = link.use()
         self._join(link)
         self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
 
@@ -186,7 +189,9 @@ class Client(Purgatory, Member):
         if known is not None:
             return known
         await answer_of(self._link.ask_purgatory(name), timeout)
-        return self._purgatories.setdefault(name, Purgatory(self._looped, name))
+        made = self._purgatories.setdefault(name, Purgatory(self._looped, name))
+        made._use = self._use
+        return made
 
     async def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
         """Ask the daemon, and return how many seconds it took. Raises TimerdUnavailableError."""

@@ -7,13 +7,16 @@ after the last send. Then those who wait (`until`) look at their conditions, and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Room, Settles, Sleep, Step, Until
 from timerd_client.link.link import Link
 from timerd_client.link.sockets import Sockets
+from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
 from timerd_shm.declare.errors import BackpressureError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
@@ -42,6 +45,7 @@ class LoopLink(Link):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self.before_stop: list[Callable[[float], Awaitable[None]]] = []  # what must end before the connection
+        self._users = Users()
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         super().__init__(paths, name, orphans, group, sockets, now_ns)
         self._descriptors = self.sockets.filenos()
@@ -137,8 +141,36 @@ class LoopLink(Link):
         if self.closed:
             return
         self._wake_waiters()
+        if self._is_abandoned():
+            self._end_abandoned()
+            return
         self.idle = True
         self._arm(self.protocol.poll_deadline())
+
+    def use(self) -> Use:
+        """The caller keeps what is returned for as long as it uses this link. Afterwards the link ends, and warns."""
+        return self._users.begin(self._unused)
+
+    def _unused(self) -> None:
+        """Nobody uses this link any more. In any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this link ends with its sockets, which warn, too
+            self.loop.call_soon_threadsafe(self._pump)
+
+    def _is_abandoned(self) -> bool:
+        """Whether nobody uses this link, and nothing is pending."""
+        ledger = self.protocol.ledger
+        return self._users.are_gone and not (
+            ledger.pending or ledger.applied < ledger.issued or self.before_stop or self._waiters
+        )
+
+    def _end_abandoned(self) -> None:
+        self.stop()
+        warnings.warn(
+            f"unclosed client of {self.paths.instance!r}: nobody refers to it any more, so it was closed; "
+            "`await client.close()`, or `async with`",
+            ResourceWarning,
+            stacklevel=2,
+        )
 
     def _wake_waiters(self) -> None:
         for condition, future in list(self._waiters):

@@ -11,7 +11,6 @@ import contextlib
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Settles, Sleep, Step, Until
 from timerd_client.link.link import Link
 from timerd_client.link.sockets import Sockets
+from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import LinkState
 from timerd_shm.declare.errors import BackpressureError
@@ -91,12 +91,6 @@ class Condition:
             raise raised
 
 
-class Use:
-    """What a client and its purgatories share. When nobody refers to any of them any more, it is freed."""
-
-    __slots__ = ("__weakref__",)
-
-
 class ThreadedLink(Link):
     """A link whose sockets belong to a thread.
 
@@ -125,7 +119,7 @@ class ThreadedLink(Link):
         self._moved = self.condition()  # notified when commands were applied or the state has changed
         self._movers = 0
         self._stopping = False
-        self._use: weakref.ref[Use] | None = None
+        self._users = Users()
         self._thread = self.thread(self._run, "timerd-client")
         self._thread.start()
 
@@ -135,16 +129,14 @@ class ThreadedLink(Link):
 
     def use(self) -> Use:
         """The caller keeps what is returned for as long as it uses this link."""
-        made = Use()
-        self._use = weakref.ref(made)
-        return made
+        return self._users.begin()
 
     def _is_abandoned(self) -> bool:
         """Whether nobody uses this link, and nothing is pending. With the lock held."""
-        if self._use is None or self._use() is not None:
-            return False
         ledger = self.protocol.ledger
-        return not (ledger.pending or ledger.applied < ledger.issued or self.before_stop or self._movers)
+        return self._users.are_gone and not (
+            ledger.pending or ledger.applied < ledger.issued or self.before_stop or self._movers
+        )
 
     def in_own_thread(self) -> bool:
         """Whether the caller is a callback, which runs in the thread of the sockets."""

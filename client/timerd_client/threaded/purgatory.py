@@ -12,13 +12,14 @@ from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.polling import POLL_S, RAISE
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
+from timerd_client.link.use import Use
 from timerd_client.mark import Mark
 from timerd_client.operations.delayed import Delayed
 from timerd_client.types import Key, Keys, Payload, Timeout
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandFlag, CommandKind
 
-from .link import ThreadedLink, Use, drive
+from .link import ThreadedLink, drive
 
 Value = TypeVar("Value")
 
