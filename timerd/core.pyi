@@ -59,12 +59,16 @@ class Core:
         wall_ns: int = 0,
         group: int = 0,
         listens: bool = False,
+        maker_pid: int = 0,
+        maker_start_ticks: int = 0,
     ) -> int:
         """The slot of a client: its own if one of this (16-byte) incarnation is live or silent, else a free one.
 
         `group` is what group() gave, 0 for none; `listens` says that it takes outcomes of its group. Of a client that
         has a slot nothing changes but its session hash (16 bytes). When none is free, the oldest tombstone gives way.
-        Raises ArenaFullError when all slots are in use, NotAMemberError (orphans GROUP, or listens, without a group).
+        `maker_pid` is the process that the slot is charged to, as the kernel says; 0 = not known. Raises
+        ArenaFullError when all slots are in use, QuotaExceededError (the process has all of its share),
+        NotAMemberError (orphans GROUP, or listens, without a group).
         """
     def find_session(self, session_hash: bytes) -> int:
         """Slot of the live or silent client with that session hash, or -1."""
@@ -88,10 +92,12 @@ class Core:
         wall_ns: int = 0,
         group: int = 0,
         listens: bool = False,
+        maker_pid: int = 0,
+        maker_start_ticks: int = 0,
     ) -> None:
         """Make a tombstone a live client again: same slot, topic, incarnation, session and numbering; no operations.
 
-        Raises SessionGoneError when the slot is no tombstone, NotAMemberError as open_client().
+        Raises SessionGoneError when the slot is no tombstone, QuotaExceededError and NotAMemberError as open_client().
         """
     def close_client(self, slot: int, now_ns: int, *, goodbye: bool = False) -> None:
         """The client is dead. The calls of resume() that follow treat its operations by its orphans policy.
@@ -105,7 +111,7 @@ class Core:
         """Index + 1 of the group of that name, made for that process (0 = not known) if it is new.
 
         Raises ArenaFullError, InvalidNameError, QuotaExceededError (the process has made half of all groups there
-        are).
+        are; all processes that are not known, three quarters).
         """
     def set_listening(self, slot: int, listens: bool, now_ns: int) -> bool:
         """Let the client take outcomes of its group (no calls), or no more; then what it holds is requeued.

@@ -26,8 +26,8 @@ from timerd.purgatory.turn.duty_cycle cimport (
     allow, begin_turn, end_turn, last_turn_ns, next_wake, resume_work, take_time,
 )
 from timerd.purgatory.binding.arguments cimport (
-    PRESENT, accept_calls, accept_outcomes, daemon_counter, facts_of, group_named, live_slot, open_slot, purgatory_named,
-    refusals, slot_of, tombstone_slot,
+    PRESENT, accept_calls, accept_outcomes, check_share, daemon_counter, facts_of, group_named, is_maker, live_slot,
+    open_slot, purgatory_named, refusals, slot_of, tombstone_slot,
 )
 from timerd.purgatory.binding.buffers cimport Taken, attach_memory, open_buffer, receive, release_memory, tend_buffer
 from timerd.purgatory.binding.report_frames cimport report_again, report_frames
@@ -106,23 +106,28 @@ cdef class Core:
     def open_client(
         self, bytes incarnation not None, bytes session_hash not None, *, bytes name=b"", uint32_t pid=0,
         uint64_t start_ticks=0, uint64_t pid_namespace=0, uint32_t orphans=0, uint64_t lease_ns=LEASE_NS,
-        uint64_t now_ns, uint64_t wall_ns=0, uint32_t group=0, bint listens=False,
+        uint64_t now_ns, uint64_t wall_ns=0, uint32_t group=0, bint listens=False, uint32_t maker_pid=0,
+        uint64_t maker_start_ticks=0,
     ):
         cdef Facts facts = facts_of(
-            self._here(), name, pid, start_ticks, pid_namespace, orphans, lease_ns, wall_ns, group, listens
+            self._here(), name, pid, start_ticks, pid_namespace, orphans, lease_ns, wall_ns, group, listens, maker_pid,
+            maker_start_ticks,
         )
         return open_slot(&self.arena, incarnation, session_hash, &facts, now_ns)
 
     def resume_client(
         self, int slot, *, bytes name=b"", uint32_t pid=0, uint64_t start_ticks=0, uint64_t pid_namespace=0,
         uint32_t orphans=0, uint64_t lease_ns=LEASE_NS, uint64_t now_ns, uint64_t wall_ns=0, uint32_t group=0,
-        bint listens=False,
+        bint listens=False, uint32_t maker_pid=0, uint64_t maker_start_ticks=0,
     ):
         cdef uint32_t tombstone = tombstone_slot(self._here(), slot)
         cdef Facts facts = facts_of(
-            &self.arena, name, pid, start_ticks, pid_namespace, orphans, lease_ns, wall_ns, group, listens
+            &self.arena, name, pid, start_ticks, pid_namespace, orphans, lease_ns, wall_ns, group, listens, maker_pid,
+            maker_start_ticks,
         )
         take_time(&self.arena, now_ns)
+        if not is_maker(&self.arena, tombstone, &facts):
+            check_share(&self.arena, &facts)
         resume_client(&self.arena, tombstone, &facts)
 
     def find_session(self, bytes session_hash not None):

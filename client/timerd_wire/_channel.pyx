@@ -31,6 +31,7 @@ ctypedef void *(*data_function)(td_message *) noexcept nogil
 ctypedef size_t (*size_function)(td_message *) noexcept nogil
 ctypedef int (*send_function)(void *, const void *, size_t, int) noexcept nogil
 ctypedef int (*option_function)(void *, int, void *, size_t *) noexcept nogil
+ctypedef const char *(*gets_function)(td_message *, const char *) noexcept nogil
 ctypedef int (*errno_function)() noexcept nogil
 
 
@@ -40,8 +41,8 @@ def _functions():
         library = ctypes.CDLL(sys.modules[zmq.backend.Socket.__module__].__file__)
         return {
             name: ctypes.cast(getattr(library, "zmq_" + name), ctypes.c_void_p).value
-            for name in ("msg_init", "msg_recv", "msg_data", "msg_size", "msg_more", "msg_close", "send", "getsockopt",
-                         "errno")
+            for name in ("msg_init", "msg_recv", "msg_data", "msg_size", "msg_more", "msg_gets", "msg_close", "send",
+                         "getsockopt", "errno")
         }
     except (AttributeError, KeyError, OSError) as error:
         raise ImportError(f"libzmq's functions were not found in pyzmq's extension: {error}") from None
@@ -50,6 +51,7 @@ def _functions():
 cdef dict found = _functions()
 cdef message_function msg_init = <message_function><size_t>found["msg_init"]
 cdef message_function msg_close = <message_function><size_t>found["msg_close"]
+cdef gets_function msg_gets = <gets_function><size_t>found["msg_gets"]
 cdef message_function msg_more = <message_function><size_t>found["msg_more"]
 cdef receive_function msg_recv = <receive_function><size_t>found["msg_recv"]
 cdef data_function msg_data = <data_function><size_t>found["msg_data"]
@@ -62,10 +64,20 @@ cdef errno_function zmq_errno = <errno_function><size_t>found["errno"]
 cdef class Channel:
     cdef void *handle
     cdef object socket
+    cdef td_message newest  # the last part that was received, until the next one is
+    cdef bint has_newest
 
     def __init__(self, socket):
         self.socket = socket
         self.handle = <void *><size_t>socket.underlying
+
+    def __dealloc__(self):
+        self._forget()
+
+    cdef void _forget(self) noexcept:
+        if self.has_newest:
+            self.has_newest = False
+            msg_close(&self.newest)
 
     cdef int _open(self) except -1:
         if self.handle == NULL:
@@ -74,24 +86,21 @@ cdef class Channel:
 
     cdef bytes _part(self, bint *more):
         """The next part of a message; None if there is none."""
-        cdef td_message message
-        cdef bytes part
+        cdef td_message *message = &self.newest
         cdef int error
-        msg_init(&message)
-        while msg_recv(&message, self.handle, DONTWAIT) < 0:
+        self._forget()
+        msg_init(message)
+        self.has_newest = True
+        while msg_recv(message, self.handle, DONTWAIT) < 0:
             error = zmq_errno()
             if error == EINTR:
                 continue
-            msg_close(&message)
+            self._forget()
             if error == EAGAIN:
                 return None
             raise zmq.ZMQError(error)
-        try:
-            more[0] = msg_more(&message) != 0
-            part = PyBytes_FromStringAndSize(<const char *>msg_data(&message), <Py_ssize_t>msg_size(&message))
-        finally:
-            msg_close(&message)
-        return part
+        more[0] = msg_more(message) != 0
+        return PyBytes_FromStringAndSize(<const char *>msg_data(message), <Py_ssize_t>msg_size(message))
 
     cdef int _skip(self) except -1:
         """Read and drop the remaining parts of a message."""
@@ -122,6 +131,10 @@ cdef class Channel:
             self._skip()
             return routing, b""
         return routing, frame
+
+    def sender(self):
+        cdef const char *address = msg_gets(&self.newest, b"Peer-Address") if self.has_newest else NULL
+        return "" if address == NULL else (<bytes>address).decode("ascii", "replace")
 
     cdef bint _send(self, part, int flags) except? 2:
         cdef Py_buffer view
@@ -158,5 +171,6 @@ cdef class Channel:
         return events
 
     def close(self, linger):
+        self._forget()
         self.handle = NULL
         self.socket.close(linger)

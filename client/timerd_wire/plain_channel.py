@@ -12,6 +12,7 @@ class PlainChannel:
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
+        self._newest: zmq.Frame | None = None
 
     def receive(self) -> bytes | None:
         """The next message; None if there is none; b"" for a message of several parts, which no peer sends."""
@@ -24,10 +25,21 @@ class PlainChannel:
     def receive_routed(self) -> tuple[bytes, bytes] | None:
         """The next message of a ROUTER: routing id and frame; the frame is b"" unless it has exactly one part."""
         try:
-            parts = self._socket.recv_multipart(zmq.DONTWAIT)
+            parts = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
         except zmq.Again:
             return None
-        return parts[0], parts[1] if len(parts) == 2 else b""
+        self._newest = parts[-1]
+        return parts[0].bytes, parts[1].bytes if len(parts) == 2 else b""
+
+    def sender(self) -> str:
+        """Who sent the message that receive_routed() gave last: libzmq's Peer-Address, "" if it knows none.
+
+        Over ipc its end is ":UID:GID:PID" of the process that has connected, as the kernel says (SO_PEERCRED).
+        """
+        try:
+            return "" if self._newest is None else str(self._newest.get("Peer-Address"))
+        except zmq.ZMQError:
+            return ""
 
     def send(self, frame: bytes) -> bool:
         """Send a message; False if the socket is full, or has no peer any more."""

@@ -152,3 +152,12 @@ def test_a_poller_with_too_many_descriptors_raises() -> None:
         poller.register(0)
     with pytest.raises(ValueError, match="8 of 8 descriptors"):
         poller.register(0)
+
+
+def test_the_sender_of_a_message_is_the_process_that_has_connected(pair: tuple[Any, Any]) -> None:
+    router, dealer = pair
+    assert router.sender() == ""
+    dealer.send(b"frame")
+    until(router.receive_routed)
+    assert router.sender().rpartition(":")[2] == str(os.getpid())
+    assert router.receive_routed() is None

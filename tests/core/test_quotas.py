@@ -8,10 +8,10 @@ import pytest
 
 from commands import Answer, Command, Key, Register
 from harness import Client, Rig, S, advance, cancel, done, fire, forget
-from timerd_shm.declare.errors import ErrorCode, QuotaExceededError
+from timerd_shm.declare.errors import ArenaFullError, ErrorCode, QuotaExceededError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import GROUP_KEPT_NS, KEYS_MAX, MET_SHIFT
-from timerd_shm.declare.states import Orphans
+from timerd_shm.declare.states import ClientState, Orphans
 from timerd_shm.declare.wire import Met
 
 WORKERS = b"workers"
@@ -160,11 +160,13 @@ def test_a_process_that_joins_ever_new_groups_leaves_half_of_the_groups_to_other
         leave_behind(rig, b"mine-%d" % number, (500, 7))
     with pytest.raises(QuotaExceededError, match="process 500 has made 4 of 8 groups"):
         rig.client(group=b"mine-4", process=(500, 7))
+    rig.restart()
+    with pytest.raises(QuotaExceededError):
+        rig.client(group=b"mine-4", process=(500, 7))
     leave_behind(rig, b"mine-0", (500, 7))
     for number in range(4):
         leave_behind(rig, b"another-%d" % number, (500, 8))
-    rig.restart()
-    with pytest.raises(QuotaExceededError):
+    with pytest.raises(ArenaFullError):
         rig.client(group=b"mine-4", process=(500, 7))
     rig.turn(rig.now_ns + 2 * HOUR_NS)
     rig.turn(rig.now_ns + 2 * GROUP_KEPT_NS)
@@ -172,8 +174,73 @@ def test_a_process_that_joins_ever_new_groups_leaves_half_of_the_groups_to_other
     rig.check()
 
 
+def test_a_process_that_has_made_a_group_joins_a_group_of_another_process() -> None:
+    rig = Rig(capacity=64, groups=4, clients=4)
+    leave_behind(rig, b"mine", (500, 7))
+    leave_behind(rig, b"another's", (500, 8))
+    rig.client(group=b"another's", process=(500, 7))
+
+
 def test_empty_groups_do_not_count() -> None:
     rig = Rig(capacity=64, groups=4, clients=2)
     for number in range(20):
         rig.close(rig.client(group=b"%d" % number, process=(500, 7)))
+    rig.check()
+
+
+# client slots -----------------------------------------------------------------------------------------------------
+
+
+MINE, OTHERS, NOT_KNOWN = (500, 7), (500, 8), (0, 0)
+
+
+def test_a_process_leaves_the_slots_beyond_its_share_to_others() -> None:
+    rig = Rig(capacity=64, clients=8, quota_clients=2)
+    for _ in range(2):
+        rig.client(process=MINE)
+    with pytest.raises(QuotaExceededError, match=r"process 500 may have 2 of 8 client slots.*--quota-clients"):
+        rig.client(process=MINE)
+    rig.restart()
+    with pytest.raises(QuotaExceededError):
+        rig.client(process=MINE)
+    rig.client(process=OTHERS)
+    for _ in range(4):
+        rig.client(process=NOT_KNOWN)
+    with pytest.raises(QuotaExceededError, match=r"cannot see .* may have 4 of 8 client slots.*--quota-clients"):
+        rig.client(process=NOT_KNOWN)
+    rig.check()
+
+
+def test_tombstones_of_a_process_are_in_its_share_and_give_way_to_its_new_clients() -> None:
+    rig = Rig(capacity=64, clients=8, quota_clients=2)
+    others = rig.client(process=OTHERS)
+    rig.close(others, goodbye=False)
+    for _ in range(5):
+        rig.close(rig.client(process=MINE), goodbye=False)
+    states = [ClientState(record.state) for record in rig.arena.all_records(Region.CLIENTS)]
+    assert states.count(ClientState.TOMBSTONE) == 3, "two of this process, and the other one's"
+    assert rig.core.find_tombstone(others.session) == others.slot
+    rig.check()
+
+
+def test_a_client_that_is_being_swept_is_in_the_share_of_its_process() -> None:
+    rig = Rig(capacity=64, clients=8, quota_clients=2)
+    client = rig.client(process=MINE)
+    rig.do(client, watch(b"k"))
+    rig.client(process=MINE)
+    rig.core.close_client(client.slot, rig.now_ns)
+    with pytest.raises(QuotaExceededError):
+        rig.client(process=MINE)
+
+
+def test_a_tombstone_comes_back_in_the_share_of_the_process_that_resumes_it() -> None:
+    rig = Rig(capacity=64, clients=8, quota_clients=2)
+    client = rig.client(process=OTHERS)
+    rig.close(client, goodbye=False)
+    for _ in range(2):
+        rig.client(process=MINE)
+    facts = {"name": b"x", "now_ns": rig.now_ns, "maker_pid": MINE[0], "maker_start_ticks": MINE[1]}
+    with pytest.raises(QuotaExceededError):
+        rig.core.resume_client(client.slot, **facts)
+    rig.core.resume_client(client.slot, **{**facts, "maker_start_ticks": OTHERS[1]})
     rig.check()

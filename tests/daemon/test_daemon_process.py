@@ -168,6 +168,23 @@ def memory_of(daemon: Daemon) -> Memory:
     return Memory(read_location(daemon.paths).path.read_bytes())
 
 
+# who may connect ------------------------------------------------------------------------------------------------
+
+
+def test_one_process_that_opens_ever_new_clients_leaves_slots_to_others(
+    daemon: Daemon, context: zmq.Context[Any]
+) -> None:
+    """Its share of 64 slots is 32, whatever it says of itself."""
+    for _ in range(32):
+        Peer(daemon, context).connect()
+    one_more = Peer(daemon, context)
+    with pytest.raises(AssertionError):
+        one_more.connect()
+    assert f"process {os.getpid()} may have 32 of 64 client slots" in daemon.log
+    fires = "import timerd; timerd.connect(timeout=15).fire_wait('k')"
+    subprocess.run([sys.executable, "-c", fires], check=True, timeout=60)
+
+
 # files ----------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from arenas import violations
 from commands import Key, Register
 from daemonrules import an_incarnation_is_not_enough, what_the_arena_shows_is_not_enough
 from harness import MS, S
-from networks import HERE, NOTHING, Peer, World, fire
+from networks import HERE, NOTHING, PROCESSES, Peer, World, fire
 from timerd.clients.session import session_hash
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
@@ -44,6 +45,12 @@ def test_a_welcome_has_the_fields_that_a_client_needs(world: World) -> None:
     assert (welcome["applied"], welcome["unknown"], welcome["shared_clock"]) == (0, [], True)
     assert welcome["purgatories"] == {"fetch": 1, "default": 0}
     assert (welcome["heartbeat_ns"], welcome["lease_ns"], welcome["daemon_pid"]) == (HEARTBEAT_NS, 15 * S, 4711)
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    yield
+    PROCESSES.clear()
 
 
 @pytest.mark.parametrize("differs", [{"boot_id": b"x" * 16}, {"time_namespace": HERE.time_namespace + 1}])
@@ -162,6 +169,29 @@ def test_a_hello_beyond_the_number_of_clients_is_refused_by_name(world: World) -
     kind, error = peer.take_answers()[0]
     assert (kind, error["code"]) == (DownKind.ERROR, ErrorCode.ARENA_FULL)
     assert "4 of 4" in error["message"]
+
+
+def test_slots_are_charged_to_the_process_that_the_kernel_names(world: World) -> None:
+    """Mallory's hellos say other processes. Her share is used up all the same, and the others' shares are not."""
+    world = World(capacity=64, clients=8, quota_clients=2).until_quiet()
+    PROCESSES.update({70: 1, 71: 1})
+    for number in range(3):
+        mallory = Peer(world, "mallory")
+        world.network.pids[mallory.routing] = 70
+        mallory.say(UpKind.HELLO, mallory.hello(pid=71 if number else 0, start_ticks=1))
+        world.settle()
+        [(kind, body)] = mallory.take_answers()
+        assert kind is (DownKind.ERROR if number == 2 else DownKind.WELCOME)
+    assert (body["code"], "process 70 may have 2 of 8" in body["message"]) == (ErrorCode.QUOTA_EXCEEDED, True)
+    for _ in range(2):
+        other = Peer(world, "other")
+        world.network.pids[other.routing] = 71
+        other.connect()
+    gone = Peer(world, "its process has ended")
+    world.network.pids[gone.routing] = 72
+    gone.connect()
+    record = world.client_record(gone.slot)
+    assert (record.maker_pid, record.maker_start_ticks) == (0, 0)
 
 
 # a restart of the daemon ------------------------------------------------------------------------------------------

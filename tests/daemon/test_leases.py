@@ -448,7 +448,7 @@ def test_a_client_keeps_the_lease_of_its_welcome(world: World) -> None:
 
 
 def test_many_ends_at_once_take_effect_in_bounded_turns() -> None:
-    world = World(clients=600, capacity=2_048)
+    world = World(clients=600, quota_clients=600, capacity=2_048)
     world.until_quiet()
     peers = [world.client() for _ in range(500)]
     for peer in peers:

@@ -203,7 +203,7 @@ def test_a_lock_file_that_its_holder_removes_is_never_held_by_two(tmp_path: Path
 
 
 def test_150_clients_work_in_one_process(make_daemon: Callable[..., Daemon], face: Face) -> None:
-    make_daemon("--clients=256", instance="many")
+    make_daemon("--clients=256", "--quota-clients=256", instance="many")
     clients = [face.connect("many", timeout=PATIENCE_S) for _ in range(150)]
     try:
         operations = [one.register("all", timeout=PATIENCE_S, wait=True) for one in clients]

@@ -31,6 +31,11 @@ class Host(NamedTuple):
         """This process's own."""
         return cls(boot_id(), namespace_inode("pid"), namespace_inode("time"), process_start_ticks)
 
+    def maker(self, pid: int) -> Process:
+        """The process of a pid that the kernel has named; pid 0 if that process has ended, or was none of ours."""
+        start_ticks = self.start_ticks_of(pid) if pid else None
+        return Process(0, 0) if start_ticks is None else Process(pid, start_ticks)
+
     def has_ended(self, process: Process) -> bool:
         """Whether the process has certainly ended."""
         return process.pid != 0 and self.start_ticks_of(process.pid) != process.start_ticks

@@ -100,13 +100,15 @@ class Sessions:
         known = session_hash(secret)
         return self._core.is_dying(known) or self._core.find_tombstone(known) >= 0
 
-    def hello(self, hello: Hello, shown: bytes, *, now_ns: int, wall_ns: int) -> Session | None:
+    def hello(self, hello: Hello, shown: bytes, *, pid: int, now_ns: int, wall_ns: int) -> Session | None:
         """The session of a client that says hello and shows a session (zero: none).
+
+        `pid` is the process that has sent the hello, as the kernel says; 0 = not known. A new client is charged to it.
 
         None: the hello is not answered, because what the client held when it died is still being cleared away. The
         client says hello again. Raises SessionGoneError (the client must come back as a new incarnation),
-        ArenaFullError (all slots, or all groups, are in use), QuotaExceededError (its process has made as many groups
-        as it may) and NotAMemberError.
+        ArenaFullError (all slots, or all groups, are in use), QuotaExceededError (its process has as many slots, or
+        has made as many groups, as it may) and NotAMemberError.
         """
         core = self._core
         slot = core.find_incarnation(hello.incarnation)
@@ -128,11 +130,13 @@ class Sessions:
                 return None
             slot = core.find_tombstone(session_hash(shown))
             if slot >= 0 and _incarnation_of(self._record_of(slot)) == hello.incarnation:
-                return self._take_in(hello, shown, slot, now_ns, wall_ns)
+                return self._take_in(hello, shown, slot, pid, now_ns, wall_ns)
             raise SessionGoneError("that session is not known any more: connect as a new incarnation")
-        return self._take_in(hello, secrets.token_bytes(len(NO_SESSION)), None, now_ns, wall_ns)
+        return self._take_in(hello, secrets.token_bytes(len(NO_SESSION)), None, pid, now_ns, wall_ns)
 
-    def _take_in(self, hello: Hello, secret: bytes, tombstone: int | None, now_ns: int, wall_ns: int) -> Session:
+    def _take_in(
+        self, hello: Hello, secret: bytes, tombstone: int | None, pid: int, now_ns: int, wall_ns: int
+    ) -> Session:
         """A new client, or the one of a tombstone again, whose numbering goes on."""
         core = self._core
         # A pid of another namespace is another process here; with other start ticks it is another process by now.
@@ -140,6 +144,7 @@ class Sessions:
         is_known = not self._host.has_ended(process)
         if not is_known:
             process = Process(0, 0)
+        maker = self._host.maker(pid)
         fields: dict[str, Any] = {
             "name": hello.name,
             "pid": process.pid,
@@ -149,8 +154,10 @@ class Sessions:
             "lease_ns": self._lease_ns,
             "now_ns": now_ns,
             "wall_ns": wall_ns,
-            "group": core.group(hello.group, hello.pid, hello.start_ticks) if hello.group else 0,
+            "group": core.group(hello.group, *maker) if hello.group else 0,
             "listens": hello.listens,
+            "maker_pid": maker.pid,
+            "maker_start_ticks": maker.start_ticks,
         }
         if tombstone is None:
             slot = core.open_client(hello.incarnation, session_hash(secret), **fields)

@@ -45,8 +45,11 @@ class Greeter:
         session = self._sessions.by_secret.get(shown)
         return session is not None and session.routing == routing and now_ns < session.greeted_ns + HELLO_REST_NS
 
-    def greet(self, routing: bytes, shown: bytes, frame: bytes, now_ns: int) -> None:
-        """Answer a hello that shows this session (zero: none). What can be refused is refused first."""
+    def greet(self, routing: bytes, shown: bytes, frame: bytes, pid: int, now_ns: int) -> None:
+        """Answer a hello that shows this session (zero: none). What can be refused is refused first.
+
+        `pid`: the process that has sent it, as the kernel says; 0 = not known.
+        """
         core, sessions, outbox = self._core, self._sessions, self._outbox
         try:
             if len(frame) > HELLO_FIRST_SIZE_MAX and not sessions.knows(shown):
@@ -56,7 +59,7 @@ class Greeter:
                 raise MalformedError(f"a first hello has {len(frame)} bytes; at most {HELLO_FIRST_SIZE_MAX} are taken")
             hello = read_hello(frame)
             purgatories = {name: core.purgatory(name.encode()) for name in hello.purgatories}
-            session = sessions.hello(hello, shown, now_ns=now_ns, wall_ns=self._clock.wall_ns())
+            session = sessions.hello(hello, shown, pid=pid, now_ns=now_ns, wall_ns=self._clock.wall_ns())
         except SessionGoneError:
             outbox.send(routing, outbox.header(DownKind.SESSION_GONE, now_ns))
             return

@@ -129,7 +129,7 @@ class Inbox:
         if kind == UpKind.HELLO:
             if self._greeter.rests(routing, secret, frame, now_ns):
                 return RECORDS_PER_FRAME
-            self._greeter.greet(routing, secret, frame, now_ns)
+            self._greeter.greet(routing, secret, frame, self._transport.sender(), now_ns)
             return self._share_of_map(frame)
         session = self._sessions.by_secret.get(secret)
         if session is None or incarnation != self._incarnation:

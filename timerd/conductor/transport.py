@@ -51,6 +51,9 @@ class Transport(Protocol):
     def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
         """Up to `limit` frames as (routing id, frame), taken from the network one by one as they are asked for."""
 
+    def sender(self) -> int:
+        """Pid of the process that has connected and sent the frame received last, as the kernel says; 0 = not known."""
+
     def subscriptions(self, limit: int) -> Iterator[bytes]:
         """Up to `limit` messages of subscribers. Until the next one is asked for, `subscribe` concerns its sender."""
 
@@ -110,6 +113,11 @@ class ZmqTransport:
     def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
         # A message of another number of parts is not one of ours; an empty frame is refused as malformed.
         return islice(iter(self._channels[0].receive_routed, None), limit)
+
+    def sender(self) -> int:
+        # "localhost:1000:1000:4711". libzmq takes it from SO_PEERCRED; 0 is a process of another pid namespace.
+        pid = self._channels[0].sender().rpartition(":")[2]
+        return int(pid) if pid.isdecimal() else 0
 
     def subscriptions(self, limit: int) -> Iterator[bytes]:
         return islice(iter(self._channels[1].receive, None), limit)

@@ -123,6 +123,16 @@ class Config(NamedTuple):
         int, Knob("bytes", "bytes of values that those events may hold", 0, 1 << 40, word="ring_bytes_max")
     ] = RING_VALUE_BYTES
     clients: Annotated[int, Knob("count", "connected clients at most", 1, 4096)] = CLIENTS_MAX
+    quota_clients: Annotated[
+        int | None,
+        Knob(
+            "count",
+            "client slots that one process may have; twice as many for all whose process is not seen",
+            1,
+            4096,
+            formula=Formula("0.25 x clients, or 32", lambda known: max(known.clients // 4, 32)),
+        ),
+    ] = None
     quota_operations: Annotated[
         int | None,
         Knob(

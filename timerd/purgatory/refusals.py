@@ -69,13 +69,24 @@ def clients_are_full(count: int) -> TimerdError:
     )
 
 
+def too_many_clients(pid: int, share: int, count: int) -> TimerdError:
+    who = f"process {pid}" if pid else "the processes that the daemon cannot see (they run in another pid namespace)"
+    return QuotaExceededError(
+        f"{who} may have {share} of {count} client slots, and {'has' if pid else 'have'} them: "
+        "use one client for many threads, close some, or start the daemon with more --quota-clients"
+    )
+
+
 def invalid_name(what: str, length: int) -> TimerdError:
     return InvalidNameError(f"a {what}'s name has {length} bytes, not 1 to {NAME_SIZE_MAX}")
 
 
 def too_many_groups(pid: int, made: int, count: int) -> TimerdError:
+    who, whose = f"process {pid} has", "one process may"
+    if not pid:
+        who, whose = "the processes that the daemon cannot see (they run in another pid namespace) have", "those may"
     return QuotaExceededError(
-        f"process {pid} has made {made} of {count} groups that have members or operations, as many as one process may: "
+        f"{who} made {made} of {count} groups that have members or operations, as many as {whose}: "
         "use fewer names, or let the operations of old ones settle"
     )
 

@@ -50,6 +50,8 @@ class ArenaHeader(NamedTuple):
     quota_answers: Annotated[int, U32, "unacknowledged refusals and answers a client may have"]
     quota_nodes: Annotated[int, U32, "watch nodes a client may hold"]
     quota_keys: Annotated[int, U32, "keys that may be there because of one client"]
+    quota_clients: Annotated[int, U32, "client slots that one process may have"]
+    reserved_word: Annotated[int, U32, "zero"]
     ids_kept_ns: Annotated[int, U64, "how long a settled id is remembered"]
     group_kept_ns: Annotated[int, U64, "how long a group's outcome is kept while the group has no member"]
     ids_next: Annotated[int, U32, "link: head of the settled ids, oldest first", DERIVED]
@@ -214,7 +216,10 @@ class ClientRecord(NamedTuple):
     calls_held: Annotated[int, U32, "calls of its group that it holds: delivered, and not done", DERIVED]
     names: Annotated[int, U32, "first block of the names that it handles (index + 1): the hash of each as a key, a U64"]
     nodes: Annotated[int, U32, "watch nodes of its own operations", DERIVED]
-    reserved_tail: Annotated[bytes, raw(32), "zero"]
+    maker_start_ticks: Annotated[int, U64, "field 22 of the /proc/PID/stat of that process"]
+    maker_pid: Annotated[int, U32, "process that said hello, as the kernel says: its share; 0 = not known"]
+    reserved_word: Annotated[int, U32, "zero"]
+    reserved_tail: Annotated[bytes, raw(16), "zero"]
 
 
 class LevelRecord(NamedTuple):
@@ -335,7 +340,7 @@ class GroupRecord(NamedTuple):
     unacknowledged: Annotated[int, U32, "its settled operations, held by a member or not", DERIVED]
     nodes: Annotated[int, U32, "watch nodes of its operations", DERIVED]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
-    maker_pid: Annotated[int, U32, "process of the client that first named the group; 0 = not known"]
+    maker_pid: Annotated[int, U32, "process that first named the group, as the kernel says; 0 = not known"]
     reserved_word: Annotated[int, U32, "zero"]
     maker_start_ticks: Annotated[int, U64, "field 22 of that process's /proc/PID/stat"]
 

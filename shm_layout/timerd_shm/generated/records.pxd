@@ -354,6 +354,7 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_DELIVERED_TO_TWO_MEMBERS
         DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER
         DEFECT_ROWS_APART
+        LAYOUT_FINGERPRINT
         JOURNAL_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
@@ -362,7 +363,6 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
-    const uint64_t LAYOUT_FINGERPRINT
 
     ctypedef struct ArenaHeader:
         uint8_t magic[8]
@@ -397,6 +397,8 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t quota_answers
         uint32_t quota_nodes
         uint32_t quota_keys
+        uint32_t quota_clients
+        uint32_t reserved_word
         uint64_t ids_kept_ns
         uint64_t group_kept_ns
         uint32_t ids_next
@@ -531,7 +533,10 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t calls_held
         uint32_t names
         uint32_t nodes
-        uint8_t reserved_tail[32]
+        uint64_t maker_start_ticks
+        uint32_t maker_pid
+        uint32_t reserved_word
+        uint8_t reserved_tail[16]
 
     ctypedef struct LevelRecord:
         uint64_t occupied_low
@@ -963,6 +968,10 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ArenaHeader_word_quota_nodes(ArenaHeader *record)
     uint64_t ArenaHeader_with_quota_keys(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_quota_keys(ArenaHeader *record)
+    uint64_t ArenaHeader_with_quota_clients(uint64_t word, uint64_t value)
+    uint64_t *ArenaHeader_word_quota_clients(ArenaHeader *record)
+    uint64_t ArenaHeader_with_reserved_word(uint64_t word, uint64_t value)
+    uint64_t *ArenaHeader_word_reserved_word(ArenaHeader *record)
     uint64_t ArenaHeader_with_ids_next(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record)
     uint64_t ArenaHeader_with_ids_prev(uint64_t word, uint64_t value)
@@ -1113,6 +1122,10 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ClientRecord_word_names(ClientRecord *record)
     uint64_t ClientRecord_with_nodes(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_nodes(ClientRecord *record)
+    uint64_t ClientRecord_with_maker_pid(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_maker_pid(ClientRecord *record)
+    uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_reserved_word(ClientRecord *record)
     uint64_t BucketRecord_with_next(uint64_t word, uint64_t value)
     uint64_t *BucketRecord_word_next(BucketRecord *record)
     uint64_t BucketRecord_with_prev(uint64_t word, uint64_t value)

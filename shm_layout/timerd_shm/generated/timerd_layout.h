@@ -362,7 +362,7 @@
 #define DEFECT_DELIVERED_TO_TWO_MEMBERS 16
 #define DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER 17
 #define DEFECT_ROWS_APART 18
-#define LAYOUT_FINGERPRINT 3751645172ULL
+#define LAYOUT_FINGERPRINT 962801759
 #define JOURNAL_FINGERPRINT 1204938769
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -399,6 +399,8 @@ typedef struct ArenaHeader {
     uint32_t quota_answers; /* unacknowledged refusals and answers a client may have */
     uint32_t quota_nodes; /* watch nodes a client may hold */
     uint32_t quota_keys; /* keys that may be there because of one client */
+    uint32_t quota_clients; /* client slots that one process may have */
+    uint32_t reserved_word; /* zero */
     uint64_t ids_kept_ns; /* how long a settled id is remembered */
     uint64_t group_kept_ns; /* how long a group's outcome is kept while the group has no member */
     uint32_t ids_next; /* link: head of the settled ids, oldest first */
@@ -410,7 +412,7 @@ typedef struct ArenaHeader {
     uint64_t journal_written; /* rows that stand in the journal's files for good */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
 } ArenaHeader;
-_Static_assert(sizeof(ArenaHeader) == 320, "ArenaHeader");
+_Static_assert(sizeof(ArenaHeader) == 328, "ArenaHeader");
 _Static_assert(offsetof(ArenaHeader, magic) == 0, "ArenaHeader.magic");
 _Static_assert(offsetof(ArenaHeader, layout_version) == 8, "ArenaHeader.layout_version");
 _Static_assert(offsetof(ArenaHeader, fingerprint) == 16, "ArenaHeader.fingerprint");
@@ -443,16 +445,18 @@ _Static_assert(offsetof(ArenaHeader, quota_outcomes) == 232, "ArenaHeader.quota_
 _Static_assert(offsetof(ArenaHeader, quota_answers) == 236, "ArenaHeader.quota_answers");
 _Static_assert(offsetof(ArenaHeader, quota_nodes) == 240, "ArenaHeader.quota_nodes");
 _Static_assert(offsetof(ArenaHeader, quota_keys) == 244, "ArenaHeader.quota_keys");
-_Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 248, "ArenaHeader.ids_kept_ns");
-_Static_assert(offsetof(ArenaHeader, group_kept_ns) == 256, "ArenaHeader.group_kept_ns");
-_Static_assert(offsetof(ArenaHeader, ids_next) == 264, "ArenaHeader.ids_next");
-_Static_assert(offsetof(ArenaHeader, ids_prev) == 268, "ArenaHeader.ids_prev");
-_Static_assert(offsetof(ArenaHeader, journal_rows) == 272, "ArenaHeader.journal_rows");
-_Static_assert(offsetof(ArenaHeader, journal_segment) == 280, "ArenaHeader.journal_segment");
-_Static_assert(offsetof(ArenaHeader, journal_gaps) == 288, "ArenaHeader.journal_gaps");
-_Static_assert(offsetof(ArenaHeader, journal_level) == 296, "ArenaHeader.journal_level");
-_Static_assert(offsetof(ArenaHeader, journal_written) == 304, "ArenaHeader.journal_written");
-_Static_assert(offsetof(ArenaHeader, redo_count) == 312, "ArenaHeader.redo_count");
+_Static_assert(offsetof(ArenaHeader, quota_clients) == 248, "ArenaHeader.quota_clients");
+_Static_assert(offsetof(ArenaHeader, reserved_word) == 252, "ArenaHeader.reserved_word");
+_Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 256, "ArenaHeader.ids_kept_ns");
+_Static_assert(offsetof(ArenaHeader, group_kept_ns) == 264, "ArenaHeader.group_kept_ns");
+_Static_assert(offsetof(ArenaHeader, ids_next) == 272, "ArenaHeader.ids_next");
+_Static_assert(offsetof(ArenaHeader, ids_prev) == 276, "ArenaHeader.ids_prev");
+_Static_assert(offsetof(ArenaHeader, journal_rows) == 280, "ArenaHeader.journal_rows");
+_Static_assert(offsetof(ArenaHeader, journal_segment) == 288, "ArenaHeader.journal_segment");
+_Static_assert(offsetof(ArenaHeader, journal_gaps) == 296, "ArenaHeader.journal_gaps");
+_Static_assert(offsetof(ArenaHeader, journal_level) == 304, "ArenaHeader.journal_level");
+_Static_assert(offsetof(ArenaHeader, journal_written) == 312, "ArenaHeader.journal_written");
+_Static_assert(offsetof(ArenaHeader, redo_count) == 320, "ArenaHeader.redo_count");
 
 /* One word of the transaction in the redo slot. Its value is absolute, so storing it again changes nothing. */
 typedef struct RedoEntry {
@@ -669,7 +673,10 @@ typedef struct ClientRecord {
     uint32_t calls_held; /* calls of its group that it holds: delivered, and not done */
     uint32_t names; /* first block of the names that it handles (index + 1): the hash of each as a key, a U64 */
     uint32_t nodes; /* watch nodes of its own operations */
-    uint8_t reserved_tail[32]; /* zero */
+    uint64_t maker_start_ticks; /* field 22 of the /proc/PID/stat of that process */
+    uint32_t maker_pid; /* process that said hello, as the kernel says: its share; 0 = not known */
+    uint32_t reserved_word; /* zero */
+    uint8_t reserved_tail[16]; /* zero */
 } ClientRecord;
 _Static_assert(sizeof(ClientRecord) == 256, "ClientRecord");
 _Static_assert(offsetof(ClientRecord, state) == 0, "ClientRecord.state");
@@ -709,7 +716,10 @@ _Static_assert(offsetof(ClientRecord, held) == 208, "ClientRecord.held");
 _Static_assert(offsetof(ClientRecord, calls_held) == 212, "ClientRecord.calls_held");
 _Static_assert(offsetof(ClientRecord, names) == 216, "ClientRecord.names");
 _Static_assert(offsetof(ClientRecord, nodes) == 220, "ClientRecord.nodes");
-_Static_assert(offsetof(ClientRecord, reserved_tail) == 224, "ClientRecord.reserved_tail");
+_Static_assert(offsetof(ClientRecord, maker_start_ticks) == 224, "ClientRecord.maker_start_ticks");
+_Static_assert(offsetof(ClientRecord, maker_pid) == 232, "ClientRecord.maker_pid");
+_Static_assert(offsetof(ClientRecord, reserved_word) == 236, "ClientRecord.reserved_word");
+_Static_assert(offsetof(ClientRecord, reserved_tail) == 240, "ClientRecord.reserved_tail");
 
 /* Which buckets of a level hold something: bit b is bucket b. */
 typedef struct LevelRecord {
@@ -877,7 +887,7 @@ typedef struct GroupRecord {
     uint32_t unacknowledged; /* its settled operations, held by a member or not */
     uint32_t nodes; /* watch nodes of its operations */
     uint64_t bytes_held; /* payload and value bytes charged to it */
-    uint32_t maker_pid; /* process of the client that first named the group; 0 = not known */
+    uint32_t maker_pid; /* process that first named the group, as the kernel says; 0 = not known */
     uint32_t reserved_word; /* zero */
     uint64_t maker_start_ticks; /* field 22 of that process's /proc/PID/stat */
 } GroupRecord;
@@ -1590,10 +1600,14 @@ static inline uint64_t ArenaHeader_with_quota_nodes(uint64_t word, uint64_t valu
 static inline uint64_t *ArenaHeader_word_quota_nodes(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 240); }
 static inline uint64_t ArenaHeader_with_quota_keys(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ArenaHeader_word_quota_keys(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 240); }
+static inline uint64_t ArenaHeader_with_quota_clients(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *ArenaHeader_word_quota_clients(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
+static inline uint64_t ArenaHeader_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ArenaHeader_word_reserved_word(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
 static inline uint64_t ArenaHeader_with_ids_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 264); }
+static inline uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 272); }
 static inline uint64_t ArenaHeader_with_ids_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ArenaHeader_word_ids_prev(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 264); }
+static inline uint64_t *ArenaHeader_word_ids_prev(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 272); }
 static inline uint64_t RegionRecord_with_record_size(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *RegionRecord_word_record_size(RegionRecord *record) { return (uint64_t *)(void *)((char *)record + 8); }
 static inline uint64_t RegionRecord_with_count(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1740,6 +1754,10 @@ static inline uint64_t ClientRecord_with_names(uint64_t word, uint64_t value) { 
 static inline uint64_t *ClientRecord_word_names(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 216); }
 static inline uint64_t ClientRecord_with_nodes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ClientRecord_word_nodes(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 216); }
+static inline uint64_t ClientRecord_with_maker_pid(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *ClientRecord_word_maker_pid(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 232); }
+static inline uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ClientRecord_word_reserved_word(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 232); }
 static inline uint64_t BucketRecord_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *BucketRecord_word_next(BucketRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t BucketRecord_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }

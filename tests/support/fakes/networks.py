@@ -50,6 +50,8 @@ class DaemonEnd(Generic[Subscriber]):
         self.up_subscriptions: deque[tuple[Subscriber | None, bytes]] = deque()  # (subscriber, message)
         self.topics: dict[Subscriber, set[bytes]] = {}  # subscriber -> what it is subscribed to
         self._newest_subscriber: Subscriber | None = None
+        self.pids: dict[bytes, int] = {}  # routing id -> the process of its sender, as the kernel says
+        self._newest_routing = b""
 
     def has_input(self) -> bool:
         return bool(self.up or self.up_subscriptions)
@@ -58,7 +60,11 @@ class DaemonEnd(Generic[Subscriber]):
         for _ in range(limit):
             if not self.up:
                 return
-            yield self.up.popleft()
+            self._newest_routing, frame = self.up.popleft()
+            yield self._newest_routing, frame
+
+    def sender(self) -> int:
+        return self.pids.get(self._newest_routing, 0)
 
     def subscriptions(self, limit: int) -> Iterator[bytes]:
         for _ in range(limit):

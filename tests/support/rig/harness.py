@@ -256,6 +256,8 @@ class Rig:
             now_ns=self.now_ns,
             group=self.core.group(group, *process) if group else 0,
             listens=listens,
+            maker_pid=process[0],
+            maker_start_ticks=process[1],
         )
         client = Client(self, incarnation, session, slot, orphans)
         self.clients.append(client)

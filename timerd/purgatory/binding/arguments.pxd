@@ -9,9 +9,11 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd.purgatory.memory.hash cimport key_hash
 from timerd.purgatory.index.purgatories cimport open_purgatory, purgatory_is_open
-from timerd.purgatory.members.clients cimport is_live
+from timerd.purgatory.members.clients cimport free_client, is_live
 from timerd.purgatory.members.membership cimport may_listen, open_group, set_calls, set_listening
-from timerd.purgatory.members.lifecycle cimport Facts, find_client, free_slot, open_client, renew_session
+from timerd.purgatory.members.lifecycle cimport (
+    Facts, find_client, free_slot, open_client, renew_session, share_of_slots, slots_of,
+)
 from timerd.purgatory.turn.duty_cycle cimport take_time
 from timerd_shm.generated.records cimport *
 
@@ -53,7 +55,7 @@ cdef inline int slot_of(Arena *a, bytes wanted, bint by_session, uint32_t states
 
 cdef inline Facts facts_of(
     Arena *a, bytes name, uint32_t pid, uint64_t start_ticks, uint64_t pid_namespace, uint32_t orphans,
-    uint64_t lease_ns, uint64_t wall_ns, uint32_t group, bint listens,
+    uint64_t lease_ns, uint64_t wall_ns, uint32_t group, bint listens, uint32_t maker_pid, uint64_t maker_start_ticks,
 ) except *:
     """What open_client() and resume_client() get about a client. Valid as long as `name`."""
     cdef Facts facts
@@ -67,7 +69,25 @@ cdef inline Facts facts_of(
     facts.pid, facts.start_ticks, facts.pid_namespace = pid, start_ticks, pid_namespace
     facts.lease_ns, facts.wall_ns = lease_ns, wall_ns
     facts.orphans, facts.group, facts.listens = orphans, group, listens
+    facts.maker_pid, facts.maker_start_ticks = maker_pid, maker_start_ticks
     return facts
+
+
+cdef inline bint is_maker(Arena *a, uint32_t slot, Facts *facts) noexcept:
+    """Whether the slot is in the share of that process already."""
+    cdef ClientRecord *c = a.clients + slot
+    return c.maker_pid == facts.maker_pid and c.maker_start_ticks == facts.maker_start_ticks
+
+
+cdef inline int check_share(Arena *a, Facts *facts) except -1:
+    """Refuse a client whose process has all slots of its share. A tombstone of the same process gives way before that."""
+    cdef int tombstone
+    cdef uint32_t share = share_of_slots(a, facts.maker_pid)
+    if slots_of(a, facts.maker_pid, facts.maker_start_ticks, &tombstone) >= share:
+        if tombstone < 0:
+            raise refusals().too_many_clients(facts.maker_pid, share, capacity(a, REGION_CLIENTS))
+        free_client(a, tombstone)
+    return 0
 
 
 cdef inline int open_slot(Arena *a, bytes incarnation, bytes session_hash, Facts *facts, uint64_t now_ns) except -1:
@@ -80,6 +100,7 @@ cdef inline int open_slot(Arena *a, bytes incarnation, bytes session_hash, Facts
     if slot >= 0:
         renew_session(a, slot, PyBytes_AS_STRING(session_hash), now_ns)
         return slot
+    check_share(a, facts)
     slot = free_slot(a)
     if slot < 0:
         raise refusals().clients_are_full(capacity(a, REGION_CLIENTS))

@@ -28,6 +28,8 @@ ctypedef struct Facts:
     uint64_t wall_ns
     uint32_t group  # index + 1; 0 = none
     bint listens
+    uint32_t maker_pid  # process of the hello, as the kernel says; 0 = not known
+    uint64_t maker_start_ticks
 
 
 cdef inline uint32_t listening_flag(bint listens) noexcept nogil:
@@ -50,6 +52,27 @@ cdef inline int find_client(Arena *a, const char *wanted, bint by_session, uint3
         if not by_session and c.incarnation_low == low and c.incarnation_high == high:
             return slot
     return -1
+
+
+cdef inline uint32_t share_of_slots(Arena *a, uint32_t pid) noexcept nogil:
+    """Slots that the clients of a process may have. All those whose process is not known (pid 0) share twice as many."""
+    return a.header.quota_clients if pid else 2 * a.header.quota_clients
+
+
+cdef inline uint32_t slots_of(Arena *a, uint32_t pid, uint64_t start_ticks, int *tombstone) noexcept nogil:
+    """Slots that the clients of a process have, the dead ones too. `tombstone` becomes its oldest tombstone, or -1."""
+    cdef uint32_t found = 0
+    cdef int slot
+    cdef ClientRecord *c
+    tombstone[0] = -1
+    for slot in range(capacity(a, REGION_CLIENTS)):
+        c = a.clients + slot
+        if c.state == CLIENT_STATE_FREE or c.maker_pid != pid or c.maker_start_ticks != start_ticks:
+            continue
+        found += 1
+        if c.state == CLIENT_STATE_TOMBSTONE and (tombstone[0] < 0 or c.died_ns < a.clients[tombstone[0]].died_ns):
+            tombstone[0] = slot
+    return found
 
 
 cdef inline int free_slot(Arena *a) noexcept nogil:
@@ -97,6 +120,8 @@ cdef inline void fill_client(
     c.died_ns = 0
     c.calls = 0
     c.names = 0
+    c.maker_pid = facts.maker_pid
+    c.maker_start_ticks = facts.maker_start_ticks
 
 
 cdef inline void open_client(
@@ -140,6 +165,8 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     td_put(&a.tx, &c.pid_namespace, facts.pid_namespace)
     td_put(&a.tx, &c.connected_wall_ns, facts.wall_ns)
     td_put(&a.tx, &c.lease_ns, facts.lease_ns)
+    td_put(&a.tx, ClientRecord_word_maker_pid(c), ClientRecord_with_maker_pid(0, facts.maker_pid))
+    td_put(&a.tx, &c.maker_start_ticks, facts.maker_start_ticks)
     journal_client(a, slot, CLIENT_STATE_LIVE, flags, facts.orphans, facts.group, facts.pid)
     commit(a)
     a.members.tombstones -= 1

@@ -37,28 +37,34 @@ cdef inline uint32_t open_group(
 ) noexcept nogil:
     """The group (index + 1) of that name, which is made if there is none.
 
-    0: all groups are used; or this process has made `made` of them, half of all.
+    0: all groups are used; or this process has made `made` of them, half of all. All processes that are not known
+    (pid 0) may have made three quarters.
     """
     cdef GroupRecord *g
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), unused = count
+    cdef bint is_free
     made[0] = 0
     for index in range(count):
         g = a.groups + index
         if g.state == 0:
             unused = index if unused == count else unused
         elif g.name_length == length and memcmp(g.name, name, length) == 0:
+            made[0] = 0
             return index + 1
-        elif pid and g.maker_pid == pid and g.maker_start_ticks == start_ticks and is_used(a, index):
+        elif g.maker_pid == pid and g.maker_start_ticks == start_ticks and is_used(a, index):
             made[0] += 1
-    if made[0] >= max(count // 2, <uint32_t>1):
-        return 0
-    made[0] = 0
-    if unused == count:
+    is_free = unused < count
+    if not is_free:
         unused = 0
         while unused < count and is_used(a, unused):
             unused += 1
         if unused == count:
+            made[0] = 0
             return 0
+    if made[0] >= max(count // 2 if pid else count - count // 4, <uint32_t>1):
+        return 0
+    made[0] = 0
+    if not is_free:
         set_group_state(a, a.groups + unused, 0)
     fill_group(a, a.groups + unused, name, length, pid, start_ticks)
     set_group_state(a, a.groups + unused, 1)
