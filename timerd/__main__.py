@@ -81,7 +81,7 @@ def _show(text: str) -> int:
 def _ask_the_machine(config: Config) -> None:
     """Check what only this machine knows of a configuration, without making anything. Raises the errors of serve()."""
     paths = make_instance(config.instance, config.runtime_dir, look_only=True)
-    _ = paths.commands_endpoint, paths.outcomes_endpoint
+    _ = paths.commands_endpoint, paths.outlet_endpoint(config.clients)
     if config.unix_group:
         group_id_of(config.unix_group)
     if config.arena_file and not os.access(os.path.dirname(os.path.abspath(config.arena_file)), os.W_OK | os.X_OK):

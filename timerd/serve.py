@@ -43,7 +43,8 @@ def serve(config: Config) -> None:
     """
     paths = make_instance(config.instance, config.runtime_dir)
     group_id = group_id_of(config.unix_group) if config.unix_group else None
-    _ = paths.commands_endpoint, paths.outcomes_endpoint  # too long a path is refused before anything is made
+    # Too long a path is refused before anything is made.
+    _ = paths.commands_endpoint, paths.outlet_endpoint(config.clients)
     watches_max = _watches_max(config)  # first: libzmq ends its process where it may open too few files
     with ExitStack() as undo:
         # Undone in the opposite order: sockets before the arena, the lock last.

@@ -22,6 +22,7 @@ from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, DownKind, ReportHeader, UpKind
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire.outlet import SUBSCRIBE, connect_outlet
 
 from .frames import HEADER, WAITS, S, bodies, packed, register
 
@@ -99,7 +100,8 @@ class Sender:
         self.reads_answers = flood != "asks"
         if not self.reads_answers:
             self.commands.set(zmq.RCVHWM, 1)
-        self.outcomes.connect(paths.outcomes_endpoint)
+        self.outcomes.send(SUBSCRIBE)
+        self.paths = paths
         self.commands.connect(paths.commands_endpoint)
         self.protocol = Protocol(identity(f"sender-{index}", Orphans.CANCEL, None), time.monotonic_ns())
         self.next = 1
@@ -122,7 +124,8 @@ class Sender:
                     self.hello_body = frame[HEADER.size :]
                 self.commands.send(frame)
             while protocol.session.subscriptions:
-                self.outcomes.send(protocol.session.subscriptions.popleft())
+                slot, session = protocol.session.subscriptions.popleft()
+                connect_outlet(self.outcomes, self.paths.outlet_endpoint(slot), session)
             for socket, published in ((self.outcomes, True), (self.commands, False)):
                 with contextlib.suppress(zmq.Again):
                     while True:

@@ -443,7 +443,7 @@ def test_each_operation_settles_once_whatever_is_lost_doubled_or_reordered(rng: 
             for _ in range(rng.choice([0, 1, 1, 1, 2])):
                 world.daemon.receive(frame)
         while world.protocol.session.subscriptions:
-            world.daemon.subscribe(world.protocol.session.subscriptions.popleft())
+            world.daemon.subscribe(*world.protocol.session.subscriptions.popleft())
         if rng.random() < 0.3:
             world.daemon.announce()
         world.daemon.turn()

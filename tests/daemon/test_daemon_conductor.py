@@ -17,13 +17,14 @@ from timerd.conductor.bounds import RECORDS_PER_STEP
 from timerd.conductor.gap import DRY_NS, GAP_READ_NS
 from timerd.conductor.inbox import RECORDS_PER_FRAME
 from timerd.conductor.outbox import ACKNOWLEDGE_NS
-from timerd.conductor.subscriptions import SUBSCRIPTIONS_PER_TURN
+from timerd.conductor.subscriptions import ADMISSIONS_PER_TURN, SUBSCRIPTIONS_PER_TURN
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX, HEARTBEAT_NS, HELD_QUERY_MAX
 from timerd_shm.declare.states import Orphans, Outcome
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, UpKind
+from timerd_wire.outlet import SUBSCRIBE
 
 KEY = (Key(b"k"),)
 
@@ -41,35 +42,6 @@ def test_a_client_says_hello_subscribes_registers_and_gets_its_outcome(world: Wo
     alice.take_published()
     assert [(told.command, told.state, told.value) for told in alice.delivered] == [(1, Outcome.COMPLETED, b"hello")]
     assert violations(world.rig.memory) == []
-
-
-# subscriptions ----------------------------------------------------------------------------------------------------
-
-
-def test_a_subscriber_gets_only_its_own_outcomes(world: World) -> None:
-    alice, bob = world.client("alice"), world.client("bob")
-    for mischief in (b"", b"\x01" + bytes(16), world.core.topic(alice.slot).to_bytes(8, "little")):
-        bob.subscribe(mischief)
-    world.settle()
-    assert world.counter("frames_unknown_session") == 3
-    bob.take_published()
-    alice.send(Register(KEY, timeout_ns=S), fire())
-    world.settle()
-    assert bob.take_published() == []
-    assert len(alice.take_published()) == 1
-
-
-def test_outcomes_published_before_a_subscription_are_announced_with_it(world: World) -> None:
-    alice = world.client("alice")
-    world.network.topics.clear()
-    alice.send(Register(KEY, timeout_ns=S), fire())
-    world.settle()
-    assert alice.take_published() == []
-    alice.subscribe()
-    world.settle()
-    report = alice.take_published()[-1]
-    assert (report.outcomes, report.outcome_newest) == (0, 1)
-    assert report.outcome_first > report.outcome_last, "an empty report covers no outcome"
 
 
 # acknowledgements, heartbeats -------------------------------------------------------------------------------------
@@ -280,9 +252,12 @@ def test_a_turn_reads_a_bounded_number_of_frames_and_of_subscriptions(world: Wor
     for _ in range(frames + 10):
         alice.say(UpKind.ACK)
     for _ in range(SUBSCRIPTIONS_PER_TURN + 10):
+        world.network.up_subscriptions.append((alice.slot, SUBSCRIBE))
+    for _ in range(ADMISSIONS_PER_TURN + 10):
         alice.subscribe(b"nonsense")
     world.turn()
-    assert (len(world.network.up), len(world.network.up_subscriptions)) == (10, 10)
+    network = world.network
+    assert (len(network.up), len(network.up_subscriptions), len(network.asking)) == (10, 10, 10)
     assert world.conductor.due_ns == world.clock.now_ns()
 
 
@@ -535,7 +510,7 @@ def test_no_message_from_a_socket_makes_a_turn_raise(world: World, rng: random.R
         known = rng.random() < 0.7
         mallory.put((patched(bytes(frame), "session", mallory.session) if known else bytes(frame))[:cut])
         if rng.random() < 0.1:
-            mallory.subscribe(rng.randbytes(rng.randrange(40)))
+            mallory.subscribe(rng.randbytes(rng.randrange(40)), rng.randrange(4))
         if rng.random() < 0.02:
             shown = rng.choice([mallory.session, rng.randbytes(16)])
             world.lifelines.cut(world.lifelines.connect(shown), rng.choice([Kind.ENDED, Kind.BROKEN]))

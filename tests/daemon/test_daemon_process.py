@@ -47,6 +47,7 @@ from timerd_shm.declare.wire import (
 )
 from timerd_shm.host.paths import daemon_running, read_location
 from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
+from timerd_wire.outlet import SUBSCRIBE, connect_outlet
 from timerd_wire.proof import PROOF_SIZE
 
 MakeDaemon = Callable[..., Daemon]
@@ -75,12 +76,10 @@ class Peer:
         self.issued = 0
         self.commands = context.socket(zmq.DEALER)
         self.outcomes = context.socket(zmq.XSUB)
-        for each, endpoint in (
-            (self.commands, daemon.paths.commands_endpoint),
-            (self.outcomes, daemon.paths.outcomes_endpoint),
-        ):
+        for each in (self.commands, self.outcomes):
             each.setsockopt(zmq.LINGER, 0)
-            each.connect(endpoint)
+        self.commands.connect(daemon.paths.commands_endpoint)
+        self.outcomes.send(SUBSCRIBE)
 
     def say(self, kind: UpKind, body: bytes = b"", count: int = 0, first: int = 0) -> None:
         header = CommandHeader(
@@ -114,7 +113,7 @@ class Peer:
         header, welcome = self.answer(DownKind.WELCOME)
         assert welcome["shared_clock"] and welcome["daemon_pid"] == self.daemon.pid
         self.session, self.arena_incarnation = welcome["session"], header.incarnation
-        self.outcomes.send(b"\x01" + self.session)
+        connect_outlet(self.outcomes, self.daemon.paths.outlet_endpoint(welcome["slot"]), self.session)
         self.report(lambda report: True)
         return self
 
@@ -188,12 +187,15 @@ def test_one_process_that_opens_ever_new_clients_leaves_slots_to_others(
 # files ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_ready_daemon_has_made_its_files_for_its_user_alone(daemon: Daemon) -> None:
+def test_a_ready_daemon_has_made_its_files_for_its_user_alone(daemon: Daemon, context: zmq.Context[Any]) -> None:
     paths = daemon.paths
     assert mode(paths.directory) == 0o700
-    for file in (paths.commands, paths.outcomes, paths.liveness, paths.arena, paths.lock, read_location(paths).path):
+    for file in (paths.commands, paths.liveness, paths.arena, paths.lock, read_location(paths).path):
         assert mode(file) == 0o600, file
-    assert paths.commands.is_socket() and paths.outcomes.is_socket() and paths.liveness.is_socket()
+    assert paths.commands.is_socket() and paths.liveness.is_socket()
+    Peer(daemon, context).connect()
+    assert mode(paths.outcomes) == 0o700
+    assert [(file.name, mode(file)) for file in paths.outcomes.iterdir()] == [("0", 0o600)]
     assert daemon_running(paths)
     header = memory_of(daemon).header
     assert header.pid == daemon.pid and header.start_ticks == process_start_ticks(daemon.pid)
@@ -201,16 +203,19 @@ def test_a_ready_daemon_has_made_its_files_for_its_user_alone(daemon: Daemon) ->
     assert f"ready: instance default in {paths.directory}, pid {daemon.pid}" in daemon.log
 
 
-def test_members_of_the_unix_group_may_connect_and_read_the_arena(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
+def test_members_of_the_unix_group_may_connect_and_read_the_arena(
+    make_daemon: MakeDaemon, runtime_dir: Path, context: zmq.Context[Any]
+) -> None:
     group = grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid())
     daemon = make_daemon(f"--unix-group={group.gr_name}")
     paths = daemon.paths
-    assert mode(runtime_dir) == 0o750
-    sockets = (paths.commands, paths.outcomes, paths.liveness)
+    Peer(daemon, context).connect()
+    assert mode(runtime_dir) == mode(paths.outcomes) == 0o750
+    sockets = (paths.commands, paths.outlet(0), paths.liveness)
     assert [mode(path) for path in sockets] == [0o660] * 3
     assert mode(paths.arena) == mode(read_location(paths).path) == 0o640
     assert mode(paths.lock) == mode(read_location(paths).lock) == 0o600
-    for file in (runtime_dir, *sockets, paths.arena, read_location(paths).path):
+    for file in (runtime_dir, paths.outcomes, *sockets, paths.arena, read_location(paths).path):
         assert file.stat().st_gid == group.gr_gid, file
 
 
@@ -377,7 +382,7 @@ def test_hundreds_of_connections_do_not_exhaust_the_descriptors_of_a_daemon(make
     hard = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 4_096)
     daemon = make_daemon(patch=f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))")
     with ExitStack() as stack, td.connect(timeout=PATIENCE_S) as first:
-        for path in (daemon.paths.commands, daemon.paths.outcomes) * 200:
+        for path in (daemon.paths.commands,) * 400:
             connection = stack.enter_context(socket.socket(socket.AF_UNIX))
             connection.connect(str(path))
         assert first.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
@@ -392,7 +397,7 @@ def test_a_limit_of_open_files_below_what_its_clients_need_is_refused(runtime_di
     patch = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))"
     daemon = Daemon(runtime_dir, start=False, patch=patch)
     assert daemon.spawn().wait(PATIENCE_S) == 4
-    assert f"{most} files may be open, and 64 clients need 192: raise the limit" in daemon.log
+    assert f"{most} files may be open, and 64 clients need 320: raise the limit" in daemon.log
     assert not arenas_of(runtime_dir) and not daemon.paths.lock.exists()
 
 
@@ -476,13 +481,15 @@ def test_outcomes_travel_over_pub_and_not_over_router(daemon: Daemon, context: z
 
 def test_a_plain_subscriber_gets_no_outcome(daemon: Daemon, context: zmq.Context[Any]) -> None:
     peer = Peer(daemon, context).connect()
-    spy = context.socket(zmq.SUB)
-    spy.connect(daemon.paths.outcomes_endpoint)
-    spy.setsockopt(zmq.SUBSCRIBE, b"")
+    spies = [context.socket(zmq.SUB) for _ in range(2)]
+    for spy in spies:
+        spy.setsockopt(zmq.SUBSCRIBE, b"")
+    spies[0].connect(daemon.paths.outlet_endpoint(0))  # without a password libzmq refuses it by itself
+    connect_outlet(spies[1], daemon.paths.outlet_endpoint(0), os.urandom(16))
     eventually(lambda: memory_of(daemon).count("frames_unknown_session") == 1, "the spy was not counted")
     peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))
     assert peer.outcome().state == Outcome.EXPIRED
-    assert not spy.poll(200)
+    assert not any(spy.poll(200) for spy in spies)
 
 
 def test_messages_that_are_no_frames_harm_no_client(daemon: Daemon, context: zmq.Context[Any]) -> None:

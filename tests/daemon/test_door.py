@@ -44,8 +44,8 @@ sys.stdin.read()
 
 @contextmanager
 def attackers(daemon: Daemon) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that open thousands of connections and keep them."""
-    command = [sys.executable, "-c", ATTACKER, str(daemon.paths.commands), str(daemon.paths.outcomes)]
+    """Processes that open thousands of connections, half of them to the outlet of slot 0, and keep them."""
+    command = [sys.executable, "-c", ATTACKER, str(daemon.paths.commands), str(daemon.paths.outlet(0))]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(ATTACKERS)
     ]

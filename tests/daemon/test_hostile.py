@@ -130,15 +130,20 @@ def test_hostile_subscriptions_get_no_outcomes_of_other_clients(seed: int) -> No
     @hypothesis.seed(seed)
     @settings(EXAMPLES, max_examples=100)
     @given(
-        st.lists(st.one_of(st.binary(max_size=40), st.builds(lambda b: b"\1" + b, st.binary(max_size=17))), max_size=8)
+        st.lists(st.tuples(st.integers(-1, 3), st.binary(max_size=40)), max_size=8),
+        st.lists(st.one_of(st.binary(max_size=40), st.builds(lambda b: b"\1" + b, st.binary(max_size=17))), max_size=8),
     )
-    def attack(messages: list[bytes]) -> None:
+    def attack(shown: list[tuple[int, bytes]], messages: list[bytes]) -> None:
         world = small_world()
         victim, mallory = world.client("victim"), world.client("mallory")
         mallory.take_published()
+        for slot, secret in shown:
+            world.network.asking.append((b"a third one", slot, secret))
+            world.network.asking.append((b"a third one", victim.slot, mallory.session))
         for message in messages:
-            world.network.up_subscriptions.append((b"a third one", message))
-        world.settle()
+            if mallory.slot in world.network.outlets:
+                world.network.up_subscriptions.append((mallory.slot, message))
+            world.settle()
         victim.send(Register((Key(SECRET),), timeout_ns=MS))
         world.run(5 * MS)
         assert victim.take_published() and victim.delivered

@@ -253,7 +253,7 @@ print(room_for_watches(500), *resource.getrlimit(resource.RLIMIT_NOFILE))
     beside = SOCKETS_PER_CLIENT * 500 + DESCRIPTORS_BESIDE
     wanted = 500 + NEWCOMERS_MAX
     assert room(256, 4_096) == [wanted, 4_096, 4_096]
-    assert room(256, 1_200) == [1_200 - beside, 1_200, 1_200]
+    assert room(256, beside + 100) == [100, beside + 100, beside + 100]
     assert room_for_watches(1) == 1 + NEWCOMERS_MAX
 
 

@@ -34,7 +34,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"__init__", "web"},
     ),
     "timerd_wire": (
-        {"choice", "plain_channel", "plain_poller", "proof", "refusals", "spacing"},
+        {"choice", "outlet", "plain_channel", "plain_poller", "proof", "refusals", "spacing"},
         {"_channel", "_poller"},
         {"channel", "poller"},
         {"__init__"},

@@ -33,7 +33,8 @@ NEWCOMERS_MAX = 128  # connections that have shown nothing yet; an honest client
 NEWCOMER_NS = 2_000_000_000  # how long they may take
 FULL_NS = 1_000_000_000  # without a descriptor left nothing is accepted for so long
 DESCRIPTORS_BESIDE = 64  # of the daemon itself: arena, lock, timer, libzmq, standard streams
-SOCKETS_PER_CLIENT = 2  # those of the transport
+CONNECTIONS_PER_CLIENT = 2  # to the transport: one for commands, one to its outlet
+SOCKETS_PER_CLIENT = CONNECTIONS_PER_CLIENT + 2  # the outlet's listener and its mailbox
 
 
 class Kind(Enum):

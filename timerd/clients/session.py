@@ -1,8 +1,8 @@
 """One session: a client that is connected, or was when an earlier daemon ended.
 
 A client is its incarnation, which is the hash of a secret that it has made; its *session* is a 128-bit secret that it
-got at hello and shows in every frame, in its subscription and to the liveness socket. The arena, which every worker may
-read, holds the session's hash only.
+got at hello and shows in every frame, to its outlet and to the liveness socket. The arena, which every worker may read,
+holds the session's hash only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class Session:
     """A client that is connected, or was when an earlier daemon ended (then `secret` is not known yet)."""
 
     __slots__ = (
+        "connections",
         "ends_ns",
         "expected",
         "expected_ns",
@@ -29,6 +30,7 @@ class Session:
         "greeted_ns",
         "has_returned",
         "held",
+        "is_shut",
         "is_silent",
         "last_frame_ns",
         "lease_ns",
@@ -52,7 +54,9 @@ class Session:
         self.lease_ns = lease_ns
         self.secret = NO_SESSION
         self.routing = b""
-        self.subscribed = False
+        self.subscribed = False  # whether it hears its outlet
+        self.connections = 0  # to its outlet, since that was made
+        self.is_shut = False  # whether its outlet was closed because of what came over it
         self.greeted_ns = -ANNOUNCE_LAST_NS  # when it was last welcomed
         self.published_ns = 0  # when it was last sent a report
         self.gone = 0  # nothing is held of its commands up to this one: it was dead, and came back from its tombstone

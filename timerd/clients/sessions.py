@@ -18,7 +18,7 @@ Three parts look after one session at a time: its end (ends.py), its silence (si
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from timerd.core import NEVER, Core
@@ -58,6 +58,8 @@ class Sessions:
         self.reminders = Reminders(core)
         self.by_secret: dict[bytes, Session] = {}
         self._by_slot: dict[int, Session] = {}
+        self.on_begin: Callable[[Session, int], None] = lambda session, now_ns: None
+        self.on_end: Callable[[Session], None] = lambda session: None
         self._beat_ns = NEVER
         self._core = core
         self._record_of = record_of
@@ -73,6 +75,9 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._by_slot)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._by_slot.values())
 
     @property
     def due_ns(self) -> int:
@@ -184,6 +189,7 @@ class Sessions:
         self.reminders.forget(session)
         self.by_secret.pop(session.secret, None)
         del self._by_slot[session.slot]
+        self.on_end(session)
         if not self._by_slot:
             self._beat_ns = NEVER
             self.reminders.rest()
@@ -208,6 +214,7 @@ class Sessions:
     def _add(self, slot: int, process: Process, lease_ns: int, now_ns: int) -> Session:
         session = Session(slot, self._core.topic(slot), process, lease_ns, now_ns)
         self._by_slot[slot] = session
+        self.on_begin(session, now_ns)
         self.idle_since_ns = NEVER
         if self._beat_ns == NEVER:
             self._beat_ns = now_ns + BEAT_NS

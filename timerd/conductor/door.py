@@ -5,9 +5,11 @@ EMFILE). The daemon cannot refuse a connection, but it can end one: a socket tha
 
     accepted --monitor--> look: too many files are open --> shed: shut down the newest of those who have most
 
-libzmq reports each accepted connection to a monitor, and waits where the monitor's queue is full. So between two looks
-it accepts at most UNSEEN_MAX connections, however long the look takes to come. A process has a right to two
-connections for each one that it holds to NAME.live, as every client does. What it has beyond that is its excess.
+libzmq reports each connection for commands to a monitor, and waits where the monitor's queue is full. So between two
+looks it accepts at most MONITORED_MAX of them, however long the look takes to come. A connection to an outlet wakes the
+conductor, unless libzmq has accepted it by then. So few of them stay unseen, and UNSEEN_MAX leaves room for as many
+again. A process has a right to two connections for each one that it holds to NAME.live, as every client does. What it
+has beyond that is its excess.
 """
 
 from __future__ import annotations
@@ -22,14 +24,15 @@ from collections import Counter
 
 import zmq
 
-from timerd.clients.liveness import DESCRIPTORS_BESIDE, SOCKETS_PER_CLIENT
+from timerd.clients.liveness import CONNECTIONS_PER_CLIENT, DESCRIPTORS_BESIDE, SOCKETS_PER_CLIENT
 from timerd_shm.host.paths import InstancePaths
 
 from .transport import ZmqTransport
 
 EXCESS_MAX = 1_024  # connections beyond what all clients may have: clients that connect, and tools
 EVENTS_PER_LOOK = 64  # that are taken from a monitor between two looks; libzmq may accept as many more then
-UNSEEN_MAX = 2 * (1_001 + EVENTS_PER_LOOK)  # of both sockets: libzmq's queue of a monitor, and RCVHWM of ours
+MONITORED_MAX = 1_001 + EVENTS_PER_LOOK  # libzmq's queue of a monitor, and RCVHWM of ours
+UNSEEN_MAX = 2 * MONITORED_MAX
 CLOSE_S = 1.0
 SAY_AGAIN_S = 1.0
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -43,33 +46,39 @@ class Door:
     def __init__(self, transport: ZmqTransport, paths: InstancePaths, clients: int) -> None:
         self._transport = transport
         self._liveness = str(paths.liveness)
-        self._monitors = transport.monitors(zmq.EVENT_ACCEPTED | zmq.EVENT_CLOSED)
+        self._monitor = transport.monitor(zmq.EVENT_ACCEPTED | zmq.EVENT_CLOSED)
         needed = files_needed(clients)
         self._most = files_max(needed, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._kept = max(0, self._most - needed) // 2  # of the excess, when connections are ended
-        self._closed = 0  # listeners
+        self._closed = False  # the listener
         self._said_s = -SAY_AGAIN_S
-        self.has_more = True  # what the descriptors do not say: they are edge-triggered
+        self._more = True  # what the descriptor does not say: it is edge-triggered
 
-    def filenos(self) -> list[int]:
-        """Descriptors that are readable when connections were accepted."""
-        return [int(monitor.getsockopt(zmq.FD)) for monitor in self._monitors]
+    def fileno(self) -> int:
+        """A descriptor that is readable when connections for commands were accepted."""
+        return int(self._monitor.getsockopt(zmq.FD))
+
+    @property
+    def has_more(self) -> bool:
+        """Whether to look without waiting for the descriptor."""
+        return self._more or self._transport.newcomers
 
     def look(self) -> None:
-        """After a descriptor was readable, and while there is more: end connections if there are too many."""
+        """After the descriptor was readable, and while there is more: end connections if there are too many."""
+        self._transport.newcomers = False
         if lowest_free() > self._most:
             self._shed()
-        self.has_more = any([self._take(monitor) == EVENTS_PER_LOOK for monitor in self._monitors])
+        self._more = self._take()
 
-    def _take(self, monitor: zmq.Socket[bytes]) -> int:
-        """Take some events from a monitor; how many."""
-        for number in range(EVENTS_PER_LOOK):
+    def _take(self) -> bool:
+        """Take some events from the monitor; whether there may be more."""
+        for _ in range(EVENTS_PER_LOOK):
             try:
-                event, _ = monitor.recv_multipart(zmq.NOBLOCK)
+                event, _ = self._monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return number
-            self._closed += struct.unpack_from("<H", event)[0] == zmq.EVENT_CLOSED
-        return EVENTS_PER_LOOK
+                return False
+            self._closed |= struct.unpack_from("<H", event)[0] == zmq.EVENT_CLOSED
+        return True
 
     def _shed(self) -> None:
         """Shut down connections of those who have most beyond their right, the newest first."""
@@ -102,20 +111,20 @@ class Door:
             if pid == own or pid < 0:
                 continue
             if name == self._liveness:
-                rights[pid] += SOCKETS_PER_CLIENT
+                rights[pid] += CONNECTIONS_PER_CLIENT
             else:
                 connections.setdefault(pid, []).append(descriptor)
         return connections, rights
 
     def close(self) -> None:
-        """Accept nothing more, and end the monitors. libzmq must not wait for a monitor then."""
+        """Accept nothing more, and end the monitor. libzmq must not wait for it then."""
         self._transport.unbind()
         until_s = time.monotonic() + CLOSE_S
-        while self._closed < len(self._monitors) and time.monotonic() < until_s:
+        while not self._closed and time.monotonic() < until_s:
             self.look()
             if not self.has_more:
                 time.sleep(0.001)
-        self._transport.end_monitors(self._monitors)
+        self._transport.end_monitor(self._monitor)
 
 
 def files_needed(clients: int) -> int:

@@ -52,7 +52,6 @@ class Loop:
         self._conductor = conductor
         self._transport = transport
         self._door = door
-        self._doors = set(door.filenos())
         self._clock = clock
         self._timer = Timer()
         self._ping_ns = watchdog_ns // 2
@@ -63,7 +62,7 @@ class Loop:
             self._timer.fileno(),
             self._bell.fileno(),
             liveness.fileno(),
-            *self._doors,
+            door.fileno(),
             *transport.filenos(),
         ):
             self._poller.register(readable, select.EPOLLIN)
@@ -111,7 +110,7 @@ class Loop:
                     armed_ns = NEVER
                 elif readable == self._bell.fileno():
                     self._bell.recv(64)
-                elif readable in self._doors:
+                elif readable == self._door.fileno():
                     self._door.look()
         return signal.Signals(self._stopped_by).name
 

@@ -1,4 +1,4 @@
-"""What goes out to clients: reports, announcements and heartbeats by topic; answers and errors by routing id.
+"""What goes out to clients: reports, announcements and heartbeats by its outlet; answers and errors by routing id.
 
 A report carries outcomes and answers. An *announcement* is a report without any: it holds the newest numbers only. By
 these the client finds that a report was lost, and asks for it. A *heartbeat* is the same frame, for a client to which
@@ -45,7 +45,7 @@ class Outbox:
 
     def publish(self, session: Session, frame: bytes, now_ns: int) -> None:
         """Publish a report to a client that has subscribed."""
-        self._transport.publish(frame)
+        self._transport.publish(session.slot, frame)
         self._sessions.reminders.published(session, now_ns)
         self.frames += 1
 

@@ -79,7 +79,7 @@ class Conductor:
         self._gap = gap = Gap(now_ns, core.last_turn_ns)
         self._errors = ErrorLog(core, clock)
         self._outbox = outbox = Outbox(core, transport, sessions, self._errors, bounds)
-        self._subscriptions = Subscriptions(core, transport, sessions, outbox, bounds)
+        self._subscriptions = Subscriptions(core, transport, sessions, outbox, self._errors, bounds)
         self._snapshots = Snapshots(copies, sessions, clock)
         self._queries = queries = Queries(core, self._snapshots, outbox)
         greeter, deferred = Greeter(core, clock, sessions, outbox, pid=pid), Deferred()
@@ -149,7 +149,7 @@ class Conductor:
             self.due_ns = self._gap.due_ns
         else:
             self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns, self._journal_due_ns)
-        self.due_ns = min(self.due_ns, core.reports_due_ns, self._snapshots.due_ns)
+        self.due_ns = min(self.due_ns, core.reports_due_ns, self._snapshots.due_ns, self._subscriptions.due_ns)
         if not work and now_ns >= due_ns:
             core.count(EMPTY_WAKEUPS)
         took_ns = self._clock.now_ns() - now_ns

@@ -63,13 +63,13 @@ def run(arguments: argparse.Namespace) -> int:
             location.journal_buffer,
             location.lock,
             paths.commands,
-            paths.outcomes,
             paths.liveness,
             *paths.snapshots(),
             paths.journal,
             paths.arena,
         ):
             path.unlink(missing_ok=True)
+        paths.remove_outlets()
     print(f"Removed instance {paths.instance!r} ({arena}).")
     return Exit.OK
 

@@ -6,6 +6,7 @@ A link is given an object with the methods of `Sockets`. As an example, the simu
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Protocol, cast
 
 import zmq
@@ -13,6 +14,7 @@ import zmq
 from timerd_shm.host.paths import InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader
 from timerd_wire.channel import Channel
+from timerd_wire.outlet import SUBSCRIBE, connect_outlet
 
 from .lifeline import Lifeline
 
@@ -53,8 +55,8 @@ class Sockets(Protocol):
     def has_answer(self) -> bool:
         """Whether the DEALER has a frame to receive. After a send its descriptor may not say so."""
 
-    def subscribe(self, message: bytes) -> None:
-        """Send a subscription, or the end of one."""
+    def subscribe(self, slot: int, session: bytes) -> None:
+        """Connect the XSUB to the outlet of that slot, and show the session; an earlier connection ends."""
 
     def receive(self, *, published: bool) -> bytes | None:
         """The next frame from the XSUB (`published`) or the DEALER, if there is one."""
@@ -104,10 +106,11 @@ class ZmqSockets:
         outcomes = self._socket(context, zmq.XSUB)
         commands.set(zmq.SNDHWM, SEND_FRAMES_MAX)
         commands.set(zmq.IMMEDIATE, 1)  # else frames would queue up while no daemon runs
-        outcomes.connect(paths.outcomes_endpoint)
+        outcomes.send(SUBSCRIBE)  # libzmq sends it over each connection
         commands.connect(paths.commands_endpoint)
         self._descriptors = [cast(int, socket.get(zmq.FD)) for socket in (outcomes, commands)]
         self._commands, self._outcomes = Channel(commands), Channel(outcomes)
+        self._subscriber, self._outlet = outcomes, ""
 
     @staticmethod
     def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
@@ -123,8 +126,12 @@ class ZmqSockets:
     def has_answer(self) -> bool:
         return bool(self._commands.events() & POLLIN)
 
-    def subscribe(self, message: bytes) -> None:
-        self._outcomes.send(message)
+    def subscribe(self, slot: int, session: bytes) -> None:
+        if self._outlet:
+            with suppress(zmq.ZMQError):  # the daemon had refused it
+                self._subscriber.disconnect(self._outlet)
+        self._outlet = self._paths.outlet_endpoint(slot)
+        connect_outlet(self._subscriber, self._outlet, session)
 
     def receive(self, *, published: bool) -> bytes | None:
         return (self._outcomes if published else self._commands).receive()

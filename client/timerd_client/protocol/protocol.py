@@ -239,8 +239,8 @@ class Protocol:
             self._tick_live(now_ns)
         elif now_ns >= self._hello_at:
             if self.state is HELLO and self._subscribed < 4:
-                # the subscription may have reached a daemon that did not know the session yet
-                self.session.subscribe(again=True)
+                # the connection may have reached a daemon that did not know the session yet
+                self.session.subscribe()
                 self._subscribed += 1
             else:
                 if self.state is HELLO:

@@ -53,7 +53,8 @@ class Session:
         self.purgatories: dict[str, int] = {DEFAULT_PURGATORY: 0}
         if identity.group is not None:
             self.purgatories[CALLS] = NOT_KNOWN_YET
-        self.subscriptions: deque[bytes] = deque()  # to send on the XSUB
+        self.slot = 0  # that of its outlet
+        self.subscriptions: deque[tuple[int, bytes]] = deque()  # outlets to connect to, each with the session to show
         # Sequence of the newest event, as frames say it: for a client that has not mapped the arena.
         self._newest_received = [0]
         ledger.use_arena(self._newest_received, 0)
@@ -110,9 +111,8 @@ class Session:
         session = welcome["session"]
         if not isinstance(session, bytes) or len(session) != len(NO_SESSION):
             raise ValueError(f"a session is {len(NO_SESSION)} bytes, not {session!r:.60}")
-        if self.secret != session:
-            self._unsubscribe()
         self.secret = session
+        self.slot = int(welcome["slot"])
         self.topic = int(welcome["topic"])
         self.daemon_pid = int(welcome.get("daemon_pid", 0))
         self.shared_clock = bool(welcome["shared_clock"])
@@ -145,15 +145,9 @@ class Session:
         if sequence > self._newest_received[0]:
             self._newest_received[0] = sequence
 
-    def subscribe(self, *, again: bool = False) -> None:
-        """Subscribe to the reports of this session. With `again`, because the last subscription may have been lost."""
-        if again:
-            self._unsubscribe()
-        self.subscriptions.append(b"\x01" + self.secret)
-
-    def _unsubscribe(self) -> None:
-        if self.secret != NO_SESSION:
-            self.subscriptions.append(b"\x00" + self.secret)
+    def subscribe(self) -> None:
+        """Connect to this session's outlet; again, if the daemon may have refused the connection before."""
+        self.subscriptions.append((self.slot, self.secret))
 
     def leave_arena(self) -> None:
         """Forget the newest event: sequences of the old arena mean nothing any more."""
@@ -162,7 +156,6 @@ class Session:
 
     def change_incarnation(self) -> None:
         """The daemon does not know this client, so the client takes a new incarnation."""
-        self._unsubscribe()
         self.secret = NO_SESSION
         self.arena = 0
         self._begin()

@@ -5,7 +5,8 @@ the user's own under the temporary directory. The daemon takes the first that it
 holds the instance. In it, for an instance NAME:
 
     NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaLocation)
-    NAME.pub    outcomes (XPUB)              NAME.lock   flocked by the daemon all its life, never unlinked (0600)
+    NAME.pub/   outcomes: a socket (XPUB) for each client, by the number of its slot
+                                             NAME.lock   flocked by the daemon all its life, never unlinked (0600)
     NAME.live   a connection of each client: it ends with the client; who listens there is the daemon
                                              NAME.journal  link to the journal's directory, if there is one
                                              NAME.snapshot.NUMBER  a copy of the arena, for a short time
@@ -13,6 +14,7 @@ holds the instance. In it, for an instance NAME:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -57,8 +59,20 @@ class InstancePaths(NamedTuple):
 
     @property
     def outcomes(self) -> Path:
-        """Socket that publishes outcomes."""
+        """Directory of the sockets that publish outcomes, one for each client."""
         return self.directory / f"{self.instance}.pub"
+
+    def outlet(self, slot: int) -> Path:
+        """Socket that publishes the outcomes of the client in that slot."""
+        return self.outcomes / str(slot)
+
+    def remove_outlets(self) -> None:
+        """Remove `outcomes` with all sockets in it, of a daemon that has ended."""
+        with contextlib.suppress(NotADirectoryError, FileNotFoundError):
+            for path in self.outcomes.iterdir():
+                path.unlink(missing_ok=True)
+            self.outcomes.rmdir()
+        self.outcomes.unlink(missing_ok=True)  # the socket of a daemon of before 0.4
 
     @property
     def liveness(self) -> Path:
@@ -96,10 +110,9 @@ class InstancePaths(NamedTuple):
         """Address of `commands` for ZeroMQ; raises ResourceLimitError when the path is too long for a socket."""
         return _endpoint(self.commands)
 
-    @property
-    def outcomes_endpoint(self) -> str:
-        """Address of `outcomes` for ZeroMQ; raises ResourceLimitError when the path is too long for a socket."""
-        return _endpoint(self.outcomes)
+    def outlet_endpoint(self, slot: int) -> str:
+        """Address of an outlet for ZeroMQ; raises ResourceLimitError when the path is too long for a socket."""
+        return _endpoint(self.outlet(slot))
 
     @property
     def command(self) -> str:

@@ -103,8 +103,8 @@ class FakeDaemon:
             case UpKind.BYE:
                 self.byes += 1
 
-    def subscribe(self, message: bytes) -> None:
-        if message == b"\x01" + self.session and self.known is not None:
+    def subscribe(self, slot: int, session: bytes) -> None:
+        if session == self.session and self.known is not None:
             self.subscribed = True
             self.published.append(self.report(DownKind.REPORT))
 
@@ -295,7 +295,7 @@ class World:
                 if not self.lose_up(frame):
                     self.daemon.receive(frame)
             while self.protocol.session.subscriptions:
-                self.daemon.subscribe(self.protocol.session.subscriptions.popleft())
+                self.daemon.subscribe(*self.protocol.session.subscriptions.popleft())
             self.daemon.turn()
             moved = bool(frames or self.daemon.routed or self.daemon.published)
             self.down()

@@ -23,7 +23,7 @@ from timerd.clients.process import Host
 from timerd.clients.sessions import Sessions
 from timerd.clock import Clock, ManualClock
 from timerd.conductor.bounds import RECORDS_PER_STEP
-from timerd.conductor.transport import Transport
+from timerd.conductor.transport import Admission, Transport
 from timerd.conductor.turn import Conductor
 from timerd.core import NEVER
 from timerd.journal.writer import Journal
@@ -32,6 +32,7 @@ from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ClientRecord
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
+from timerd_wire.outlet import SUBSCRIBE
 from timerd_wire.proof import incarnation_of
 
 PROCESSES: dict[int, int] = {}  # pid -> start ticks, of the processes that exist
@@ -43,18 +44,19 @@ Subscriber = TypeVar("Subscriber")
 
 
 class DaemonEnd(Generic[Subscriber]):
-    """The daemon's end of a network in memory: frames from clients in their order, and the subscriptions."""
+    """The daemon's end of a network in memory: frames from clients in their order, and the outlets."""
 
     def __init__(self) -> None:
         self.up: deque[tuple[bytes, bytes]] = deque()
-        self.up_subscriptions: deque[tuple[Subscriber | None, bytes]] = deque()  # (subscriber, message)
-        self.topics: dict[Subscriber, set[bytes]] = {}  # subscriber -> what it is subscribed to
-        self._newest_subscriber: Subscriber | None = None
+        self.asking: deque[tuple[Subscriber | None, int, bytes]] = deque()  # (subscriber, slot, session)
+        self.up_subscriptions: deque[tuple[int, bytes]] = deque()  # (slot, message)
+        self.outlets: dict[int, list[Subscriber]] = {}  # slot -> who hears its outlet
+        self._newest_asker: Subscriber | None = None
         self.pids: dict[bytes, int] = {}  # routing id -> the process of its sender, as the kernel says
         self._newest_routing = b""
 
     def has_input(self) -> bool:
-        return bool(self.up or self.up_subscriptions)
+        return bool(self.up or self.asking or self.up_subscriptions)
 
     def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
         for _ in range(limit):
@@ -66,19 +68,33 @@ class DaemonEnd(Generic[Subscriber]):
     def sender(self) -> int:
         return self.pids.get(self._newest_routing, 0)
 
-    def subscriptions(self, limit: int) -> Iterator[bytes]:
+    def open_outlet(self, slot: int) -> None:
+        assert slot not in self.outlets, f"slot {slot} has an outlet already"
+        self.outlets[slot] = []
+
+    def close_outlet(self, slot: int) -> None:
+        self.outlets.pop(slot, None)
+        self.up_subscriptions = deque(each for each in self.up_subscriptions if each[0] != slot)
+
+    def admissions(self, limit: int) -> Iterator[Admission]:
+        for _ in range(limit):
+            if not self.asking:
+                return
+            self._newest_asker, slot, session = self.asking.popleft()
+            yield Admission(slot, session)
+
+    def admit(self, admission: Admission, *, admitted: bool) -> None:
+        if not admitted or admission.slot not in self.outlets:
+            return
+        assert self._newest_asker is not None, "a stranger's secret was taken for a client's"
+        self.outlets[admission.slot].append(self._newest_asker)
+        self.up_subscriptions.append((admission.slot, SUBSCRIBE))
+
+    def subscriptions(self, limit: int) -> Iterator[tuple[int, bytes]]:
         for _ in range(limit):
             if not self.up_subscriptions:
                 return
-            self._newest_subscriber, message = self.up_subscriptions.popleft()
-            yield message
-
-    def subscribe(self, topic: bytes) -> None:
-        assert self._newest_subscriber is not None, "a stranger's secret was taken for a client's"
-        self.topics.setdefault(self._newest_subscriber, set()).add(topic)
-
-    def subscribers_of(self, frame: bytes) -> list[Subscriber]:
-        return [each for each, topics in self.topics.items() if any(frame.startswith(topic) for topic in topics)]
+            yield self.up_subscriptions.popleft()
 
 
 class Network(DaemonEnd[bytes]):
@@ -90,9 +106,14 @@ class Network(DaemonEnd[bytes]):
         self.answers: dict[bytes, list[bytes]] = {}  # routing id -> what it was sent
         self.drops = False
 
-    def publish(self, frame: bytes) -> None:
-        for subscriber in () if self.drops else self.subscribers_of(frame):
+    def publish(self, slot: int, frame: bytes) -> None:
+        for subscriber in () if self.drops else set(self.outlets.get(slot, ())):
             self.published.setdefault(subscriber, []).append(frame)
+
+    def leave(self, subscriber: bytes) -> None:
+        """End the connections of a subscriber."""
+        for heard_by in self.outlets.values():
+            heard_by[:] = [each for each in heard_by if each != subscriber]
 
     def send(self, routing: bytes, frame: bytes) -> None:
         self.answers.setdefault(routing, []).append(frame)
@@ -255,7 +276,7 @@ class World:
     def restart(self) -> None:
         """Another daemon on a copy of the arena, as after SIGKILL: connections and subscriptions are lost."""
         self.rig.restart()
-        self.network.topics.clear()
+        self.network.outlets.clear()
         self.attach()
 
     def client_record(self, slot: int) -> ClientRecord:
@@ -387,9 +408,10 @@ class Peer(Talker):
         self.session, self.slot = welcome["session"], welcome["slot"]
         self.arena_incarnation = self.world.core.incarnation
 
-    def subscribe(self, secret: bytes | None = None) -> None:
-        message = b"\x01" + (self.session if secret is None else secret)
-        self.world.network.up_subscriptions.append((self.subscriber, message))
+    def subscribe(self, secret: bytes | None = None, slot: int | None = None) -> None:
+        """Connect to an outlet, which is its own unless `slot` says another one, and show a secret."""
+        shown = self.session if secret is None else secret
+        self.world.network.asking.append((self.subscriber, self.slot if slot is None else slot, shown))
 
     def hold(self) -> int:
         """Hold a liveness connection, as the real client does when it is welcomed; its number."""

@@ -100,7 +100,7 @@ class Worker:
                 frames.append((self.routing, frame))
             network.up += frames
             while protocol.session.subscriptions:
-                network.up_subscriptions.append((self.routing, protocol.session.subscriptions.popleft()))
+                network.asking.append((self.routing, *protocol.session.subscriptions.popleft()))
             self.world.settle()
             if not self.hear() and not frames:
                 if protocol.state is LinkState.LIVE and self._lifelines is not self.world.lifelines:
@@ -251,5 +251,5 @@ class Worker:
         """Die as after SIGKILL: end of file on the liveness connection, and nothing else."""
         if self._lifelines is self.world.lifelines:  # else the daemon was started after the last connection was made
             self._lifelines.cut(self.lifeline)
-        self.world.network.topics.pop(self.routing, None)
+        self.world.network.leave(self.routing)
         self.world.settle()

@@ -12,10 +12,12 @@ from random import Random
 from typing import NamedTuple
 
 from networks import DaemonEnd, Lifelines
+from timerd.conductor.transport import Admission
 from timerd_client.link.sockets import Held
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.wire import CommandHeader, UpKind
 from timerd_shm.read.reader import ArenaReader
+from timerd_wire.outlet import UNSUBSCRIBE
 
 from .schedule import Schedule
 
@@ -65,24 +67,33 @@ class Network(DaemonEnd["Sockets"]):
         for sockets in list(self._by_routing.values()):
             sockets.disconnected()
         self.up.clear()
+        self.asking.clear()
         self.up_subscriptions.clear()
+        self.outlets.clear()
 
     def connect(self, sockets: Sockets) -> None:
         self._made += 1
         sockets.routing = b"r%d" % self._made
         self._by_routing[sockets.routing] = sockets
-        self.topics[sockets] = set()
 
     def disconnect(self, sockets: Sockets) -> None:
         self._by_routing.pop(sockets.routing, None)
-        self.topics.pop(sockets, None)
+        self.leave(sockets)
 
-    def subscribe(self, topic: bytes) -> None:
-        if self._newest_subscriber in self.topics:  # its connection may be lost meanwhile
-            super().subscribe(topic)
+    def leave(self, sockets: Sockets) -> None:
+        """Take somebody off all outlets."""
+        for slot, heard_by in self.outlets.items():
+            if sockets in heard_by:
+                heard_by[:] = [each for each in heard_by if each is not sockets]
+                if not heard_by:
+                    self.up_subscriptions.append((slot, UNSUBSCRIBE))
 
-    def publish(self, frame: bytes) -> None:
-        for sockets in self.subscribers_of(frame):
+    def admit(self, admission: Admission, *, admitted: bool) -> None:
+        # The connection may be lost meanwhile.
+        super().admit(admission, admitted=admitted and self._newest_asker in self._by_routing.values())
+
+    def publish(self, slot: int, frame: bytes) -> None:
+        for sockets in self.outlets.get(slot, ()):
             self._say(lambda sockets=sockets: sockets.carry_down(frame, published=True))  # type: ignore[misc]
 
     def send(self, routing: bytes, frame: bytes) -> None:
@@ -107,12 +118,12 @@ class Network(DaemonEnd["Sockets"]):
         """Send a frame as a stranger, which is not answered."""
         if self.is_open:
             self.up.append((b"stranger", frame))
-            self.up_subscriptions.append((None, frame))
+            self.asking.append((None, self.rng.randrange(-1, 8), frame))
             self.on_input()
 
-    def arrive_subscription(self, sockets: Sockets, message: bytes) -> None:
-        if sockets in self.topics:
-            self.up_subscriptions.append((sockets, message))
+    def arrive_at_outlet(self, sockets: Sockets, slot: int, session: bytes) -> None:
+        if sockets.routing in self._by_routing:
+            self.asking.append((sockets, slot, session))
             self.on_input()
 
     def carry(
@@ -165,7 +176,7 @@ class Sockets:
         self._outcomes: deque[bytes] = deque()
         self._answers: deque[bytes] = deque()
         self._under_way = 0  # published frames that have not been taken
-        self._subscribed: Counter[bytes] = Counter()
+        self._outlet: tuple[int, bytes] | None = None  # slot and session of the outlet that it connects to
         self._is_connected = False
         self._connect_soon()
 
@@ -180,8 +191,7 @@ class Sockets:
             return
         self._is_connected = True
         self._network.connect(self)
-        for message in self._subscribed:  # an XSUB sends its subscriptions again
-            self._carry_subscription(message)
+        self._connect_outlet()  # an XSUB connects again
         self.on_input()
 
     def disconnected(self) -> None:
@@ -224,18 +234,18 @@ class Sockets:
         network.carry(self._up, lambda: network.arrive(routing, frame), what="commands", once=once)
         return True
 
-    def subscribe(self, message: bytes) -> None:
-        if message[:1] == b"\x01":
-            self._subscribed[message] += 1
-        else:
-            self._subscribed[b"\x01" + message[1:]] -= 1
-            self._subscribed += Counter()
+    def subscribe(self, slot: int, session: bytes) -> None:
+        self._network.leave(self)
+        self._outlet = slot, session
         if self._is_connected:
-            self._carry_subscription(message)
+            self._connect_outlet()
 
-    def _carry_subscription(self, message: bytes) -> None:
-        network = self._network
-        network.carry(self._up, lambda: network.arrive_subscription(self, message), what="subscriptions", reliable=True)
+    def _connect_outlet(self) -> None:
+        network, outlet = self._network, self._outlet
+        if outlet is not None:
+            network.carry(
+                self._up, lambda: network.arrive_at_outlet(self, *outlet), what="subscriptions", reliable=True
+            )
 
     def receive(self, *, published: bool) -> bytes | None:
         frames = self._outcomes if published else self._answers
@@ -265,7 +275,7 @@ class Sockets:
         self.is_open = False
         if linger and self._is_connected:
             self._network.schedule.after(500 * MS, self.disconnected)
-            self._network.topics.pop(self, None)
+            self._network.leave(self)
         else:
             self.disconnected()
 

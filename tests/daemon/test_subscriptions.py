@@ -1,0 +1,175 @@
+"""Outlets: who hears a client's outcomes, and that nobody can burden the daemon by subscriptions."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import pytest
+import zmq
+
+import timerd as td
+from commands import Key, Register
+from daemons import Daemon
+from harness import S
+from networks import Peer, World, fire
+from patience import PATIENCE_S, eventually
+from timerd.conductor.subscriptions import CONNECTIONS_MAX, OUTLETS_PER_TURN, PENALTY_NS
+from timerd_shm.declare.wire import UpKind
+from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE, connect_outlet
+
+KEY = (Key(b"k"),)
+MORE_BYTES = 32 << 20
+TURN_NS = 20_000_000
+FLOOD = 100_000  # subscriptions: in a trie that all shared they were 114 MB, and a turn of a second
+
+
+# real sockets -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def unhurt(daemon: Daemon) -> Iterator[td.Client]:
+    """A bystander. At the end it is served, and neither the daemon's memory nor its turns were burdened."""
+    process = psutil.Process(daemon.pid)
+    with td.connect(timeout=PATIENCE_S) as bystander:
+        before, started = process.memory_info().rss, process.cpu_times()
+        yield bystander
+        assert bystander.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
+    grown = process.memory_info().rss - before
+    assert grown < MORE_BYTES, f"the daemon has grown by {grown:,} bytes"
+    spent = process.cpu_times()
+    took_s = spent.user + spent.system - started.user - started.system
+    assert took_s < 0.5, f"the daemon has worked for {took_s:.1f} s"
+
+
+def flood(socket: zmq.Socket[Any]) -> None:
+    """Subscribe to FLOOD prefixes, as fast as the socket takes them, for two seconds at most."""
+    end = time.monotonic() + 2
+    for number in range(FLOOD):
+        if time.monotonic() > end:
+            return
+        socket.send(SUBSCRIBE + number.to_bytes(3, "little") + os.urandom(13))
+
+
+@pytest.fixture
+def attacker() -> Iterator[zmq.Socket[Any]]:
+    context: zmq.Context[Any] = zmq.Context()
+    made = context.socket(zmq.XSUB)
+    made.setsockopt(zmq.LINGER, 0)
+    made.setsockopt(zmq.SNDHWM, 0)
+    yield made
+    context.destroy(linger=0)
+
+
+def test_subscriptions_of_a_stranger_reach_no_trie(daemon: Daemon, attacker: zmq.Socket[Any]) -> None:
+    with unhurt(daemon):
+        eventually(lambda: list(daemon.paths.outcomes.iterdir()), "there is no outlet")
+        for path in daemon.paths.outcomes.iterdir():
+            connect_outlet(attacker, f"ipc://{path}", os.urandom(16))
+        flood(attacker)
+        eventually(lambda: daemon.stats()["counters"]["frames_unknown_session"] > 0, "the stranger was not refused")
+        attacker.close(0)
+
+
+def test_subscriptions_of_a_member_close_its_outlet_and_hurt_nobody(daemon: Daemon, attacker: zmq.Socket[Any]) -> None:
+    with unhurt(daemon), td.connect(timeout=PATIENCE_S) as member:
+        session = member._link.protocol.session
+        connect_outlet(attacker, daemon.paths.outlet_endpoint(session.slot), session.secret)
+        flood(attacker)
+        eventually(lambda: daemon.stats()["counters"]["outlets_shut"] > 0, "the outlet was not closed")
+        attacker.close(0)
+        # Its own outcomes are kept, and come when its outlet is back.
+        assert member.register("k", timeout=0.1).result(PATIENCE_S).state is td.State.EXPIRED
+
+
+# a network in memory ----------------------------------------------------------------------------------------------
+
+
+def test_a_subscriber_gets_only_its_own_outcomes(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    for mischief in (b"", bytes(16), world.core.topic(alice.slot).to_bytes(8, "little"), bob.session):
+        bob.subscribe(mischief, alice.slot)
+    world.settle()
+    assert world.counter("frames_unknown_session") == 4
+    bob.take_published()
+    alice.send(Register(KEY, timeout_ns=S), fire())
+    world.settle()
+    assert bob.take_published() == []
+    assert len(alice.take_published()) == 1
+
+
+def test_a_second_subscription_closes_the_outlet_of_its_client_for_a_second(world: World) -> None:
+    """For no other client, and nothing is lost: the outcome is kept, and announced when the client is back."""
+    alice, bob = world.client("alice"), world.client("bob")
+    for message in (SUBSCRIBE + b"x", b"", b"\x02", UNSUBSCRIBE + bytes(16)):
+        world.network.up_subscriptions.append((bob.slot, message))
+        world.settle()
+        assert bob.slot not in world.network.outlets and alice.slot in world.network.outlets
+        bob.subscribe()  # it is admitted, but its outlet is closed: no pipe
+        bob.send(Register(KEY, timeout_ns=S), fire())
+        alice.send(Register(KEY, timeout_ns=S), fire())
+        world.run(PENALTY_NS - 1)
+        assert bob.take_published() == [] and alice.take_published()
+        world.run(1)
+        bob.subscribe()
+        world.settle()
+        assert bob.take_published()[-1].outcome_newest == 2 * bob.issued // 4
+    assert world.counter("outlets_shut") == 4
+
+
+def test_a_client_connects_to_its_outlet_only_so_often(world: World) -> None:
+    bob = world.client("bob")
+    for _ in range(CONNECTIONS_MAX - 1):
+        bob.subscribe()
+    world.settle()
+    assert len(world.network.outlets[bob.slot]) == CONNECTIONS_MAX and bob.take_published()
+    for _ in range(40):
+        bob.subscribe()
+    world.settle()
+    assert bob.slot not in world.network.outlets and world.counter("outlets_shut") == 1
+    world.run(PENALTY_NS)
+    assert world.network.outlets[bob.slot] == []
+    bob.subscribe()
+    world.settle()
+    assert bob.take_published()
+
+
+def test_an_outlet_ends_with_its_session(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    world.network.up_subscriptions.append((bob.slot, b"rubbish"))
+    world.settle()
+    for each in (alice, bob):
+        each.say(UpKind.BYE)
+    world.run(2 * PENALTY_NS)
+    assert world.network.outlets == {}
+
+
+def test_a_turn_makes_a_bounded_number_of_outlets() -> None:
+    world = World(clients=2 * OUTLETS_PER_TURN).until_quiet()
+    peers = [Peer(world, "x") for _ in range(2 * OUTLETS_PER_TURN)]
+    for peer in peers:
+        peer.say(UpKind.HELLO, peer.hello())
+    world.turn()
+    assert len(world.network.outlets) == OUTLETS_PER_TURN
+    world.settle()
+    assert len(world.network.outlets) == 2 * OUTLETS_PER_TURN
+    world.restart()
+    world.turn()
+    assert len(world.network.outlets) == OUTLETS_PER_TURN
+
+
+def test_outcomes_published_before_a_subscription_are_announced_with_it(world: World) -> None:
+    alice = world.client("alice")
+    world.network.leave(alice.subscriber)
+    alice.send(Register(KEY, timeout_ns=S), fire())
+    world.settle()
+    assert alice.take_published() == []
+    alice.subscribe()
+    world.settle()
+    report = alice.take_published()[-1]
+    assert (report.outcomes, report.outcome_newest) == (0, 1)
+    assert report.outcome_first > report.outcome_last, "an empty report covers no outcome"
