@@ -211,6 +211,9 @@ class Core:
         """Add to a counter of the daemon (position in DAEMON_COUNTERS)."""
     def set_count(self, counter: int, value: int) -> None:
         """Set a counter of the daemon that is a gauge."""
+    def note_turn_cpu(self, cpu_ns: int) -> None:
+        """Count a turn in the histogram of the conductor's CPU time; ns."""
+
     def count_max(self, counter: int, value: int) -> None:
         """Raise a counter of the daemon to `value` if it is less."""
     def take_refusals(self) -> list[tuple[int, int, int]]:

@@ -6,6 +6,7 @@ core.pyi has the interface. purgatory/__init__.pxd says which rooms there are; t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.counters cimport histogram_add
 from timerd.purgatory.memory.error_log cimport log_error
 from timerd.purgatory.memory.faults cimport (
     FAULTS_BUILT, faults_copies, faults_count, faults_record, faults_set_defect, faults_size,
@@ -280,6 +281,9 @@ cdef class Core:
     def count_max(self, uint32_t counter, uint64_t value):
         cdef uint64_t *most = daemon_counter(self._here(), counter)
         most[0] = max(most[0], value)
+
+    def note_turn_cpu(self, uint64_t cpu_ns):
+        histogram_add(self._here().daemon_histograms + DAEMON_HISTOGRAM_TURN_CPU, cpu_ns)
 
     def take_refusals(self):
         cdef Members *m = &self._here().members

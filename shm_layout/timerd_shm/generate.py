@@ -45,6 +45,7 @@ ENUMS: tuple[type[IntEnum], ...] = (
     IdState,
     layout.Region,
     layout.Histogram,
+    layout.DaemonHistogram,
     errors.ErrorCode,
     wire.UpKind,
     wire.DownKind,

@@ -48,6 +48,7 @@ def test_stats_has_the_fields_that_other_tools_rely_on(dead: Rig, run: Run) -> N
         assert set(histograms["expiry_lateness_ns"]) >= {"count", "p50", "p99", "p999", "max"}
         assert histograms["expiry_lateness_ns"]["count"] == 15
         assert histograms["wait_ns"]["count"] == 17
+    assert stats["daemon_histograms"]["turn_cpu_ns"]["count"] == 0, "this core had no conductor"
 
 
 def test_counters_of_several_purgatories_add_up(dead: Rig, run: Run, runtime_dir: Path) -> None:
@@ -235,6 +236,8 @@ def test_the_prometheus_parser_reads_the_output_of_stats(runtime_dir: Path, run:
     assert samples["timerd_up", (("instance", "default"),)] == 0
     wait = stats["purgatories"]["default"]["histograms"]["wait_ns"]
     assert samples["timerd_wait_seconds_count", default] == wait["count"] > 0
+    turns = stats["daemon_histograms"]["turn_cpu_ns"]
+    assert samples["timerd_turn_cpu_seconds_count", (("instance", "default"),)] == turns["count"] == 0
     buckets = [
         (float(dict(labels)["le"]), value)
         for (name, labels), value in samples.items()

@@ -5,14 +5,33 @@ from __future__ import annotations
 import pytest
 
 from harness import MS, S
+from networks import World
 from timerd.clients.process import Process
 from timerd.clients.session import Session
 from timerd.conductor.deferred import DEFERRED_BYTES_MAX, DEFERRED_FRAMES_MAX, Deferred
 from timerd.conductor.gap import DRY_NS, GAP_READ_NS, Gap
+from timerd_shm.declare.layout import DaemonHistogram
+from timerd_shm.read.reader import ArenaReader
 
 
 def session(slot: int) -> Session:
     return Session(slot, slot, Process(0, 0), 15 * S, 0)
+
+
+# the CPU time of turns --------------------------------------------------------------------------------------------
+
+
+def test_each_turn_is_counted_with_the_cpu_time_since_the_one_before(world: World) -> None:
+    def counted() -> tuple[int, int, int]:
+        with ArenaReader.from_bytes(bytes(world.rig.memory)) as reader:
+            record = reader.daemon_histograms()[DaemonHistogram.TURN_CPU]
+        return record.count, record.sum, record.max
+
+    turns, spent, _ = counted()
+    for cpu_ns in (3 * MS, 2 * MS, 0):
+        world.clock.spent_ns += cpu_ns
+        world.turn()
+    assert counted() == (turns + 3, spent + 5 * MS, 3 * MS)
 
 
 # deferred frames --------------------------------------------------------------------------------------------------

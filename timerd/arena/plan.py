@@ -83,7 +83,7 @@ def plan_of(
         Region.PURGATORIES: purgatories,
         Region.PURGATORY_COUNTERS: purgatories * layout.PURGATORY_COUNTERS_MAX,
         Region.DAEMON_COUNTERS: layout.DAEMON_COUNTERS_MAX,
-        Region.HISTOGRAMS: purgatories * len(layout.Histogram),
+        Region.HISTOGRAMS: purgatories * len(layout.Histogram) + len(layout.DaemonHistogram),
         Region.COUNTER_LABELS: LABELS,
         Region.ERRORS: errors,
     }

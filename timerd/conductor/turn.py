@@ -86,6 +86,7 @@ class Conductor:
         self._inbox = Inbox(core, transport, sessions, greeter, queries, outbox, deferred, gap, bounds)
         self._departures = Departures(core, sessions, liveness, deferred, bounds)
         self._journal_due_ns = NEVER
+        self._cpu_ns = clock.cpu_ns()
         self.due_ns = now_ns
 
     @property
@@ -155,3 +156,8 @@ class Conductor:
         took_ns = self._clock.now_ns() - now_ns
         core.count(BUSY_NS, took_ns)
         core.count_max(TURN_NS_MAX, took_ns)
+        # From the end of one turn to that of the next: one call of the system instead of two, and what the loop does
+        # between them is the conductor's work as well.
+        cpu_ns = self._clock.cpu_ns()
+        core.note_turn_cpu(cpu_ns - self._cpu_ns)
+        self._cpu_ns = cpu_ns

@@ -8,11 +8,11 @@ bounds are 2 ** n - 1 ns for every second n. The buckets in the arena have the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, Counter
-from timerd_shm.declare.layout import Histogram
+from timerd_shm.declare.layout import DaemonHistogram, Histogram
 from timerd_shm.declare.records import HistogramRecord
 from timerd_shm.read import histogram
 
@@ -23,10 +23,17 @@ HISTOGRAMS: Final = {
     Histogram.EXPIRY_LATENESS: "from the deadline to the settling, of operations that expired",
     Histogram.WAIT: "from the registration to the settling",
 }
+DAEMON_HISTOGRAMS: Final = {
+    DaemonHistogram.TURN_CPU: "CPU time of the conductor, from the end of one turn to the end of the next",
+}
 
 
-def exposition(stats: dict[str, Any], purgatories: dict[str, Sequence[HistogramRecord]]) -> Iterator[str]:
-    """The lines of what `stats --json` has, and of each purgatory's histograms."""
+def exposition(
+    stats: dict[str, Any],
+    purgatories: Mapping[str, Sequence[HistogramRecord]],
+    daemon: dict[DaemonHistogram, HistogramRecord],
+) -> Iterator[str]:
+    """The lines of what `stats --json` has, and of the histograms of each purgatory and of the daemon."""
     instance = label("instance", stats["instance"])
     yield from family("up", "gauge", "whether the daemon runs", [(instance, float(stats["alive"]))])
     uptime = stats["uptime_s"] or 0.0
@@ -50,6 +57,8 @@ def exposition(stats: dict[str, Any], purgatories: dict[str, Sequence[HistogramR
             yield from counted(counter, [(instance, value)])
     for kind, about in HISTOGRAMS.items():
         yield from distribution(kind, about, {named[name]: records[kind] for name, records in purgatories.items()})
+    for of_daemon, about in DAEMON_HISTOGRAMS.items():
+        yield from distribution(of_daemon, about, {instance: daemon[of_daemon]})
 
 
 def family(name: str, kind: str, about: str, rows: Sequence[tuple[str, float]]) -> Iterator[str]:
@@ -72,8 +81,8 @@ def counted(counter: str, rows: Sequence[tuple[str, int]]) -> Iterator[str]:
     yield from family(name, "gauge" if known.gauge else "counter", known.about, values)
 
 
-def distribution(kind: Histogram, about: str, records: dict[str, HistogramRecord]) -> Iterator[str]:
-    """A histogram of each purgatory."""
+def distribution(kind: Histogram | DaemonHistogram, about: str, records: dict[str, HistogramRecord]) -> Iterator[str]:
+    """A histogram, with the labels of each record."""
     name = f"timerd_{kind.name.lower()}_seconds"
     yield f"# HELP {name} {about}"
     yield f"# TYPE {name} histogram"

@@ -16,7 +16,7 @@ from timerctl.instance import NS, is_alive, note_if_dead, now_ns, open_arena, pa
 from timerctl.listing import declare
 from timerctl.show.table import Column, Table, grid
 from timerctl.show.text import duration_ns, label, print_json, size, span
-from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX, Histogram, Region
+from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX, DaemonHistogram, Histogram, Region
 from timerd_shm.declare.records import BLOCK_DATA, ArenaHeader, CounterLabel, HistogramRecord, RegionRecord
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.host.process import process_is_stopped
@@ -54,6 +54,7 @@ class Look(NamedTuple):
     oldest_event_ns: int
     daemon: list[int]
     purgatories: dict[str, tuple[list[int], list[HistogramRecord]]]
+    daemon_histograms: dict[DaemonHistogram, HistogramRecord]
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -99,7 +100,8 @@ def show(arguments: argparse.Namespace) -> int:
         seen = reader.between_turns(lambda: look(reader))
         stats = collect(seen, paths)
     if arguments.prometheus:
-        print("\n".join(exposition(stats, {name: histograms for name, (_, histograms) in seen.purgatories.items()})))
+        purgatories = {name: histograms for name, (_, histograms) in seen.purgatories.items()}
+        print("\n".join(exposition(stats, purgatories, seen.daemon_histograms)))
     elif arguments.json and arguments.watch is not None:
         import json
 
@@ -132,6 +134,7 @@ def look(reader: ArenaReader) -> Look:
         oldest,
         [record.value for record in reader.daemon_counters],
         purgatories,
+        reader.daemon_histograms(),
     )
 
 
@@ -162,6 +165,10 @@ def collect(seen: Look, paths: InstancePaths) -> dict[str, Any]:
         "counters": whole | named(labels, OF_DAEMON, seen.daemon),
         "purgatories": purgatories,
         "histograms": summaries([histograms for _, histograms in seen.purgatories.values()]),
+        "daemon_histograms": {
+            f"{kind.name.lower()}_ns": histogram.summary([record])._asdict()
+            for kind, record in seen.daemon_histograms.items()
+        },
     }
 
 
@@ -255,7 +262,11 @@ def histogram_lines(stats: dict[str, Any]) -> list[str]:
     rows = []
     for kind in stats["histograms"]:
         for name, part in [*parts, *stats["purgatories"].items()]:
-            each = part["histograms"][kind]
-            times = (span(each[figure]) if each["count"] else "-" for figure in ("p50", "p99", "p999", "max"))
-            rows.append((kind.removesuffix("_ns").replace("_", " "), name, each["count"], *times))
+            rows.append(histogram_row(kind, name, part["histograms"][kind]))
+    rows += [histogram_row(kind, "-", each) for kind, each in stats["daemon_histograms"].items()]
     return table.lines(rows)
+
+
+def histogram_row(kind: str, purgatory: str, each: dict[str, float]) -> tuple[object, ...]:
+    times = (span(round(each[figure])) if each["count"] else "-" for figure in ("p50", "p99", "p999", "max"))
+    return (kind.removesuffix("_ns").replace("_", " "), purgatory, each["count"], *times)

@@ -48,7 +48,6 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("frames_out", "frames", "frames published or answered"),
     Counter("frames_malformed", "frames", "frames refused because their content does not fit the header"),
     Counter("frames_unknown_session", "frames", "frames of a session that this daemon does not know"),
-    Counter("outlets_shut", "outlets", "outlets closed for a second: their client sent more than its one subscription"),
     Counter("records_touched", "records", "operations, watchers and buckets visited; a turn's bound counts these"),
     Counter("records_touched_max", "records", "the most records touched in one turn", gauge=True),
     Counter("turn_ns_max", "ns", "the longest turn", gauge=True),
@@ -92,6 +91,7 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
         "clients",
         "ended clients whose counts were wrong: nothing of theirs was found in two sweeps",
     ),
+    Counter("outlets_shut", "outlets", "outlets closed for a second: their client sent more than its one subscription"),
     # insert new counters above this line; ids are positions
 )
 

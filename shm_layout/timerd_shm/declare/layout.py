@@ -98,6 +98,12 @@ class Histogram(IntEnum):
     WAIT = 1
 
 
+class DaemonHistogram(IntEnum):
+    """Histograms of the daemon: the last records of the region."""
+
+    TURN_CPU = 0
+
+
 REGION_RECORDS: dict[Region, type] = {
     Region.OPS: OpRecord,
     Region.NODES: WatchNode,

@@ -222,7 +222,7 @@ class ArenaReader:
     purgatories = TableOf(Region.PURGATORIES, PurgatoryRecord)
     purgatory_counters = TableOf(Region.PURGATORY_COUNTERS, CounterRecord)
     daemon_counters = TableOf(Region.DAEMON_COUNTERS, CounterRecord)
-    histograms = TableOf(Region.HISTOGRAMS, HistogramRecord)
+    histograms = TableOf(Region.HISTOGRAMS, HistogramRecord)  # of purgatories, then of the daemon
     labels = TableOf(Region.COUNTER_LABELS, CounterLabel)
     errors = TableOf(Region.ERRORS, ErrorRecord)
 
@@ -286,6 +286,11 @@ class ArenaReader:
     def region(self, region: Region) -> RegionRecord:
         """A snapshot of a region's row."""
         return unpack(RegionRecord, self.memory, layout.REGIONS_OFFSET + region * size_of(RegionRecord))
+
+    def daemon_histograms(self) -> dict[layout.DaemonHistogram, HistogramRecord]:
+        """The daemon's histograms: the last records of their region."""
+        first = self.histograms.count - len(layout.DaemonHistogram)
+        return {kind: self.histograms[first + kind] for kind in layout.DaemonHistogram}
 
     def record(self, region: Region, index: int) -> Any:
         """A snapshot of any record, as the NamedTuple of its region. Typed access: reader.ops[index] and its kin."""

@@ -129,6 +129,9 @@ class RigClock:
     def wall_ns(self) -> int:
         return self.rig.wall_ns()
 
+    def cpu_ns(self) -> int:
+        return 0
+
 
 def outcomes(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.record.kind == RowKind.OUTCOME]

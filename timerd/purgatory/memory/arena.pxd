@@ -44,6 +44,7 @@ ctypedef struct Arena:
     uint64_t *counters
     uint64_t *daemon
     HistogramRecord *histograms
+    HistogramRecord *daemon_histograms
     uint64_t key_mask
     uint64_t id_mask
     uint64_t slot_mask

@@ -45,6 +45,7 @@ cdef inline void find_regions(Arena *a) noexcept nogil:
     a.counters = <uint64_t *>region_at(a, REGION_PURGATORY_COUNTERS)
     a.daemon = <uint64_t *>region_at(a, REGION_DAEMON_COUNTERS)
     a.histograms = <HistogramRecord *>region_at(a, REGION_HISTOGRAMS)
+    a.daemon_histograms = a.histograms + capacity(a, REGION_HISTOGRAMS) - DAEMON_HISTOGRAM_COUNT
     a.key_mask = 2 * <uint64_t>capacity(a, REGION_KEY_TABLE) - 1
     a.id_mask = 2 * <uint64_t>capacity(a, REGION_ID_TABLE) - 1
     a.slot_mask = capacity(a, REGION_SLOTS) - 1

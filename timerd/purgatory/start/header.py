@@ -80,5 +80,5 @@ def _least(region: Region, purgatories: int) -> int:
         Region.BUCKETS: layout.LEVELS * layout.BUCKETS,
         Region.DAEMON_COUNTERS: layout.DAEMON_COUNTERS_MAX,
         Region.PURGATORY_COUNTERS: purgatories * layout.PURGATORY_COUNTERS_MAX,
-        Region.HISTOGRAMS: purgatories * len(layout.Histogram),
+        Region.HISTOGRAMS: purgatories * len(layout.Histogram) + len(layout.DaemonHistogram),
     }.get(region, 1)
