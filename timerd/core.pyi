@@ -144,8 +144,15 @@ class Core:
         """Number of the last command applied for that client."""
     def unknown_waits(self, slot: int, commands: list[int]) -> list[int]:
         """Those of the registrations' command numbers for which the arena holds no operation and no refusal."""
-    def purgatory(self, name: bytes) -> int:
-        """Index of the purgatory of that name, made if it is new. Raises ArenaFullError, InvalidNameError."""
+    def purgatory(self, name: bytes, slot: int = -1) -> int:
+        """Index of the purgatory of that name, made if it is new. It is kept while the live client of `slot` lives.
+
+        A new one is charged to the process of that client; -1 = to nobody. Raises ArenaFullError, InvalidNameError,
+        QuotaExceededError (the process has made a quarter of all there are; all processes that are not known, half).
+        """
+    @property
+    def touched(self) -> int:
+        """Records that were touched since the start."""
 
     # a turn ----------------------------------------------------------------------------------------------------------
     def begin_turn(self, now_ns: int, before_gap_ns: int = NEVER) -> None:

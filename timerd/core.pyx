@@ -185,8 +185,12 @@ cdef class Core:
         cdef uint32_t live = self._live(slot)
         return [command for command in commands if is_unknown(&self.arena, live, command)]
 
-    def purgatory(self, bytes name not None):
-        return purgatory_named(self._here(), name)
+    def purgatory(self, bytes name not None, int slot=-1):
+        return purgatory_named(self._here(), name, slot)
+
+    @property
+    def touched(self):
+        return self._here().turn.touched
 
     # A turn.
 

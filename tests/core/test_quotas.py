@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from commands import Answer, Command, Key, Register
+from commands import Answer, Command, Key, KeyAct, Mark, Register
 from harness import Client, Rig, S, advance, cancel, done, fire, forget
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, QuotaExceededError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import GROUP_KEPT_NS, KEYS_MAX, MET_SHIFT
 from timerd_shm.declare.states import ClientState, Orphans
-from timerd_shm.declare.wire import Met
+from timerd_shm.declare.wire import CommandKind, Met
 
 WORKERS = b"workers"
 HOUR_NS = 3_600 * S
@@ -244,3 +244,112 @@ def test_a_tombstone_comes_back_in_the_share_of_the_process_that_resumes_it() ->
         rig.core.resume_client(client.slot, **facts)
     rig.core.resume_client(client.slot, **{**facts, "maker_start_ticks": OTHERS[1]})
     rig.check()
+
+
+# purgatories ------------------------------------------------------------------------------------------------------
+
+
+def names_of(rig: Rig) -> set[bytes]:
+    """The purgatories that there are."""
+    records = [record for record in rig.arena.all_records(Region.PURGATORIES) if record.state]
+    return {record.name[: record.name_length] for record in records}
+
+
+def look_for_room(rig: Rig) -> None:
+    """Make purgatories until a walk for those that hold nothing begins, and let the walk end."""
+    for number in range(rig.arena.region(Region.PURGATORIES).count // 2):
+        rig.core.purgatory(b"x-%d" % number)
+    rig.turn()
+
+
+def test_a_process_leaves_the_purgatories_beyond_its_share_to_others() -> None:
+    rig = Rig(capacity=64, purgatories=32)
+    greedy = rig.client(process=MINE)
+    for number in range(8):
+        rig.core.purgatory(b"mine-%d" % number, greedy.slot)
+    with pytest.raises(QuotaExceededError, match="process 500 has made 8 of 32 purgatories"):
+        rig.core.purgatory(b"more", greedy.slot)
+    assert rig.core.purgatory(b"mine-3", greedy.slot) == 4, "that is no new one"
+    rig.restart()
+    with pytest.raises(QuotaExceededError):
+        rig.core.purgatory(b"more", greedy.slot)
+    rig.core.purgatory(b"theirs", rig.client(process=OTHERS).slot)
+    unseen = rig.client(process=NOT_KNOWN)
+    for number in range(16):
+        rig.core.purgatory(b"unseen-%d" % number, unseen.slot)
+    with pytest.raises(QuotaExceededError, match=r"cannot see .* made 16 of 32 purgatories"):
+        rig.core.purgatory(b"more", unseen.slot)
+    rig.check()
+
+
+def test_purgatories_that_hold_nothing_are_there_for_other_names_when_their_clients_have_ended() -> None:
+    rig = Rig(capacity=64, purgatories=32, clients=4)
+    for life in range(20):
+        client = rig.client(process=MINE)
+        for number in range(4):
+            rig.core.purgatory(b"%d-%d" % (life, number), client.slot)
+            rig.turn()
+        rig.close(client, goodbye=True)
+    assert len(names_of(rig)) <= 1 + 8
+    rig.check()
+
+
+def test_a_purgatory_is_kept_while_it_holds_something() -> None:
+    rig = Rig(capacity=64, purgatories=32, ring_events=16)
+    owner, live = rig.client(Orphans.KEEP, process=MINE), rig.client(process=MINE)
+    at = {
+        name: rig.core.purgatory(name, owner.slot)
+        for name in (b"operation", b"outcome", b"watermark", b"id", b"event", b"nothing")
+    }
+    rig.core.purgatory(b"named", live.slot)
+    rig.do(owner, watch(b"k", purgatory=at[b"operation"]))
+    rig.do(owner, KeyAct(CommandKind.ADVANCE, b"k", 7, purgatory=at[b"watermark"]))
+    rig.do(owner, KeyAct(CommandKind.FIRE, b"k", purgatory=at[b"event"]))
+    rig.do(live, watch(b"k", purgatory=at[b"outcome"]), cancel(1))
+    rig.do(live, watch(b"k", purgatory=at[b"id"], id=b"i" * 16), cancel(3))
+    mark = Mark(rig.core.newest - 2, 0)
+    rig.close(owner, goodbye=True)
+    look_for_room(rig)
+    rig.restart()
+    kept = {b"default", b"operation", b"outcome", b"watermark", b"id", b"event", b"named"}
+    assert names_of(rig) == kept
+    rig.check()
+    rig.do(live, *(fire(b"other") for _ in range(20)))
+    rig.acknowledge(live)
+    look_for_room(rig)
+    # The events of the fire and of the watermark have left the ring, and the watermark itself is there.
+    assert names_of(rig) == kept - {b"event", b"outcome"}
+    again = rig.core.purgatory(b"event", live.slot)
+    refused = live.answer(rig.do(live, watch(b"k", purgatory=again, mark=mark, mark_by_sequence=True)))
+    assert refused is not None and refused.code == ErrorCode.MARK_TOO_OLD, "an event of its name was forgotten"
+    rig.do(live, watch(b"k", purgatory=again, mark=live.mark()))
+    rig.check()
+
+
+def test_a_command_that_is_applied_during_a_walk_keeps_its_purgatory() -> None:
+    """The walk is behind its record already, and its client is gone when the walk ends."""
+    rig = Rig(capacity=64, purgatories=32)
+    client, other = rig.client(Orphans.KEEP, process=MINE), rig.client()
+    purgatory = rig.core.purgatory(b"late", client.slot)
+    rig.do(other, *(watch(b"k") for _ in range(40)))
+    for number in range(16):
+        rig.core.purgatory(b"x-%d" % number)
+    rig.core.resume(rig.now_ns, 45)
+    rig.do(client, watch(b"k", purgatory=purgatory))
+    rig.close(client, goodbye=True)
+    rig.turn()
+    assert names_of(rig) == {b"default", b"late"}
+    rig.check()
+
+
+# what a turn counts -----------------------------------------------------------------------------------------------
+
+
+def test_a_registration_counts_its_keys_for_the_bound_of_the_turn_also_if_it_is_refused() -> None:
+    rig = Rig(capacity=64, nodes=256, keys=256)
+    client = rig.client()
+    for command in (watch(*names(0, 64)), cancel(1), watch(*names(0, 63), b"0")):
+        before = rig.core.touched
+        rig.do(client, command)
+        assert rig.core.touched - before >= 64
+    assert refusal(rig, client, watch()) is not None

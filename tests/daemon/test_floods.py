@@ -170,3 +170,19 @@ def test_a_full_arena_refuses_by_name_and_settles_pending_operations_on_time() -
     world.run(10 * MS)
     bob.take_published()
     assert bob.state(again) is Outcome.EXPIRED, "there is room again"
+
+
+def test_a_client_that_asks_again_and_again_is_answered_once_a_turn(world: World) -> None:
+    """Each answer walks over all that it has not acknowledged."""
+    alice = world.client("alice")
+    alice.send(*(ON_K for _ in range(20)), fire(b"k"))
+    world.settle()
+    asked = world.counter("asked_again")
+    for _ in range(100):
+        alice.say(UpKind.ASK)
+    world.turn()
+    assert world.counter("asked_again") == asked + 100
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.REPORT]
+    alice.say(UpKind.ASK)
+    world.turn()
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.REPORT], "a later turn answers again"

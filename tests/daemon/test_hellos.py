@@ -194,6 +194,28 @@ def test_slots_are_charged_to_the_process_that_the_kernel_names(world: World) ->
     assert (record.maker_pid, record.maker_start_ticks) == (0, 0)
 
 
+def test_a_hello_that_is_refused_makes_no_purgatory(world: World) -> None:
+    world = World(capacity=64, clients=2, purgatories=32).until_quiet()
+    world.client(purgatories=["first"])
+    world.client()
+    late = Peer(world, "late")
+    late.say(UpKind.HELLO, late.hello(purgatories=["never"]))
+    world.settle()
+    assert late.take_answers()[0][1]["code"] == ErrorCode.ARENA_FULL
+    names = [record.name[: record.name_length] for record in world.rig.arena.all_records(Region.PURGATORIES)]
+    assert b"first" in names and b"never" not in names
+
+
+def test_a_hello_with_more_new_purgatories_than_its_share_opens_no_client(world: World) -> None:
+    world = World(capacity=64, clients=4, purgatories=32).until_quiet()
+    greedy = Peer(world, "greedy")
+    greedy.say(UpKind.HELLO, greedy.hello(purgatories=[f"p-{number}" for number in range(20)]))
+    world.settle()
+    kind, error = greedy.take_answers()[0]
+    assert (kind, error["code"], len(world.sessions)) == (DownKind.ERROR, ErrorCode.QUOTA_EXCEEDED, 0)
+    assert "16 of 32 purgatories" in error["message"]
+
+
 # a restart of the daemon ------------------------------------------------------------------------------------------
 
 

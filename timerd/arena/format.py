@@ -54,7 +54,7 @@ def format_arena(
         if region is Region.PURGATORIES:
             record = record._replace(high_water=1, in_use=1)
         row.pack_into(view, layout.REGIONS_OFFSET + region * row.size, *record)
-    first = PurgatoryRecord(1, len(PURGATORY_DEFAULT), 0, 0, PURGATORY_DEFAULT)
+    first = PurgatoryRecord(1, len(PURGATORY_DEFAULT), 0, 0, PURGATORY_DEFAULT, 0, 0)
     struct_of(PurgatoryRecord).pack_into(view, plan.regions[Region.PURGATORIES].offset, *first)
     write_labels(view, plan.regions[Region.COUNTER_LABELS])
     with view.cast("Q") as words:

@@ -21,6 +21,7 @@ class Session:
     """A client that is connected, or was when an earlier daemon ended (then `secret` is not known yet)."""
 
     __slots__ = (
+        "asked_turn",
         "connections",
         "ends_ns",
         "expected",
@@ -30,6 +31,7 @@ class Session:
         "greeted_ns",
         "has_returned",
         "held",
+        "is_greeted",
         "is_shut",
         "is_silent",
         "last_frame_ns",
@@ -58,8 +60,10 @@ class Session:
         self.connections = 0  # to its outlet, since that was made
         self.is_shut = False  # whether its outlet was closed because of what came over it
         self.greeted_ns = -ANNOUNCE_LAST_NS  # when it was last welcomed
+        self.is_greeted = False  # whether a hello of it was accepted by this daemon
         self.published_ns = 0  # when it was last sent a report
         self.gone = 0  # nothing is held of its commands up to this one: it was dead, and came back from its tombstone
+        self.asked_turn = 0  # the turn in which it last asked for what it lacks
         self.received = (0, 0)  # newest outcome and answer that it has acknowledged
         self.progress_ns = 0  # when `received` last changed, or the client was last reminded
         self.gap_ns = ANNOUNCE_FIRST_NS  # from progress_ns to its next reminder

@@ -14,6 +14,7 @@ class Bounds:
 
     def __init__(self, records: int) -> None:
         self.records = records
+        self.turns = 0  # of this conductor
         self.is_cut = False  # a bound was reached, or something is left: the next turn follows at once
 
     def cut(self) -> None:

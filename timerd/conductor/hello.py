@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from timerd.clients.messages import message_frame, read_hello
-from timerd.clients.session import NO_SESSION
+from timerd.clients.messages import Hello, message_frame, read_hello
+from timerd.clients.session import NO_SESSION, Session
 from timerd.clients.sessions import Sessions
 from timerd.clock import Clock
 from timerd.core import Core
@@ -45,6 +45,19 @@ class Greeter:
         session = self._sessions.by_secret.get(shown)
         return session is not None and session.routing == routing and now_ns < session.greeted_ns + HELLO_REST_NS
 
+    def _name(self, hello: Hello, session: Session, now_ns: int) -> dict[str, int]:
+        """The indices of the purgatories that an accepted hello names. Those that are new are made.
+
+        Raises ArenaFullError and QuotaExceededError (its process has made as many as it may). Then a client that this
+        hello has opened is closed again.
+        """
+        try:
+            return {name: self._core.purgatory(name.encode(), session.slot) for name in hello.purgatories}
+        except TimerdError:
+            if not session.is_greeted:
+                self._sessions.close(session, now_ns, goodbye=True)
+            raise
+
     def greet(self, routing: bytes, shown: bytes, frame: bytes, pid: int, now_ns: int) -> None:
         """Answer a hello that shows this session (zero: none). What can be refused is refused first.
 
@@ -58,17 +71,17 @@ class Greeter:
                     raise SessionGoneError("that session is not known any more: connect as a new incarnation")
                 raise MalformedError(f"a first hello has {len(frame)} bytes; at most {HELLO_FIRST_SIZE_MAX} are taken")
             hello = read_hello(frame)
-            purgatories = {name: core.purgatory(name.encode()) for name in hello.purgatories}
             session = sessions.hello(hello, shown, pid=pid, now_ns=now_ns, wall_ns=self._clock.wall_ns())
+            if session is None:
+                return
+            purgatories = self._name(hello, session, now_ns)
         except SessionGoneError:
             outbox.send(routing, outbox.header(DownKind.SESSION_GONE, now_ns))
             return
         except TimerdError as error:
             outbox.refuse(routing, error, now_ns)
             return
-        if session is None:
-            return
-        session.routing, session.greeted_ns = routing, now_ns
+        session.routing, session.greeted_ns, session.is_greeted = routing, now_ns, True
         log.debug("client %d: %s (pid %d) says hello", session.slot, hello.name.decode(), session.process.pid)
         header = outbox.header(DownKind.WELCOME, now_ns, session)
         message = {

@@ -151,10 +151,7 @@ class Inbox:
         if kind == UpKind.BYE and self._deferred.frames:
             self._defer(session, frame)
         elif kind == UpKind.ASK:
-            self._core.count(ASKED_AGAIN)
-            report = self._core.report(session.slot, outcome, answer, now_ns)
-            self._outbox.send(routing, report)
-            return RECORDS_PER_FRAME + len(report) // BYTES_PER_RECORD
+            return self._report_again(session, outcome, answer, now_ns)
         elif kind == UpKind.QUERY:
             self._queries.answer(session, frame, now_ns)
             return self._share_of_map(frame)
@@ -164,6 +161,18 @@ class Inbox:
             unknown = MalformedError(f"a frame is of kind {kind}, which there is not")
             self._outbox.refuse(routing, unknown, now_ns, session)
         return RECORDS_PER_FRAME
+
+    def _report_again(self, session: Session, outcome: int, answer: int, now_ns: int) -> int:
+        """Answer a client that asks for what it lacks, once a turn; how many records it takes off the turn's budget."""
+        core = self._core
+        core.count(ASKED_AGAIN)
+        if session.asked_turn == self._bounds.turns:
+            return RECORDS_PER_FRAME  # the answer to the first one is on its way, and says the same
+        session.asked_turn = self._bounds.turns
+        touched = core.touched
+        report = core.report(session.slot, outcome, answer, now_ns)
+        self._outbox.send(session.routing, report)
+        return RECORDS_PER_FRAME + len(report) // BYTES_PER_RECORD + core.touched - touched
 
     def _take_commands(self, session: Session, frame: bytes, count: int, outcome: int, answer: int, now_ns: int) -> int:
         """Apply a frame of commands, or defer it; how many records it takes off the turn's budget."""

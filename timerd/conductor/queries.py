@@ -48,7 +48,7 @@ class Queries:
         core = self._core
         match query.query:
             case "purgatory":
-                return {"index": core.purgatory(purgatory_name(query.text("name")).encode())}
+                return {"index": core.purgatory(purgatory_name(query.text("name")).encode(), session.slot)}
             case "mark":
                 return {"newest": core.newest}
             case "ping":
@@ -57,7 +57,7 @@ class Queries:
                 return {"on": core.set_listening(session.slot, query.flag("on"), now_ns)}
             case "handle":
                 most, names = query.amount("most", GROUP_HELD_MAX), query.texts("names", HANDLED_NAMES_MAX)
-                purgatory = core.purgatory(purgatory_name(query.text("purgatory")).encode())
+                purgatory = core.purgatory(purgatory_name(query.text("purgatory")).encode(), session.slot)
                 return {"most": core.set_calls(session.slot, most, purgatory, [n.encode() for n in names], now_ns)}
             case "held":
                 return {"held": core.held(session.slot, query.numbers("operations", HELD_QUERY_MAX))}

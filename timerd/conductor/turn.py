@@ -105,6 +105,7 @@ class Conductor:
             self._sessions.make_leases_whole(now_ns)
         outbox.frames = 0
         bounds.is_cut = False
+        bounds.turns += 1
         core.begin_turn(now_ns, gap.before_ns)
         work = self._subscriptions.accept(now_ns)
         frames = self._inbox.read(now_ns)

@@ -69,8 +69,11 @@ def clients_are_full(count: int) -> TimerdError:
     )
 
 
+UNSEEN = "the processes that the daemon cannot see (they run in another pid namespace, or have ended)"
+
+
 def too_many_clients(pid: int, share: int, count: int) -> TimerdError:
-    who = f"process {pid}" if pid else "the processes that the daemon cannot see (they run in another pid namespace)"
+    who = f"process {pid}" if pid else UNSEEN
     return QuotaExceededError(
         f"{who} may have {share} of {count} client slots, and {'has' if pid else 'have'} them: "
         "use one client for many threads, close some, or start the daemon with more --quota-clients"
@@ -84,7 +87,7 @@ def invalid_name(what: str, length: int) -> TimerdError:
 def too_many_groups(pid: int, made: int, count: int) -> TimerdError:
     who, whose = f"process {pid} has", "one process may"
     if not pid:
-        who, whose = "the processes that the daemon cannot see (they run in another pid namespace) have", "those may"
+        who, whose = UNSEEN + " have", "all of these may"
     return QuotaExceededError(
         f"{who} made {made} of {count} groups that have members or operations, as many as {whose}: "
         "use fewer names, or let the operations of old ones settle"
@@ -97,7 +100,16 @@ def groups_are_full(count: int) -> TimerdError:
 
 def purgatories_are_full(count: int) -> TimerdError:
     return ArenaFullError(
-        f"{count} of {count} purgatories are in use, and each is for good: use one that there is, with longer keys"
+        f"{count} of {count} purgatories are in use: use one that there is, with longer keys, or try again when the "
+        "operations, ids, watermarks and events of old ones are gone and their clients have ended"
+    )
+
+
+def too_many_purgatories(pid: int, made: int, count: int) -> TimerdError:
+    who = f"process {pid} has" if pid else UNSEEN + " have"
+    return QuotaExceededError(
+        f"{who} made {made} of {count} purgatories, the share of {'one process' if pid else 'all of these'}: use one "
+        "that there is, with longer keys, or try again when those that hold nothing are reclaimed"
     )
 
 

@@ -35,6 +35,7 @@ class ArenaHeader(NamedTuple):
     attached_ns: Annotated[int, U64, "CLOCK_MONOTONIC when this daemon attached", DERIVED]
     newest: Annotated[int, U64, "sequence of the newest event; workers read it for their marks"]
     tail: Annotated[int, U64, "sequence of the oldest event in the ring"]
+    purgatories_floor: Annotated[int, U64, "events of purgatories that are there no more have no higher sequence"]
     ids_floor_ns: Annotated[int, U64, "ids that settled before it may have been forgotten"]
     registrations: Annotated[int, U64, "newest registration number", DERIVED]
     turn: Annotated[int, U64, "odd while a turn runs: a seqlock for readers of several words", STATISTIC]
@@ -219,7 +220,8 @@ class ClientRecord(NamedTuple):
     maker_start_ticks: Annotated[int, U64, "field 22 of the /proc/PID/stat of that process"]
     maker_pid: Annotated[int, U32, "process that said hello, as the kernel says: its share; 0 = not known"]
     reserved_word: Annotated[int, U32, "zero"]
-    reserved_tail: Annotated[bytes, raw(16), "zero"]
+    purgatories: Annotated[int, U64, "those that it has named, a bit each: it knows their indices"]
+    reserved_tail: Annotated[bytes, raw(8), "zero"]
 
 
 class LevelRecord(NamedTuple):
@@ -346,13 +348,15 @@ class GroupRecord(NamedTuple):
 
 
 class PurgatoryRecord(NamedTuple):
-    """A named set of watchers. Index 0 is "default"."""
+    """A named set of watchers. Index 0 is "default". One that holds nothing may be used for another name."""
 
     state: Annotated[int, U8, "1 while in use"]
     name_length: Annotated[int, U8, "bytes of the name"]
     reserved: Annotated[int, U16, "zero"]
-    reserved_word: Annotated[int, U32, "zero"]
+    maker_pid: Annotated[int, U32, "process that first named it, as the kernel says; 0 = not known"]
     name: Annotated[bytes, raw(32), "its name"]
+    maker_start_ticks: Annotated[int, U64, "field 22 of that process's /proc/PID/stat"]
+    born: Annotated[int, U64, "sequence of the newest event when it was made"]
 
 
 class CounterRecord(NamedTuple):

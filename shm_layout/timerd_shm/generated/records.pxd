@@ -385,6 +385,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t attached_ns
         uint64_t newest
         uint64_t tail
+        uint64_t purgatories_floor
         uint64_t ids_floor_ns
         uint64_t registrations
         uint64_t turn
@@ -539,7 +540,8 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t maker_start_ticks
         uint32_t maker_pid
         uint32_t reserved_word
-        uint8_t reserved_tail[16]
+        uint64_t purgatories
+        uint8_t reserved_tail[8]
 
     ctypedef struct LevelRecord:
         uint64_t occupied_low
@@ -635,8 +637,10 @@ cdef extern from "timerd_layout.h" nogil:
         uint8_t state
         uint8_t name_length
         uint16_t reserved
-        uint32_t reserved_word
+        uint32_t maker_pid
         uint8_t name[32]
+        uint64_t maker_start_ticks
+        uint64_t born
 
     ctypedef struct CounterRecord:
         uint64_t value
@@ -1237,8 +1241,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *PurgatoryRecord_word_name_length(PurgatoryRecord *record)
     uint64_t PurgatoryRecord_with_reserved(uint64_t word, uint64_t value)
     uint64_t *PurgatoryRecord_word_reserved(PurgatoryRecord *record)
-    uint64_t PurgatoryRecord_with_reserved_word(uint64_t word, uint64_t value)
-    uint64_t *PurgatoryRecord_word_reserved_word(PurgatoryRecord *record)
+    uint64_t PurgatoryRecord_with_maker_pid(uint64_t word, uint64_t value)
+    uint64_t *PurgatoryRecord_word_maker_pid(PurgatoryRecord *record)
     uint64_t CounterLabel_with_scope(uint64_t word, uint64_t value)
     uint64_t *CounterLabel_word_scope(CounterLabel *record)
     uint64_t CounterLabel_with_index(uint64_t word, uint64_t value)

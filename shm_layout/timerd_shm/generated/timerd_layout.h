@@ -365,7 +365,7 @@
 #define DEFECT_DELIVERED_TO_TWO_MEMBERS 16
 #define DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER 17
 #define DEFECT_ROWS_APART 18
-#define LAYOUT_FINGERPRINT 962801759
+#define LAYOUT_FINGERPRINT 851808055
 #define JOURNAL_FINGERPRINT 1204938769
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -387,6 +387,7 @@ typedef struct ArenaHeader {
     uint64_t attached_ns; /* CLOCK_MONOTONIC when this daemon attached */
     uint64_t newest; /* sequence of the newest event; workers read it for their marks */
     uint64_t tail; /* sequence of the oldest event in the ring */
+    uint64_t purgatories_floor; /* events of purgatories that are there no more have no higher sequence */
     uint64_t ids_floor_ns; /* ids that settled before it may have been forgotten */
     uint64_t registrations; /* newest registration number */
     uint64_t turn; /* odd while a turn runs: a seqlock for readers of several words */
@@ -415,7 +416,7 @@ typedef struct ArenaHeader {
     uint64_t journal_written; /* rows that stand in the journal's files for good */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
 } ArenaHeader;
-_Static_assert(sizeof(ArenaHeader) == 328, "ArenaHeader");
+_Static_assert(sizeof(ArenaHeader) == 336, "ArenaHeader");
 _Static_assert(offsetof(ArenaHeader, magic) == 0, "ArenaHeader.magic");
 _Static_assert(offsetof(ArenaHeader, layout_version) == 8, "ArenaHeader.layout_version");
 _Static_assert(offsetof(ArenaHeader, fingerprint) == 16, "ArenaHeader.fingerprint");
@@ -433,33 +434,34 @@ _Static_assert(offsetof(ArenaHeader, start_ticks) == 120, "ArenaHeader.start_tic
 _Static_assert(offsetof(ArenaHeader, attached_ns) == 128, "ArenaHeader.attached_ns");
 _Static_assert(offsetof(ArenaHeader, newest) == 136, "ArenaHeader.newest");
 _Static_assert(offsetof(ArenaHeader, tail) == 144, "ArenaHeader.tail");
-_Static_assert(offsetof(ArenaHeader, ids_floor_ns) == 152, "ArenaHeader.ids_floor_ns");
-_Static_assert(offsetof(ArenaHeader, registrations) == 160, "ArenaHeader.registrations");
-_Static_assert(offsetof(ArenaHeader, turn) == 168, "ArenaHeader.turn");
-_Static_assert(offsetof(ArenaHeader, turn_at_ns) == 176, "ArenaHeader.turn_at_ns");
-_Static_assert(offsetof(ArenaHeader, wheel_tick) == 184, "ArenaHeader.wheel_tick");
-_Static_assert(offsetof(ArenaHeader, unfinished) == 192, "ArenaHeader.unfinished");
-_Static_assert(offsetof(ArenaHeader, ring_bytes) == 200, "ArenaHeader.ring_bytes");
-_Static_assert(offsetof(ArenaHeader, ring_bytes_max) == 208, "ArenaHeader.ring_bytes_max");
-_Static_assert(offsetof(ArenaHeader, quota_operations) == 216, "ArenaHeader.quota_operations");
-_Static_assert(offsetof(ArenaHeader, quota_watermarks) == 220, "ArenaHeader.quota_watermarks");
-_Static_assert(offsetof(ArenaHeader, quota_bytes) == 224, "ArenaHeader.quota_bytes");
-_Static_assert(offsetof(ArenaHeader, quota_outcomes) == 232, "ArenaHeader.quota_outcomes");
-_Static_assert(offsetof(ArenaHeader, quota_answers) == 236, "ArenaHeader.quota_answers");
-_Static_assert(offsetof(ArenaHeader, quota_nodes) == 240, "ArenaHeader.quota_nodes");
-_Static_assert(offsetof(ArenaHeader, quota_keys) == 244, "ArenaHeader.quota_keys");
-_Static_assert(offsetof(ArenaHeader, quota_clients) == 248, "ArenaHeader.quota_clients");
-_Static_assert(offsetof(ArenaHeader, reserved_word) == 252, "ArenaHeader.reserved_word");
-_Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 256, "ArenaHeader.ids_kept_ns");
-_Static_assert(offsetof(ArenaHeader, group_kept_ns) == 264, "ArenaHeader.group_kept_ns");
-_Static_assert(offsetof(ArenaHeader, ids_next) == 272, "ArenaHeader.ids_next");
-_Static_assert(offsetof(ArenaHeader, ids_prev) == 276, "ArenaHeader.ids_prev");
-_Static_assert(offsetof(ArenaHeader, journal_rows) == 280, "ArenaHeader.journal_rows");
-_Static_assert(offsetof(ArenaHeader, journal_segment) == 288, "ArenaHeader.journal_segment");
-_Static_assert(offsetof(ArenaHeader, journal_gaps) == 296, "ArenaHeader.journal_gaps");
-_Static_assert(offsetof(ArenaHeader, journal_level) == 304, "ArenaHeader.journal_level");
-_Static_assert(offsetof(ArenaHeader, journal_written) == 312, "ArenaHeader.journal_written");
-_Static_assert(offsetof(ArenaHeader, redo_count) == 320, "ArenaHeader.redo_count");
+_Static_assert(offsetof(ArenaHeader, purgatories_floor) == 152, "ArenaHeader.purgatories_floor");
+_Static_assert(offsetof(ArenaHeader, ids_floor_ns) == 160, "ArenaHeader.ids_floor_ns");
+_Static_assert(offsetof(ArenaHeader, registrations) == 168, "ArenaHeader.registrations");
+_Static_assert(offsetof(ArenaHeader, turn) == 176, "ArenaHeader.turn");
+_Static_assert(offsetof(ArenaHeader, turn_at_ns) == 184, "ArenaHeader.turn_at_ns");
+_Static_assert(offsetof(ArenaHeader, wheel_tick) == 192, "ArenaHeader.wheel_tick");
+_Static_assert(offsetof(ArenaHeader, unfinished) == 200, "ArenaHeader.unfinished");
+_Static_assert(offsetof(ArenaHeader, ring_bytes) == 208, "ArenaHeader.ring_bytes");
+_Static_assert(offsetof(ArenaHeader, ring_bytes_max) == 216, "ArenaHeader.ring_bytes_max");
+_Static_assert(offsetof(ArenaHeader, quota_operations) == 224, "ArenaHeader.quota_operations");
+_Static_assert(offsetof(ArenaHeader, quota_watermarks) == 228, "ArenaHeader.quota_watermarks");
+_Static_assert(offsetof(ArenaHeader, quota_bytes) == 232, "ArenaHeader.quota_bytes");
+_Static_assert(offsetof(ArenaHeader, quota_outcomes) == 240, "ArenaHeader.quota_outcomes");
+_Static_assert(offsetof(ArenaHeader, quota_answers) == 244, "ArenaHeader.quota_answers");
+_Static_assert(offsetof(ArenaHeader, quota_nodes) == 248, "ArenaHeader.quota_nodes");
+_Static_assert(offsetof(ArenaHeader, quota_keys) == 252, "ArenaHeader.quota_keys");
+_Static_assert(offsetof(ArenaHeader, quota_clients) == 256, "ArenaHeader.quota_clients");
+_Static_assert(offsetof(ArenaHeader, reserved_word) == 260, "ArenaHeader.reserved_word");
+_Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 264, "ArenaHeader.ids_kept_ns");
+_Static_assert(offsetof(ArenaHeader, group_kept_ns) == 272, "ArenaHeader.group_kept_ns");
+_Static_assert(offsetof(ArenaHeader, ids_next) == 280, "ArenaHeader.ids_next");
+_Static_assert(offsetof(ArenaHeader, ids_prev) == 284, "ArenaHeader.ids_prev");
+_Static_assert(offsetof(ArenaHeader, journal_rows) == 288, "ArenaHeader.journal_rows");
+_Static_assert(offsetof(ArenaHeader, journal_segment) == 296, "ArenaHeader.journal_segment");
+_Static_assert(offsetof(ArenaHeader, journal_gaps) == 304, "ArenaHeader.journal_gaps");
+_Static_assert(offsetof(ArenaHeader, journal_level) == 312, "ArenaHeader.journal_level");
+_Static_assert(offsetof(ArenaHeader, journal_written) == 320, "ArenaHeader.journal_written");
+_Static_assert(offsetof(ArenaHeader, redo_count) == 328, "ArenaHeader.redo_count");
 
 /* One word of the transaction in the redo slot. Its value is absolute, so storing it again changes nothing. */
 typedef struct RedoEntry {
@@ -679,7 +681,8 @@ typedef struct ClientRecord {
     uint64_t maker_start_ticks; /* field 22 of the /proc/PID/stat of that process */
     uint32_t maker_pid; /* process that said hello, as the kernel says: its share; 0 = not known */
     uint32_t reserved_word; /* zero */
-    uint8_t reserved_tail[16]; /* zero */
+    uint64_t purgatories; /* those that it has named, a bit each: it knows their indices */
+    uint8_t reserved_tail[8]; /* zero */
 } ClientRecord;
 _Static_assert(sizeof(ClientRecord) == 256, "ClientRecord");
 _Static_assert(offsetof(ClientRecord, state) == 0, "ClientRecord.state");
@@ -722,7 +725,8 @@ _Static_assert(offsetof(ClientRecord, nodes) == 220, "ClientRecord.nodes");
 _Static_assert(offsetof(ClientRecord, maker_start_ticks) == 224, "ClientRecord.maker_start_ticks");
 _Static_assert(offsetof(ClientRecord, maker_pid) == 232, "ClientRecord.maker_pid");
 _Static_assert(offsetof(ClientRecord, reserved_word) == 236, "ClientRecord.reserved_word");
-_Static_assert(offsetof(ClientRecord, reserved_tail) == 240, "ClientRecord.reserved_tail");
+_Static_assert(offsetof(ClientRecord, purgatories) == 240, "ClientRecord.purgatories");
+_Static_assert(offsetof(ClientRecord, reserved_tail) == 248, "ClientRecord.reserved_tail");
 
 /* Which buckets of a level hold something: bit b is bucket b. */
 typedef struct LevelRecord {
@@ -914,20 +918,24 @@ _Static_assert(offsetof(GroupRecord, maker_pid) == 88, "GroupRecord.maker_pid");
 _Static_assert(offsetof(GroupRecord, reserved_word) == 92, "GroupRecord.reserved_word");
 _Static_assert(offsetof(GroupRecord, maker_start_ticks) == 96, "GroupRecord.maker_start_ticks");
 
-/* A named set of watchers. Index 0 is "default". */
+/* A named set of watchers. Index 0 is "default". One that holds nothing may be used for another name. */
 typedef struct PurgatoryRecord {
     uint8_t state; /* 1 while in use */
     uint8_t name_length; /* bytes of the name */
     uint16_t reserved; /* zero */
-    uint32_t reserved_word; /* zero */
+    uint32_t maker_pid; /* process that first named it, as the kernel says; 0 = not known */
     uint8_t name[32]; /* its name */
+    uint64_t maker_start_ticks; /* field 22 of that process's /proc/PID/stat */
+    uint64_t born; /* sequence of the newest event when it was made */
 } PurgatoryRecord;
-_Static_assert(sizeof(PurgatoryRecord) == 40, "PurgatoryRecord");
+_Static_assert(sizeof(PurgatoryRecord) == 56, "PurgatoryRecord");
 _Static_assert(offsetof(PurgatoryRecord, state) == 0, "PurgatoryRecord.state");
 _Static_assert(offsetof(PurgatoryRecord, name_length) == 1, "PurgatoryRecord.name_length");
 _Static_assert(offsetof(PurgatoryRecord, reserved) == 2, "PurgatoryRecord.reserved");
-_Static_assert(offsetof(PurgatoryRecord, reserved_word) == 4, "PurgatoryRecord.reserved_word");
+_Static_assert(offsetof(PurgatoryRecord, maker_pid) == 4, "PurgatoryRecord.maker_pid");
 _Static_assert(offsetof(PurgatoryRecord, name) == 8, "PurgatoryRecord.name");
+_Static_assert(offsetof(PurgatoryRecord, maker_start_ticks) == 40, "PurgatoryRecord.maker_start_ticks");
+_Static_assert(offsetof(PurgatoryRecord, born) == 48, "PurgatoryRecord.born");
 
 /* One counter. */
 typedef struct CounterRecord {
@@ -1592,25 +1600,25 @@ static inline uint64_t *ArenaHeader_word_pid(ArenaHeader *record) { return (uint
 static inline uint64_t ArenaHeader_with_region_count(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ArenaHeader_word_region_count(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 112); }
 static inline uint64_t ArenaHeader_with_quota_operations(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *ArenaHeader_word_quota_operations(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 216); }
+static inline uint64_t *ArenaHeader_word_quota_operations(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 224); }
 static inline uint64_t ArenaHeader_with_quota_watermarks(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ArenaHeader_word_quota_watermarks(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 216); }
+static inline uint64_t *ArenaHeader_word_quota_watermarks(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 224); }
 static inline uint64_t ArenaHeader_with_quota_outcomes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *ArenaHeader_word_quota_outcomes(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 232); }
+static inline uint64_t *ArenaHeader_word_quota_outcomes(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 240); }
 static inline uint64_t ArenaHeader_with_quota_answers(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ArenaHeader_word_quota_answers(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 232); }
+static inline uint64_t *ArenaHeader_word_quota_answers(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 240); }
 static inline uint64_t ArenaHeader_with_quota_nodes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *ArenaHeader_word_quota_nodes(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 240); }
+static inline uint64_t *ArenaHeader_word_quota_nodes(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
 static inline uint64_t ArenaHeader_with_quota_keys(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ArenaHeader_word_quota_keys(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 240); }
+static inline uint64_t *ArenaHeader_word_quota_keys(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
 static inline uint64_t ArenaHeader_with_quota_clients(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *ArenaHeader_word_quota_clients(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
+static inline uint64_t *ArenaHeader_word_quota_clients(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
 static inline uint64_t ArenaHeader_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ArenaHeader_word_reserved_word(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
+static inline uint64_t *ArenaHeader_word_reserved_word(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
 static inline uint64_t ArenaHeader_with_ids_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 272); }
+static inline uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 280); }
 static inline uint64_t ArenaHeader_with_ids_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ArenaHeader_word_ids_prev(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 272); }
+static inline uint64_t *ArenaHeader_word_ids_prev(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 280); }
 static inline uint64_t RegionRecord_with_record_size(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *RegionRecord_word_record_size(RegionRecord *record) { return (uint64_t *)(void *)((char *)record + 8); }
 static inline uint64_t RegionRecord_with_count(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1869,8 +1877,8 @@ static inline uint64_t PurgatoryRecord_with_name_length(uint64_t word, uint64_t 
 static inline uint64_t *PurgatoryRecord_word_name_length(PurgatoryRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t PurgatoryRecord_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 16)) | ((value & 0xffff) << 16); }
 static inline uint64_t *PurgatoryRecord_word_reserved(PurgatoryRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
-static inline uint64_t PurgatoryRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *PurgatoryRecord_word_reserved_word(PurgatoryRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
+static inline uint64_t PurgatoryRecord_with_maker_pid(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *PurgatoryRecord_word_maker_pid(PurgatoryRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t CounterLabel_with_scope(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *CounterLabel_word_scope(CounterLabel *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t CounterLabel_with_index(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }

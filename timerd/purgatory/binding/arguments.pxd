@@ -6,15 +6,18 @@ they get.
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, capacity
+from timerd.purgatory.memory.arena cimport Arena, capacity, in_use
 from timerd.purgatory.memory.hash cimport key_hash
-from timerd.purgatory.index.purgatories cimport open_purgatory, purgatory_is_open
+from timerd.purgatory.index.purgatories cimport (
+    find_purgatory, made_by, open_purgatory, purgatory_is_open, share_of_purgatories,
+)
 from timerd.purgatory.members.clients cimport free_client, is_live
 from timerd.purgatory.members.membership cimport may_listen, open_group, set_calls, set_listening
 from timerd.purgatory.members.lifecycle cimport (
-    Facts, find_client, free_slot, open_client, renew_session, share_of_slots, slots_of,
+    Facts, find_client, free_slot, name_purgatory, open_client, renew_session, share_of_slots, slots_of,
 )
 from timerd.purgatory.turn.duty_cycle cimport take_time
+from timerd.purgatory.turn.reclaim cimport begin_reclaim
 from timerd_shm.generated.records cimport *
 
 cdef extern from *:
@@ -124,14 +127,36 @@ cdef inline uint32_t group_named(Arena *a, bytes name, uint32_t pid, uint64_t st
     return group
 
 
-cdef inline int purgatory_named(Arena *a, bytes name) except -1:
-    """The purgatory of that name, which is made if there is none."""
+cdef inline int new_purgatory(Arena *a, bytes name, int slot) except -1:
+    """Make a purgatory for the process of that live client; slot -1: for nobody, and charged to nobody."""
+    cdef uint32_t count = capacity(a, REGION_PURGATORIES), pid = 0, made = 0, share = count
+    cdef uint64_t start_ticks = 0
+    cdef int index
+    if slot >= 0:
+        pid, start_ticks = a.clients[slot].maker_pid, a.clients[slot].maker_start_ticks
+        made, share = made_by(a, pid, start_ticks), share_of_purgatories(count, pid)
+    if 2 * made >= share or 2 * in_use(a, REGION_PURGATORIES) >= count:
+        begin_reclaim(a)  # before they are short, because it takes some turns
+    if made >= share:
+        raise refusals().too_many_purgatories(pid, made, count)
+    index = open_purgatory(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks)
+    if index < 0:
+        raise refusals().purgatories_are_full(count)
+    return index
+
+
+cdef inline int purgatory_named(Arena *a, bytes name, int slot) except -1:
+    """The purgatory of that name, which is made if there is none. That live client (slot -1: none) knows it from now on."""
     cdef int index
     if not 1 <= len(name) <= NAME_SIZE_MAX:
         raise refusals().invalid_name("purgatory", len(name))
-    index = open_purgatory(a, PyBytes_AS_STRING(name), <uint32_t>len(name))
+    if slot >= 0:
+        live_slot(a, slot)
+    index = find_purgatory(a, PyBytes_AS_STRING(name), <uint32_t>len(name))
     if index < 0:
-        raise refusals().purgatories_are_full(capacity(a, REGION_PURGATORIES))
+        index = new_purgatory(a, name, slot)
+    if slot >= 0:
+        name_purgatory(a, slot, index)
     return index
 
 

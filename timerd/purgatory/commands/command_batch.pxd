@@ -93,7 +93,9 @@ cdef inline uint64_t deadline_of_lone(Arena *a, Prefetched *x) noexcept nogil:
     """
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef uint64_t deadline_ns
-    if not command.flags & REGISTER_FLAG_NO_MARK and may_be_overtaken(a, x.hash, command.mark_sequence):
+    if not command.flags & REGISTER_FLAG_NO_MARK and (
+        command.mark_sequence < a.header.purgatories_floor or may_be_overtaken(a, x.hash, command.mark_sequence)
+    ):
         return 0
     deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
     return deadline_ns if deadline_ns > a.turn.now_ns else 0
@@ -149,6 +151,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
     td_put(&a.tx, &c.last_command, number + n - 1)
     commit(a)
     count_registered(a, purgatory, n, n)
+    a.turn.touched += n  # their keys
     # Watchers and the client's charge are counted once for all. attach() and charge(), as in apply_register(), would cost 23
     # instructions an operation (3.1 % of an insert, by callgrind).
     counter(a, purgatory, COUNT_WATCHED)[0] += n

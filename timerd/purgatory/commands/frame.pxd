@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, spent
 from timerd.purgatory.memory.hash cimport handle_line, tag_in
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
-from timerd.purgatory.index.purgatories cimport purgatory_is_open
+from timerd.purgatory.index.purgatories cimport in_mask, purgatory_is_open
 from timerd.purgatory.members.answers cimport can_answer
 from timerd.purgatory.members.clients cimport queue_report
 from timerd_shm.generated.records cimport *
@@ -111,6 +111,7 @@ cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64
         elif a.header.unfinished or spent(a):
             return FRAME_UNFINISHED
         else:
+            a.turn.kept |= in_mask(ahead[at].at[1])
             applied = apply_batch(a, slot, number, ahead + at, seen - at)
             if applied == 0:
                 if not apply_command(a, slot, number, ahead + at):

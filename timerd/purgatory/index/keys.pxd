@@ -138,6 +138,7 @@ cdef inline void free_nodes(Arena *a, uint32_t first) noexcept nogil:
         node = node_of(a, first - 1)
         next = node.next_of_op
         free_node(a, first, node, key_of(a, node.key))
+        a.turn.touched += 1
         first = next
 
 

@@ -10,6 +10,7 @@ from timerd.purgatory.memory.blob cimport drop_blob
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_client, journal_state
+from timerd.purgatory.index.purgatories cimport in_mask
 from timerd_shm.generated.records cimport *
 
 from .clients cimport clear_report_state, free_client, queue_report
@@ -120,6 +121,7 @@ cdef inline void fill_client(
     c.died_ns = 0
     c.calls = 0
     c.names = 0
+    c.purgatories = 0
     c.maker_pid = facts.maker_pid
     c.maker_start_ticks = facts.maker_start_ticks
 
@@ -167,6 +169,7 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     td_put(&a.tx, &c.lease_ns, facts.lease_ns)
     td_put(&a.tx, ClientRecord_word_maker_pid(c), ClientRecord_with_maker_pid(0, facts.maker_pid))
     td_put(&a.tx, &c.maker_start_ticks, facts.maker_start_ticks)
+    td_put(&a.tx, &c.purgatories, 0)
     journal_client(a, slot, CLIENT_STATE_LIVE, flags, facts.orphans, facts.group, facts.pid)
     commit(a)
     a.members.tombstones -= 1
@@ -178,6 +181,14 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     a.members.report_states[slot].answer = c.answers_acknowledged
     join_group(a, slot)
     queue_report(a, slot)
+
+
+cdef inline void name_purgatory(Arena *a, uint32_t slot, uint32_t purgatory) noexcept nogil:
+    """A live client knows the index of this purgatory, so the purgatory is kept."""
+    cdef ClientRecord *c = a.clients + slot
+    if not c.purgatories & in_mask(purgatory):
+        td_put(&a.tx, &c.purgatories, c.purgatories | in_mask(purgatory))
+        commit(a)
 
 
 cdef inline void stage_calls(Arena *a, ClientRecord *c, uint32_t most, uint32_t names) noexcept nogil:

@@ -36,6 +36,7 @@ ctypedef struct Extent:
     uint32_t heap
     uint64_t outcome_after
     uint64_t answer_after
+    uint32_t walked  # outcomes that were looked at
     bint more  # outcomes are left for another report
 
 
@@ -112,6 +113,7 @@ cdef inline void measure(
     while link and link != head:
         op = op_at(a, link)
         prefetch_outcome(a, op.prefetch_hint)
+        x.walked += 1
         if op.outcome_number > outcome_after:
             length = heap_length(a, op, last_value)
             if x.outcomes == outcomes_max or (x.outcomes and x.heap + length > REPORT_HEAP_MAX):
@@ -289,3 +291,4 @@ cdef inline void measure_again(
         outcome_after = c.next_outcome - 1
         first = 0
     measure(a, slot, first, outcome_after, answer_after, OUTCOMES_IN_ANSWER, x)
+    a.turn.touched += x.walked

@@ -20,6 +20,7 @@ from timerd.purgatory.journal.rows cimport journal_group, journal_register
 from timerd.purgatory.index.ids cimport fill_id, find_id, free_id
 from timerd.purgatory.index.keys cimport attach, fill_key, find_key, free_nodes, release_key
 from timerd.purgatory.index.operation_table cimport handle_insert
+from timerd.purgatory.index.purgatories cimport is_before
 from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
 from timerd.purgatory.members.answers cimport fill_answer, keep_answer, met, refuse, stage_answer
@@ -165,6 +166,9 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
     code[0] = ERROR_CODE_NONE
     v[0] = unmoved(op)
     if not command.flags & REGISTER_FLAG_NO_MARK and not TD_DEFECT(DEFECT_NO_REPLAY):
+        if is_before(a, mark, command.purgatory):
+            code[0] = ERROR_CODE_MARK_TOO_OLD
+            return
         for i in range(command.keys):
             count = find_events(
                 a, mark, r.keys[i].hash, command.purgatory, r.keys[i].name, r.keys[i].length, i, count, &walked
@@ -289,6 +293,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     cdef bint remembered = False, pending
     if not read_registration(a, r, end):
         return False
+    a.turn.touched += command.keys  # each is hashed, compared with the others and looked up, also if it is refused
     code = refusal_of(a, r, &limit)
     if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_HAS_ID:
         known = find_id(a, command.purgatory, r.id_low, r.id_high)

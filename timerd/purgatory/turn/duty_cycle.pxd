@@ -11,6 +11,7 @@ from timerd.purgatory.operation.apply_event cimport deliver
 from timerd_shm.generated.records cimport *
 
 from .acknowledge cimport free_acknowledged
+from .reclaim cimport reclaim
 from .retention cimport drop_kept, end_tombstones
 from .sweep cimport sweep
 
@@ -31,6 +32,8 @@ cdef inline bint resume_work(Arena *a) noexcept nogil:
     if not drop_kept(a):
         left = True
     if not sweep(a):
+        left = True
+    if not reclaim(a):
         left = True
     end_tombstones(a)
     forget_old_ids(a)
@@ -103,7 +106,7 @@ cdef inline uint64_t next_wake(Arena *a) noexcept nogil:
     """When the next turn is due without a frame: now, if work is left."""
     cdef uint64_t tick = next_tick(a), due
     cdef int level
-    if a.turn.sweeping or a.members.dispatching or a.turn.dropping:
+    if a.turn.sweeping or a.members.dispatching or a.turn.dropping or a.turn.reclaiming:
         return a.turn.now_ns
     for level in range(1, LEVELS):
         if a.wheel.owed[level]:

@@ -16,4 +16,7 @@ ctypedef struct Turn:
     uint8_t sweeping  # some client is dead, or holds outcomes of its group that are to be requeued
     uint8_t dropping
     uint32_t sweep_at
+    uint8_t reclaiming  # which records the walk for purgatories that hold nothing is at (reclaim.pxd)
+    uint64_t reclaim_at
+    uint64_t kept  # the purgatories of which that walk knows that they hold something, as a mask
     uint64_t swept  # operations that the sweep has looked at, since the start
