@@ -81,7 +81,7 @@ class Suite:
 
     def say(self, text: str) -> None:
         """Print progress, on stderr."""
-        print(f"{self.name}: {time.monotonic() - self._began:4.0f} s  {text}", file=sys.stderr, flush=True)
+        print(f"{self.name}: {self.seconds:4.0f} s  {text}", file=sys.stderr, flush=True)
 
     def add(self, table: str, **row: Any) -> Row:
         """Add a row to a table: column = number, text, bool, or None where nothing was measured."""
@@ -94,6 +94,11 @@ class Suite:
         if before is None or before["held"]:
             self.checks[name] = {"held": held, "says": says}
 
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self._began
+
     def document(self, partial: bool) -> dict[str, Any]:
         """The JSON document."""
         return {
@@ -102,7 +107,7 @@ class Suite:
             "command": shlex.join(["python", os.path.relpath(sys.argv[0], ROOT), *without_json(sys.argv[1:])]),
             "machine": self.machine,
             "started": self._started,
-            "seconds": round(time.monotonic() - self._began, 1),
+            "seconds": round(self.seconds, 1),
             "short": self.short,
             "partial": partial,
             "seed": self.seed,

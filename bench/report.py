@@ -16,16 +16,16 @@ from typing import Any
 
 from common import Row, columns_of, is_number, shown
 from plots import PLOTS, draw, points
-from run import BENCH, RESULTS, SUITES
+from run import AT_LENGTH, BENCH, RESULTS, SUITES
 from targets import TARGETS
 
 NOTHING = "Nothing was measured yet: `make bench`.\n"
 
 
 def documents_of(directory: Path) -> dict[str, dict[str, Any]]:
-    """The documents that exist, by suite, in the order of the suites."""
+    """The documents that exist, by suite, in the order of the suites; faults at length come last."""
     found = {}
-    for name in SUITES:
+    for name in (*SUITES, *AT_LENGTH):
         path = directory / f"{name}.json"
         if path.exists():
             found[name] = json.loads(path.read_text())

@@ -313,11 +313,11 @@ def test_the_report_follows_from_the_documents_alone(tmp_path: Path, call: Calla
 
 def test_each_target_is_measured_by_a_suite_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
-    from run import SUITES
+    from run import AT_LENGTH, SUITES
     from targets import TARGETS
 
     assert {target.suite for target in TARGETS} <= set(SUITES)
-    assert all((BENCH / f"{name}.py").exists() for name in SUITES)
+    assert all((BENCH / f"{name}.py").exists() for name in (*SUITES, *AT_LENGTH))
     points = [
         {"api": "bulk", "case": "low", "pending": 0, "rate": 300_000, "sustained": True, "cpu_us": 3.0},
         {"api": "bulk", "case": "low", "pending": 0, "rate": 600_000, "sustained": True, "cpu_us": 2.5},

@@ -154,6 +154,43 @@ UP: dict[str, Case] = {
     "a session that is not known": Case(UpKind.ACK, header=(("session", NOTHING),)),
 }
 
+# Frames with which members have attacked neighbours. Each is allowed: what it costs is bounded, and it hits no other.
+ATTACKS: dict[str, Case] = {
+    "64 keys of one operation": commands(
+        Register(tuple(Key(b"%d" % number) for number in range(KEYS_MAX)), timeout_ns=10 * S)
+    ),
+    "64 marks of one operation": commands(
+        Register(tuple(Key(b"%d" % number, number) for number in range(KEYS_MAX)), timeout_ns=10 * S, needed=KEYS_MAX)
+    ),
+    "ids by the dozen": commands(*(Register((Key(b"k"),), timeout_ns=0, id=b"%16d" % number) for number in range(24))),
+    "ids that differ in one bit": commands(
+        *(Register((Key(b"k"),), timeout_ns=S, id=(1 << number).to_bytes(16, "little")) for number in range(24))
+    ),
+    "keys that differ in one bit": commands(
+        *(Register((Key((1 << number).to_bytes(8, "little")),), timeout_ns=S) for number in range(24))
+    ),
+    "watermarks by the dozen": commands(
+        *(KeyAct(CommandKind.ADVANCE, b"w%d" % number, amount=number + 1) for number in range(24))
+    ),
+    "an event on all, again and again": commands(*(fire(b"k", value=b"v" * 100) for _ in range(24))),
+    "an event without an end of limits": commands(*(fire(b"k", limit=(1 << 32) - 1) for _ in range(24))),
+    "cancels of nothing": commands(*(cancel(number) for number in range(24))),
+    "requeues of nothing": commands(*(requeue(number) for number in range(24))),
+    "reschedules to now": commands(*(reschedule(number, 0) for number in range(24))),
+    "ask for all that is kept": Case(UpKind.ASK, header=(("acknowledged_outcome", 0), ("acknowledged_answer", 0))),
+    "another's incarnation": mapped(UpKind.HELLO, **(HELLO | {"incarnation": b"victim          "})),
+    "a hello that waits for much": mapped(UpKind.HELLO, **(HELLO | {"waits": list(range(1, 500))})),
+    "a hello with many purgatories": mapped(
+        UpKind.HELLO, **(HELLO | {"purgatories": [f"p{number}" for number in range(60)]})
+    ),
+    "a hello with a group": mapped(UpKind.HELLO, **(HELLO | {"group": "web", "listens": True, "orphans": 2})),
+    "held of much": mapped(UpKind.QUERY, id=5, query="held", operations=list(range(1, 4_000))),
+    "names to handle": mapped(
+        UpKind.QUERY, id=6, query="handle", purgatory="fetch", names=[f"n{number}" for number in range(256)], most=9
+    ),
+    "listens": mapped(UpKind.QUERY, id=7, query="listen", on=True),
+}
+
 
 def small_world() -> World:
     """An arena in which everything runs out soon."""
