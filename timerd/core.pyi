@@ -213,6 +213,16 @@ class Core:
     def renew_journal(self) -> None:
         """Begin another segment before the next row: the file of the present one is lost."""
 
+    # a copy of the arena ---------------------------------------------------------------------------------------------
+    def begin_copy(self, log: WriteableBuffer) -> None:
+        """Between two turns: from now on, log what a line of the arena holds now, before it is changed.
+
+        `log` is a Copier, or other memory of zeros (memory/before_images.h has its form). It belongs to the core until
+        `end_copy`. Raises InvalidValueError when it is too small, and when this process copies an arena already.
+        """
+    def end_copy(self) -> None:
+        """Log no more, and let go of the log. A second call changes nothing."""
+
     # counters --------------------------------------------------------------------------------------------------------
     def count(self, counter: int, amount: int = 1) -> None:
         """Add to a counter of the daemon (position in DAEMON_COUNTERS)."""

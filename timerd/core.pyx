@@ -30,7 +30,9 @@ from timerd.purgatory.binding.arguments cimport (
     PRESENT, accept_calls, accept_outcomes, check_share, daemon_counter, facts_of, group_named, is_maker, live_slot,
     open_slot, purgatory_named, refusals, slot_of, tombstone_slot,
 )
-from timerd.purgatory.binding.buffers cimport Taken, attach_memory, open_buffer, receive, release_memory, tend_buffer
+from timerd.purgatory.binding.buffers cimport (
+    Taken, attach_memory, begin_log, end_log, open_buffer, receive, release_memory, tend_buffer,
+)
 from timerd.purgatory.binding.report_frames cimport report_again, report_frames
 from timerd_shm.generated.records cimport *
 
@@ -53,17 +55,17 @@ if _FINGERPRINT != _layout.fingerprint():
 
 cdef class Core:
     cdef Arena arena
-    cdef Taken memory, journal
+    cdef Taken memory, journal, images
     cdef readonly uint64_t redo_replayed, reports_due_ns
 
     def __init__(self, memory, uint64_t now_ns):
         self.redo_replayed = attach_memory(&self.arena, &self.memory, memory, now_ns)
 
     def __dealloc__(self):
-        release_memory(&self.arena, &self.memory, &self.journal)
+        release_memory(&self.arena, &self.memory, &self.journal, &self.images)
 
     def release(self):
-        release_memory(&self.arena, &self.memory, &self.journal)
+        release_memory(&self.arena, &self.memory, &self.journal, &self.images)
 
     cdef Arena *_here(self) except NULL:
         if not self.memory.taken:
@@ -273,6 +275,14 @@ cdef class Core:
 
     def renew_journal(self):
         renew_journal(self._here())
+
+    # A copy of the arena.
+
+    def begin_copy(self, log):
+        begin_log(self._here(), &self.images, log)
+
+    def end_copy(self):
+        end_log(&self.images)
 
     # Counters, and the log of errors.
 

@@ -58,8 +58,8 @@ def serve(config: Config) -> None:
         undo.callback(liveness.close)
         door = Door(transport, paths, config.clients)
         undo.callback(door.close)
-        copies = CopyFiles(arena, paths, group_id)
-        undo.callback(copies.remove)
+        copies = CopyFiles(core, arena, paths, group_id)
+        undo.callback(copies.close)
 
         clock, now_ns = start.clock, start.clock.now_ns()
         sessions = Sessions(core, arena.client, Host.here(), liveness, lease_ns=config.lease, now_ns=now_ns)

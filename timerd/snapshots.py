@@ -1,7 +1,12 @@
-"""Copies of the arena between two turns: made for clients that ask, and removed by the daemon itself.
+"""Copies of the arena as it was between two turns: made for clients that ask, and removed by the daemon itself.
 
-There is one copy at a time, under a name of its own. It answers every client that had asked when it was made. A client
+There is one copy at a time, under a name of its own. It answers every client that had asked when it was begun. A client
 that asks again gets the same answer: its first answer was lost, or it asked again while the daemon was copying.
+
+A copy begins at the end of a turn, and shows the arena of that moment. A thread makes it, and turns go on meanwhile
+(arena/snapshot.py). Beginning it, a look at it and its end take constant time. If turns change more of the
+arena than the copy's log has room for, or if the copy takes longer than COPY_NS_MAX, it is given up, and the clients
+get an error: no turn ever waits for a copy.
 
 The copy is removed when all these clients have ended, or KEEP_NS after it was made, or at the daemon's end. A client
 that has opened the copy keeps it. A copy that a killed daemon has left is removed at the next start. So no other
@@ -10,56 +15,96 @@ process needs the right to remove copies, and no copy is made for a client that 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
 from timerd.arena.arena import Arena
-from timerd.arena.snapshot import write_snapshot
+from timerd.arena.copier import CopyOverrunError
+from timerd.arena.snapshot import ArenaCopy
 from timerd.clients.session import Session
 from timerd.clients.sessions import Sessions
 from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.host.paths import InstancePaths
 
 from .clock import Clock
-from .core import NEVER
+from .core import NEVER, Core
 
 WANTED_MAX = 8  # questions of one client; beyond that it asks again
 REST = 9  # until the next copy, times as long as the last one took: copies take a tenth of the time at most
 KEEP_NS = 10_000_000_000  # the time in which a client opens the copy
+LOOK_NS = 5_000_000  # from one look at the thread that copies to the next
+COPY_NS_MAX = 60_000_000_000  # a copy that takes longer is given up: the disk hangs, or the thread gets no processor
+
+
+class CopyGivenUpError(Exception):
+    """There will be no copy; the text says why."""
 
 
 class Files(Protocol):
-    """What writes and removes the copy."""
+    """What makes and removes the copy."""
 
-    def make(self) -> str:
-        """Copy the arena; the path. Raises OSError, and leaves nothing then."""
+    def begin(self) -> None:
+        """Begin a copy of the arena as it is now. Raises OSError, and leaves nothing then."""
+
+    def made(self) -> str | None:
+        """The path of the copy that was begun, once it is whole; None before. Raises CopyGivenUpError."""
 
     def remove(self) -> None:
-        """Remove the copy that was made."""
+        """Remove the copy that was begun, whole or not."""
 
 
 class CopyFiles:
     """Copies in the runtime directory, readable as the arena is. Copies that an earlier daemon left are removed."""
 
-    def __init__(self, arena: Arena, paths: InstancePaths, group_id: int | None) -> None:
+    def __init__(self, core: Core, arena: Arena, paths: InstancePaths, group_id: int | None) -> None:
+        self._core = core
         self._arena = arena
         self._paths = paths
         self._group_id = group_id
         self._number = 0
-        self.remove()
+        self._copy: ArenaCopy | None = None  # that is being made, or is there
+        self._last: ArenaCopy | None = None  # that was removed; its memory may not be free yet
+        self._remove_left()
 
-    def make(self) -> str:
-        """Copy the arena; the path, which no copy of this daemon had before."""
+    def begin(self) -> None:
+        """Begin a copy, under a name that no copy of this daemon had before."""
+        if self._last is not None and not self._last.is_gone:
+            raise OSError(errno.EBUSY, "the copy before it is still being removed: ask again later")
         self._number += 1
-        path = self._paths.snapshot(self._number)
-        write_snapshot(self._arena.memory, path, self._group_id)
-        return str(path)
+        self._copy = ArenaCopy(self._core, self._arena.memory, self._paths.snapshot(self._number), self._group_id)
+        self._copy.start()
+
+    def made(self) -> str | None:
+        """The copy's path, once its thread has copied all."""
+        copy = self._copy
+        assert copy is not None, "no copy was begun"
+        if not copy.is_over:
+            return None
+        copy.end()
+        if isinstance(copy.failure, CopyOverrunError):
+            raise CopyGivenUpError(f"{copy.failure}: ask again when the daemon has less to do")
+        if copy.failure is not None:
+            raise CopyGivenUpError(getattr(copy.failure, "strerror", None) or str(copy.failure))
+        return str(copy.path)
 
     def remove(self) -> None:
-        """Remove every copy."""
+        """Remove the copy, and end it if it is being made. Its thread frees the memory."""
+        if self._copy is not None:
+            self._copy.remove()
+            self._copy, self._last = None, self._copy
+
+    def close(self) -> None:
+        """Remove the copy, and wait until its thread has let go of the arena."""
+        self.remove()
+        if self._last is not None:
+            self._last.wait()
+        self._remove_left()
+
+    def _remove_left(self) -> None:
         for path in self._paths.snapshots():
-            with suppress(OSError):  # the directory has become read-only; the next copy has another name
+            with suppress(OSError):  # the directory has become read-only
                 path.unlink()
 
 
@@ -71,51 +116,104 @@ class Snapshots:
         self._sessions = sessions
         self._clock = clock
         self._wanted: dict[Session, dict[int, None]] = {}  # by whom, and the numbers of its questions
+        self._asked: dict[Session, dict[int, None]] = {}  # the clients whose copy is being made
+        self._began_ns = NEVER  # the copy that is being made
+        self._look_ns = NEVER  # when to look at it
         self._answer: str | ResourceLimitError | None = None  # the copy's path, or why there is none
         self._answered: dict[Session, dict[int, None]] = {}  # the clients that have the answer
         self._until_ns = NEVER  # the answer holds, and the copy stays
         self._rest_ns = 0  # no copy is made before this time
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether a copy is being made: each change of the arena costs more meanwhile."""
+        return self._began_ns != NEVER
+
     def ask(self, session: Session, number: int) -> str | ResourceLimitError | None:
         """Take a question; the answer, if it was given before. None: `tend` gives it later."""
         if number in self._answered.get(session, ()):
             return self._answer
+        if number in self._asked.get(session, ()):
+            return None
         numbers = self._wanted.setdefault(session, {})
         if len(numbers) < WANTED_MAX:
             numbers[number] = None
         return None
 
     def tend(self, now_ns: int) -> Iterator[tuple[Session, int, str | ResourceLimitError]]:
-        """After a turn, when the arena is at rest: remove the copy, make the next one. Yields answers."""
-        if self._answer is not None and (now_ns >= self._until_ns or not any(map(self._is_there, self._answered))):
+        """After a turn, when the arena is at rest: look at the copy that is being made, remove it, begin the next one.
+
+        Yields answers.
+        """
+        if self.is_copying:
+            yield from self._look(now_ns)
+        if self._answer is not None and (now_ns >= self._until_ns or not self._any_there(self._answered)):
             self._files.remove()
             self._answer, self._answered, self._until_ns = None, {}, NEVER
-        if not self._wanted or self._answer is not None or now_ns < self._rest_ns:
-            return
-        wanted = {session: numbers for session, numbers in self._wanted.items() if self._is_there(session)}
-        self._wanted = {}
-        if not wanted:
-            return
-        answer: str | ResourceLimitError
-        began_ns = self._clock.now_ns()
-        try:
-            answer = self._files.make()
-        except OSError as failure:
-            answer = ResourceLimitError(f"the snapshot cannot be written: {failure.strerror}")
-        ended_ns = self._clock.now_ns()
-        self._rest_ns = ended_ns + REST * (ended_ns - began_ns)
-        self._until_ns = ended_ns + KEEP_NS if isinstance(answer, str) else self._rest_ns
-        self._answer, self._answered = answer, wanted
-        for session, numbers in wanted.items():
-            for number in numbers:
-                yield session, number, answer
+        if self._wanted and not self.is_copying and self._answer is None and now_ns >= self._rest_ns:
+            yield from self._begin()
+            if self.is_copying:
+                yield from self._look(now_ns)  # a small one may be whole
 
     @property
     def due_ns(self) -> int:
         """When `tend` has something to do, if no client ends before."""
+        if self.is_copying:
+            return self._look_ns
         if self._answer is not None:
             return self._until_ns
         return self._rest_ns if self._wanted else NEVER
+
+    def _begin(self) -> Iterator[tuple[Session, int, str | ResourceLimitError]]:
+        self._asked = {session: numbers for session, numbers in self._wanted.items() if self._is_there(session)}
+        self._wanted = {}
+        if not self._asked:
+            return
+        self._began_ns = self._clock.now_ns()
+        self._look_ns = self._began_ns + LOOK_NS
+        try:
+            self._files.begin()
+        except OSError as failure:
+            yield from self._end(ResourceLimitError(f"the snapshot cannot be written: {failure.strerror}"))
+
+    def _look(self, now_ns: int) -> Iterator[tuple[Session, int, str | ResourceLimitError]]:
+        """Look whether the copy is whole, and give it up if it takes too long, or if nobody waits for it any more."""
+        self._look_ns = now_ns + LOOK_NS
+        answer: str | ResourceLimitError | None
+        try:
+            answer = self._files.made()
+        except CopyGivenUpError as failure:
+            answer = ResourceLimitError(f"the snapshot cannot be written: {failure}")
+        if answer is None and now_ns - self._began_ns >= COPY_NS_MAX:
+            self._files.remove()
+            answer = ResourceLimitError(f"the snapshot cannot be written within {COPY_NS_MAX // 1_000_000_000} s")
+        if answer is not None:
+            yield from self._end(answer)
+        elif not self._any_there(self._asked):
+            self._files.remove()
+            self._rest()
+            self._asked = {}
+
+    def _end(self, answer: str | ResourceLimitError) -> Iterator[tuple[Session, int, str | ResourceLimitError]]:
+        """Give the answer to all whose copy this was. A copy that was given up leaves nothing."""
+        ended_ns = self._rest()
+        if not isinstance(answer, str):
+            self._files.remove()
+        self._until_ns = ended_ns + KEEP_NS if isinstance(answer, str) else self._rest_ns
+        self._answer, self._answered, self._asked = answer, self._asked, {}
+        for session, numbers in self._answered.items():
+            for number in numbers:
+                yield session, number, answer
+
+    def _rest(self) -> int:
+        """No copy is being made any more; the time."""
+        ended_ns = self._clock.now_ns()
+        self._rest_ns = ended_ns + REST * max(ended_ns - self._began_ns, LOOK_NS)
+        self._began_ns = self._look_ns = NEVER
+        return ended_ns
+
+    def _any_there(self, asked: dict[Session, dict[int, None]]) -> bool:
+        return any(map(self._is_there, asked))
 
     def _is_there(self, session: Session) -> bool:
         return self._sessions.at(session.slot) is session

@@ -99,13 +99,13 @@ def test_many_questions_for_a_copy_do_not_keep_another_client_waiting_for_ever(w
     for number in range(500):
         mallory.say(UpKind.QUERY, {"id": number, "query": "snapshot"})
     world.settle()
-    assert world.copies.made == 1
+    assert world.copies.whole == 1
     alice.say(UpKind.QUERY, {"id": 7, "query": "snapshot"})
     for number in range(500, 1_000):
         mallory.say(UpKind.QUERY, {"id": number, "query": "snapshot"})
     world.run(KEEP_NS + MS)
     answers = [body["id"] for kind, body in alice.take_answers() if kind is DownKind.RESULT]
-    assert answers == [7] and world.copies.made == 2
+    assert answers == [7] and world.copies.whole == 2
 
 
 def test_a_client_with_too_many_answers_continues_once_it_has_acknowledged_them(world: World) -> None:

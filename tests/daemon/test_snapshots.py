@@ -18,8 +18,9 @@ from patience import eventually
 from shell import Run, in_background
 from timerctl import main
 from timerctl.exits import Exit
-from timerd.snapshots import KEEP_NS, REST
-from timerd_client import connect
+from timerd.conductor.bounds import RECORDS_WHILE_COPYING
+from timerd.snapshots import COPY_NS_MAX, KEEP_NS, LOOK_NS, REST, CopyGivenUpError
+from timerd_client import State, connect
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.declare.wire import DownKind, UpKind
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
@@ -29,25 +30,24 @@ ASK = {"query": "snapshot"}
 # A copy takes so long that its asker asks again meanwhile.
 SLOW = """
 import time
-import timerd.snapshots
-write = timerd.snapshots.write_snapshot
-def slow(*arguments):
-    write(*arguments)
+import timerd.arena.snapshot
+copy = timerd.arena.snapshot.copy
+def slow(copier):
+    copy(copier)
     time.sleep(0.3)
-timerd.snapshots.write_snapshot = slow
+timerd.arena.snapshot.copy = slow
 """
 FULL = """
-import io
 import timerd.arena.snapshot
-def full(*arguments, **knobs):
-    file = io.open(*arguments, **knobs)
-    class Full:
-        def __enter__(self): return self
-        def __exit__(self, *_): file.close()
-        def write(self, what):
-            raise OSError(28, "No space left on device")
-    return Full()
-timerd.arena.snapshot.open = full
+def full(copier):
+    raise OSError(28, "No space left on device")
+timerd.arena.snapshot.copy = full
+"""
+NO_THREAD = """
+import timerd.arena.snapshot
+def none(*_):
+    raise RuntimeError("can't start new thread")
+timerd.arena.snapshot.start_new_thread = none
 """
 
 
@@ -68,7 +68,7 @@ def test_a_repeated_question_is_answered_with_the_same_copy(world: World) -> Non
     first = alice.ask({"id": 4, **ASK})
     again = alice.ask({"id": 4, **ASK})
     assert first == again == (DownKind.RESULT, {"id": 4, "path": world.copies.path})
-    assert world.copies.made == 1
+    assert world.copies.whole == 1
 
 
 def test_a_copy_is_removed_when_the_clients_that_asked_have_ended(world: World) -> None:
@@ -76,7 +76,7 @@ def test_a_copy_is_removed_when_the_clients_that_asked_have_ended(world: World) 
     for client in (alice, bob):
         client.say(UpKind.QUERY, {"id": 4, **ASK})
     world.settle()
-    assert (world.copies.made, world.copies.there) == (1, 1), "one copy answers all who asked in a turn"
+    assert (world.copies.whole, world.copies.there) == (1, 1), "one copy answers all who asked in a turn"
     alice.say(UpKind.BYE)
     world.settle()
     assert world.copies.there == 1
@@ -99,11 +99,11 @@ def test_there_is_one_copy_at_a_time_and_a_waiting_client_gets_the_next(world: W
     _, first = alice.ask({"id": 4, **ASK})
     bob.say(UpKind.QUERY, {"id": 4, **ASK})
     world.run(KEEP_NS - MS)
-    assert world.copies.made == 1 and not bob.take_answers()
+    assert world.copies.whole == 1 and not bob.take_answers()
     world.run(2 * MS)
     [(kind, second)] = bob.take_answers()
     assert kind is DownKind.RESULT and second["path"] != first["path"]
-    assert (world.copies.made, world.copies.there) == (2, 1)
+    assert (world.copies.whole, world.copies.there) == (2, 1)
 
 
 def test_no_copy_is_made_for_a_client_that_has_ended(world: World) -> None:
@@ -113,7 +113,7 @@ def test_no_copy_is_made_for_a_client_that_has_ended(world: World) -> None:
     world.settle()
     bob.say(UpKind.BYE)
     world.run(2 * KEEP_NS)
-    assert world.copies.made == 1
+    assert world.copies.whole == 1
 
 
 def test_copying_takes_a_tenth_of_the_time_at_most(world: World) -> None:
@@ -122,11 +122,11 @@ def test_copying_takes_a_tenth_of_the_time_at_most(world: World) -> None:
     for number in range(5):
         client = world.client(f"client {number}")
         client.say(UpKind.QUERY, {"id": 4, **ASK})
-        world.settle()
+        world.run(world.copies.take_ns + LOOK_NS)
         client.say(UpKind.BYE)
         world.run(REST * world.copies.take_ns // 2)
-    assert world.copies.made * world.copies.take_ns * (REST + 1) <= world.clock.now_ns() - began_ns + 20 * S
-    assert world.copies.made == 3
+    assert world.copies.whole * world.copies.take_ns * (REST + 1) <= world.clock.now_ns() - began_ns + 20 * S
+    assert world.copies.whole == 3
 
 
 def test_a_copy_that_cannot_be_written_is_an_error_of_each_question_once(
@@ -134,18 +134,65 @@ def test_a_copy_that_cannot_be_written_is_an_error_of_each_question_once(
 ) -> None:
     tried = 0
 
-    def full() -> str:
+    def full() -> None:
         nonlocal tried
         tried += 1
         world.clock.move(100 * MS)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(world.copies, "make", full)
+    monkeypatch.setattr(world.copies, "begin", full)
     alice = world.client("alice")
     for _ in range(2):
         kind, error = alice.ask({"id": 9, **ASK})
         assert kind is DownKind.ERROR and error["id"] == 9 and "No space left" in error["message"]
     assert tried == 1
+
+
+def test_a_copy_ends_when_nobody_waits_for_it_any_more(world: World) -> None:
+    world.copies.take_ns = 2 * S
+    alice = world.client("alice")
+    alice.say(UpKind.QUERY, {"id": 4, **ASK})
+    world.settle()
+    assert world.copies.is_copying
+    alice.say(UpKind.BYE)
+    world.settle()
+    assert not world.copies.is_copying and world.copies.whole == 0
+
+
+def test_a_copy_that_takes_too_long_is_given_up_with_an_error(world: World) -> None:
+    world.copies.take_ns = 2 * COPY_NS_MAX
+    alice = world.client("alice")
+    alice.say(UpKind.QUERY, {"id": 4, **ASK})
+    world.run(COPY_NS_MAX + LOOK_NS)
+    [(kind, error)] = alice.take_answers()
+    assert kind is DownKind.ERROR and "within 60 s" in error["message"]
+    assert not world.copies.is_copying and not world.copies.there
+
+
+def test_a_copy_whose_log_was_overrun_is_an_error_and_a_later_question_gets_a_copy(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overrun() -> None:
+        raise CopyGivenUpError("too many changes: ask again")
+
+    alice = world.client("alice")
+    with monkeypatch.context() as patch:
+        patch.setattr(world.copies, "made", overrun)
+        kind, error = alice.ask({"id": 4, **ASK})
+    assert kind is DownKind.ERROR and "too many changes: ask again" in error["message"]
+    world.run(REST * LOOK_NS)
+    assert alice.ask({"id": 5, **ASK})[0] is DownKind.RESULT
+
+
+def test_turns_go_on_while_a_copy_is_made_and_touch_fewer_records(world: World) -> None:
+    world.copies.take_ns = 2 * S
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.say(UpKind.QUERY, {"id": 4, **ASK})
+    world.settle()
+    assert bob.ask({"id": 5, "query": "mark"})[0] is DownKind.RESULT, "the copy is still being made"
+    assert world.conductor._bounds.records == RECORDS_WHILE_COPYING
+    world.run(2 * S + LOOK_NS)
+    assert world.copies.there and world.conductor._bounds.records == world.records_per_step
 
 
 # real daemons -----------------------------------------------------------------------------------------------------
@@ -191,6 +238,33 @@ def test_no_copy_outlives_the_daemon(make_daemon: MakeDaemon, runtime_dir: Path)
         assert not copies_in(runtime_dir)
 
 
+def test_the_daemon_answers_while_it_copies(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
+    make_daemon(patch=SLOW)
+    check = in_background("check")
+    with connect() as client:
+        eventually(lambda: copies_in(runtime_dir), "no copy was begun")
+        for number in range(20):
+            outcome = client.register(f"key {number}", timeout=0.001).result(timeout=5)
+            assert outcome.state is State.EXPIRED
+    out, _ = check.communicate(timeout=60)
+    assert check.returncode == Exit.OK, out
+
+
+@pytest.mark.parametrize("ends", ["kill", "stop"])
+def test_a_daemon_that_ends_while_it_copies_leaves_no_copy(
+    make_daemon: MakeDaemon, runtime_dir: Path, ends: str
+) -> None:
+    daemon = make_daemon(patch=SLOW)
+    check = in_background("check")
+    eventually(lambda: copies_in(runtime_dir), "no copy was begun")
+    getattr(daemon, ends)()
+    check.kill()
+    check.communicate()
+    if ends == "kill":
+        daemon.start()
+    assert not copies_in(runtime_dir)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_a_check_by_a_member_of_the_unix_group_leaves_no_copy(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -215,6 +289,16 @@ def test_a_check_by_a_member_of_the_unix_group_leaves_no_copy(
             _, ended = os.waitpid(child, 0)
             assert os.waitstatus_to_exitcode(ended) == Exit.OK, capfd.readouterr()
             eventually(lambda: not copies_in(directory), "a copy was left")
+
+
+def test_a_daemon_that_may_start_no_thread_makes_no_copy_and_goes_on(
+    make_daemon: MakeDaemon, runtime_dir: Path, run: Run
+) -> None:
+    make_daemon(patch=NO_THREAD)
+    for _ in range(2):
+        status, _, err = run("check")
+        assert status == Exit.PROBLEM and "cannot be written: can't start new thread" in err
+    assert not copies_in(runtime_dir)
 
 
 def test_a_half_written_copy_is_removed(make_daemon: MakeDaemon, runtime_dir: Path, run: Run) -> None:

@@ -37,6 +37,6 @@ def test_each_term_names_its_file_or_another_term() -> None:
 
 def test_terms_that_an_entry_points_to_exist() -> None:
     terms = {word.strip() for term in entries() for word in term.split(",")}
-    pointed = re.findall(r"\*([a-z ]+)\*", " ".join(re.findall(r"[Ss]ee (\*[^.]+)\.", " ".join(entries().values()))))
+    pointed = re.findall(r"\*([a-z -]+)\*", " ".join(re.findall(r"[Ss]ee (\*[^.]+)\.", " ".join(entries().values()))))
     assert len(pointed) >= 8
     assert set(pointed) <= terms, set(pointed) - terms

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from commands import Key, Register
+from copies import SteppedCopy
 from crashes import recovers_from_a_crash_at_every_point
 from daemonrules import (
     a_daemon_that_was_stopped_suspects_nobody,
@@ -104,6 +105,18 @@ def rows_are_true_with_what_they_tell(rig: Rig) -> None:
         no_row_is_lost_or_written_twice(Path(directory), "cancel: id and payload", points=1_000)
 
 
+def a_copy_shows_one_turn(rig: Rig) -> None:
+    """A copy that reads nothing before the arena has changed: all that it shows of the changed lines, it has logged."""
+    client = rig.client()
+    rig.do(client, Register((Key(b"k"), Key(b"l")), timeout_ns=S))
+    copy = SteppedCopy(rig.core, rig.memory)
+    try:
+        rig.do(client, Register((Key(b"k"),), timeout_ns=S), fire(b"l"))
+        copy.finish()
+    finally:
+        copy.close()
+
+
 BODIES: dict[str, Callable[[Rig], None]] = {
     "NO_REDO": a_crash_leaves_before_or_after,
     "MISSING_FENCE": a_crash_leaves_before_or_after,
@@ -123,6 +136,8 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "DELIVERED_TO_TWO_MEMBERS": delivered_to_one_at_a_time,
     "ACKNOWLEDGED_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
     "ROWS_APART": rows_are_true_with_what_they_tell,
+    "UNLOGGED_STORE": a_copy_shows_one_turn,
+    "IMAGE_AFTER_STORE": a_copy_shows_one_turn,
 }
 LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}
 

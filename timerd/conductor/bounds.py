@@ -7,12 +7,14 @@ turns at least, because a turn touches 65,536 records in a step and then leaves 
 from __future__ import annotations
 
 RECORDS_PER_STEP = 65_536  # reading, resuming and the wheel may each touch so many
+RECORDS_WHILE_COPYING = 1_024  # and so many while the arena is copied, because what a turn changes is logged before
 
 
 class Bounds:
     """What the parts of a turn share: the records of a step, and whether something is left for the next turn."""
 
     def __init__(self, records: int) -> None:
+        self._most = records
         self.records = records
         self.turns = 0  # of this conductor
         self.is_cut = False  # a bound was reached, or something is left: the next turn follows at once
@@ -20,3 +22,7 @@ class Bounds:
     def cut(self) -> None:
         """Let the next turn follow at once, because something is left."""
         self.is_cut = True
+
+    def narrow(self, is_copying: bool) -> None:
+        """Touch fewer records in a step while the arena is copied: the copy's share of a turn is bounded by them."""
+        self.records = min(self._most, RECORDS_WHILE_COPYING) if is_copying else self._most

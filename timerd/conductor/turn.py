@@ -7,7 +7,7 @@ A turn takes the time once and does, in this order, a bounded amount of each:
     resume                      long deliveries, acknowledgements and orphans that a bound has cut
     wheel                       expiries, sweeps; not during a gap
     reports, duties             outcomes out; announcements, heartbeats, silence
-    journal, snapshots          rows to the journal's thread; a copy of the arena, when it is at rest
+    journal, snapshots          rows to the journal's thread; a copy of the arena begins here, when it is at rest
 
 In a *gap* (gap.py) the sockets are read until they are dry, before the wheel moves and before the end of a client is
 acted upon; every lease is whole after it. What is read in a gap has the effective time of the last turn before.
@@ -128,6 +128,7 @@ class Conductor:
         work += frames + outbox.frames + core.end_turn(now_ns)
         for session, number, answer in self._snapshots.tend(now_ns):
             self._queries.answer_snapshot(session, number, answer, now_ns)
+        bounds.narrow(self._snapshots.is_copying)
         self._close_turn(now_ns, due_ns, work)
         return work
 

@@ -7,7 +7,7 @@ without a circle. tests/docs/test_cimports.py reads the levels from here:
     state < memory < journal < index < wheel < events < members < operation < commands < turn < start < binding < core.pyx
 
     state      of each room its file state.pxd: what the core remembers for it beside the arena's records
-    memory     the arena's records as bytes: slabs, lists, blobs, transactions, counters, the log of errors
+    memory     the arena's records as bytes: slabs, lists, blobs, transactions, counters, the log of errors; before-images
     journal    the journal's buffer, and the rows that a transaction leaves in it
     index      how a record is found: keys, ids, purgatories, operations by number, watermarks
     wheel      when something is due
@@ -18,4 +18,7 @@ without a circle. tests/docs/test_cimports.py reads the levels from here:
     turn       a turn's work besides commands: expiry, acknowledgements, sweep, retention
     start      a start checks an arena, finishes the transaction that was cut, and makes anew what is derived
     binding    Python's objects become arguments in C, and results become Python's objects; no other room knows Python
+
+Between Cython and C, twins.py gives each function that stores into the arena a twin, which logs before it stores. The
+twins run while the arena is copied.
 """

@@ -151,5 +151,13 @@ def rows_not_in_buffer(written: int, tail: int, head: int, level: int) -> Timerd
     return InvalidValueError(f"{written} rows written, of {tail} to {head} in the buffer of level {level}")
 
 
+def copied_already() -> TimerdError:
+    return InvalidValueError("a copy of an arena is being made in this process: end it first")
+
+
+def no_log(length: int, lines: int) -> TimerdError:
+    return InvalidValueError(f"{length} bytes are no log for an arena of {lines} lines: give a Copier of it")
+
+
 def not_built(what: str) -> TimerdError:
     return NotSupportedError(f"this build has no {what}: build with -DTIMERD_FAULTS=ON")

@@ -192,21 +192,34 @@ class Copies:
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self.take_ns = 0
-        self.made = 0
+        self.whole = 0
         self.there = 0
+        self._ends_ns: int | None = None
 
     @property
     def path(self) -> str:
         """The path of the newest copy."""
-        return f"/snapshot.{self.made}"
+        return f"/snapshot.{self.whole}"
 
-    def make(self) -> str:
-        self._clock.move(self.take_ns)
-        self.made += 1
+    @property
+    def is_copying(self) -> bool:
+        return self._ends_ns is not None
+
+    def begin(self) -> None:
+        assert not self.is_copying and not self.there, "two copies at once"
+        self._ends_ns = self._clock.now_ns() + self.take_ns
+
+    def made(self) -> str | None:
+        assert self._ends_ns is not None, "no copy was begun"
+        if self._clock.now_ns() < self._ends_ns:
+            return None
+        self._ends_ns = None
+        self.whole += 1
         self.there += 1
         return self.path
 
     def remove(self) -> None:
+        self._ends_ns = None
         self.there = 0
 
 

@@ -8,6 +8,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.before_images cimport td_begin_images, td_end_images, td_image_room, td_images
+from timerd.purgatory.memory.builtins cimport CACHE_LINE
 from timerd.purgatory.memory.faults cimport faults_beside, faults_nothing_beside
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd.purgatory.journal.buffer cimport buffer_is_sound, make_texts
@@ -86,8 +88,29 @@ cdef inline uint64_t attach_memory(Arena *a, Taken *memory, source, uint64_t now
         raise
 
 
-cdef inline void release_memory(Arena *a, Taken *memory, Taken *journal):
+cdef inline int begin_log(Arena *a, Taken *images, source) except -1:
+    """Take the memory of a log, which is all zero: from now on each line's bytes of now are logged before a store."""
+    cdef uint64_t lines = a.header.size // CACHE_LINE
+    if td_images != NULL or images.taken:
+        raise refusals().copied_already()
+    take(images, source)
+    if not td_image_room(images.buffer.len, lines):
+        let_go(images)
+        raise refusals().no_log(images.buffer.len, lines)
+    td_begin_images(images.buffer.buf, images.buffer.len, a.base, a.header.size)
+    return 0
+
+
+cdef inline void end_log(Taken *images):
+    """Log no more, and let go of the log. A second call changes nothing."""
+    if images.taken:
+        td_end_images(images.buffer.buf)
+        let_go(images)
+
+
+cdef inline void release_memory(Arena *a, Taken *memory, Taken *journal, Taken *images):
     """Let go of all memory. A second call changes nothing."""
+    end_log(images)
     if memory.taken:
         drop_arena(a, memory)
     if journal.taken:

@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from arenas import Memory
+from copies import SteppedCopy, random_step
 from journals import empty_buffer
-from networks import Copies, Lifelines, attached
+from networks import Lifelines, attached
+from timerd.arena.copier import CopyOverrunError
 from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena
 from timerd.clients.session import Session
@@ -29,6 +31,7 @@ from timerd.conductor.turn import Conductor
 from timerd.core import NEVER
 from timerd.journal.files import JournalFiles, JournalPlan
 from timerd.journal.writer import Journal
+from timerd.snapshots import CopyGivenUpError
 from timerd_shm.check.check import check
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.declare.layout import Region
@@ -73,6 +76,45 @@ class HeldJournal(Journal):
 
     def _append(self) -> bool:
         return self.held or super()._append()
+
+
+class SteppedCopies:
+    """Copies of the arena that are made bit by bit, when the daemon looks at them, and compared when they are whole.
+
+    Some have a log that is too small. A path names no file.
+    """
+
+    def __init__(self, core: Any, memory: bytearray, rng: Random, faults: Counter[str]) -> None:
+        self._core = core
+        self._memory = memory
+        self._rng = rng
+        self._faults = faults
+        self._copy: SteppedCopy | None = None
+        self._number = 0
+
+    def begin(self) -> None:
+        self._copy = SteppedCopy(self._core, self._memory, self._rng.choice((20, 1 << 20)))
+
+    def made(self) -> str | None:
+        copy = self._copy
+        assert copy is not None, "no copy was begun"
+        try:
+            for _ in range(self._rng.randrange(4)):
+                if not copy.step(random_step(self._rng, len(self._memory))):
+                    copy.compare()
+                    self.remove()
+                    self._number += 1
+                    self._faults["copies compared"] += 1
+                    return f"/snapshot.{self._number}"
+        except CopyOverrunError as error:
+            self._faults["copies given up"] += 1
+            raise CopyGivenUpError(str(error)) from None
+        return None
+
+    def remove(self) -> None:
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
 
 
 class Daemon:
@@ -146,6 +188,8 @@ class Daemon:
         self.check("after a start")
         self.lifelines = Lifelines(self._pidfds)
         WatchedSessions.away = self.away
+        steps = Random(repr(self._rng.getstate()))  # its own, so that a copy changes nothing else of the simulation
+        self._copies = SteppedCopies(self._core, self.memory, steps, self._faults)
         _, self._conductor = attached(
             self._core,
             self.network,
@@ -154,7 +198,7 @@ class Daemon:
             self._record,
             lease_ns=LEASE_NS,
             records_per_step=self._records,
-            copies=Copies(self.schedule.clock),
+            copies=self._copies,
             kind=WatchedSessions,
             journal=self._begin_journal(),
         )
@@ -192,6 +236,7 @@ class Daemon:
             self._doomed = False
             self._woken_at = NEVER
             self._drop_journal()
+            self._copies.remove()
             self._core.release()
             self.lifelines = None
             self.network.holds_back = None

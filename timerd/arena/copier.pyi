@@ -1,0 +1,30 @@
+"""Copies an arena as it was at one turn boundary, beside the turns that change it."""
+
+from _typeshed import ReadableBuffer
+
+class Copier:
+    """Copies `memory` into the file `fd`. As a buffer it is the log that Core.begin_copy takes: call that first.
+
+    The log has room for `images_max` lines. One thread copies, and releases. Raises OSError when there is no memory.
+    """
+
+    def __init__(self, memory: ReadableBuffer, fd: int, images_max: int) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    @property
+    def logged(self) -> int:
+        """How many lines the core has logged."""
+    def step(self, size: int = 1 << 18) -> bool:
+        """Copy so many bytes more, and write what was logged meanwhile; True while something is left.
+
+        Lines of zero are left out: the file has a hole there. Runs without the GIL. Raises OSError when the file
+        cannot be written, and CopyOverrunError when the log was full. Nothing may be read of the file then.
+        """
+    def run(self) -> bool:
+        """All steps, without the GIL; False if `stop` was called before the end. Raises what `step` raises."""
+    def stop(self) -> None:
+        """Let `run` return soon. Any thread may call it until `release`."""
+    def release(self) -> None:
+        """Free the log, without the GIL, and let go of the memory. Raises BufferError while a core has the log."""
+
+class CopyOverrunError(Exception):
+    """The core has changed more lines than the log has room for."""
