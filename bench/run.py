@@ -35,6 +35,7 @@ SUITES = (
     "gil",
     "idle",
     "recovery",
+    "snapshots",
     "journal",
     "overload",
 )

@@ -97,6 +97,12 @@ def recovery(size: str, goal: float, pending: int) -> Target:
     return Target(what, goal, "ms", "recovery", cell("first_turn_ms", pending=pending), "recovery")
 
 
+def snapshots(size: str, pending: int) -> Target:
+    """A copy of the arena while the daemon works."""
+    what = f"conductor's CPU in the worst turn beside a copy of {size} operations"
+    return Target(what, 5, "ms", "snapshots", cell("turn_cpu_ms", pending=pending), "snapshots")
+
+
 M = 1_000_000
 TARGETS = (
     *core("core, 1M pending, one key: insert", "insert_ns", 50, "ns", M),
@@ -126,4 +132,6 @@ TARGETS = (
     ),
     recovery("1M", 150, M),
     recovery("4M", 600, 4 * M),
+    snapshots("100k", 100_000),
+    snapshots("4M", 4 * M),
 )  # fmt: skip

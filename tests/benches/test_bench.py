@@ -78,6 +78,7 @@ TINY = {
     "recovery": ("--pending=2k", "--repeat=2"),
     "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20", "--huge-pages"),
     # What follows takes longer.
+    "snapshots": ("--pending=2k", "--copies=1", "--rate=1k"),
     "idle": ("--pending=1k", "--seconds=0.5"),
     "why_cython": ("--count=1k", "--repeat=1"),
     "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),

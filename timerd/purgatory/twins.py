@@ -31,6 +31,7 @@ from pathlib import Path
 
 PURGATORY = "__pyx_f_6timerd_9purgatory_"
 START = PURGATORY + "5start_"  # a start has ended before a copy may begin
+ATTACH = {f"{PURGATORY}7binding_7buffers_{name}" for name in ("attach_checked", "drop_arena")}  # no copy is made then
 CORE = re.compile(r"__pyx_p?[fw]_6timerd_(4core|11core_faults)_")
 FUNCTION = re.compile(r"^(static [^\n;{]*?)\b(__pyx_\w+)\(([^;{\n]*)\) \{\n(.*?)^\}\n", re.MULTILINE | re.DOTALL)
 ASSIGNMENT = re.compile(r"^(\s*)([^\"=]*?[^\"=!<>\s]) ([-+*/|&^]|<<|>>)?= (.*;)$")
@@ -76,6 +77,9 @@ def twinned(source: str) -> tuple[str, int]:
     functions = {name: found for name, found in functions.items() if not name.startswith(START)}
     bodies = {name: "\n".join(map(logged, found[4].split("\n"))) for name, found in functions.items()}
     calls = {name: set(re.findall(r"\b__pyx_f_\w+(?=\()", found[4])) for name, found in functions.items()}
+    for name in functions.keys() - ATTACH:
+        if any(each.startswith(START) for each in calls[name]):
+            raise UnknownStoreError(f"{name} calls a function of start/, which has no twin")
     storing = {name for name, body in bodies.items() if "TD_LOGGED(" in body or STORING.search(body)}
     while callers := {name for name in calls.keys() - storing if calls[name] & storing}:
         storing |= callers
@@ -101,7 +105,8 @@ def twinned(source: str) -> tuple[str, int]:
     def chosen(found: re.Match[str]) -> str:
         if not CORE.match(found[2]):
             return found[0]
-        body = "\n".join(map(logged, names.sub(r"\1_either", found[4]).split("\n")))
+        either = STORING.sub(r"\1_logged(", names.sub(r"\1_either", found[4]))
+        body = "\n".join(map(logged, either.split("\n")))
         return f"{found[1]}{found[2]}({found[3]}) {{\n{body}}}\n"
 
     first = min(found.start() for found in functions.values())
