@@ -1,6 +1,8 @@
 """A daemon that is offered three times its capacity: what other clients notice, and how much memory it needs.
 
     python bench/overload.py [--seconds 30] [--senders 3] [--flood commands] [--json FILE]
+    python bench/overload.py --flood ATTACK [--seconds 5] [--runs 5]
+    python bench/overload.py --gate [--seconds 5] [--runs 5]
 
 There is a daemon of its own, and `senders` processes whose frames are encoded beforehand. Beside them runs one ordinary
 client; its round trips are measured all the time. The phases, in this order:
@@ -23,6 +25,11 @@ it), `single` (the same, one command in a frame), `largest` (frames of 4 MiB, fu
 100,000 waits), `asks` (from clients that have 4,096 outcomes, acknowledge none and read no answer), `queries`,
 `snapshots`. For the kinds without commands the rate asked for is that of RATES (flood/frames.py).
 
+--flood also takes an attack, such as `subscriptions-stranger` (flood/attackers has all): one hostile process beside a
+bystander, a client whose round trips are measured. Runs with and without the attack alternate. `--gate` plays all
+attacks. The gate, and how its runs are judged, is in flood/gate.py. Its results go to results/gate.json, unless --json
+says otherwise.
+
 The bounds are in flood/bounds.py, with their reasons. The exit status is 1 when a bound is broken. For a busy machine,
 `--slack 3` makes the bounds of time three times as wide, and divides by three how far the offered rate must exceed the
 sustained one. The two rates are measured one after the other, and half a second that the host steals halves either.
@@ -37,11 +44,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import timerd as td
-from common import Parser, Suite, amount, real, run_suite
+from common import ROOT, Parser, Suite, amount, real, run_suite
+from flood.attackers import ATTACKS
 from flood.bounds import bounds, memory_bound
 from flood.customer import Customer, Round
 from flood.frames import FLOODS, RATES, S, frame_size
 from flood.full import fill
+from flood.gate import judge
 from flood.senders import PATIENCE_S, Counts, Phase, crew
 from flood.serving import daemon
 from flood.watcher import Watcher
@@ -51,6 +60,7 @@ MS = 1_000_000
 ASKED = 6.0  # times what one sender sustains
 PENDING = 5_000
 SLICE_NS, SLOWER_NS = 100 * MS, 10 * MS
+FLOOD_S, SHORT_S, ATTACK_S = 30.0, 3.0, 5.0  # how long each lasts
 
 
 def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
@@ -154,6 +164,12 @@ def rows(suite: Suite, run: dict[str, Any], full: dict[str, Any]) -> None:
 
 def play(suite: Suite) -> None:
     args = suite.args
+    if args.gate or args.flood in ATTACKS:
+        for name in ATTACKS if args.gate else (args.flood,):
+            judge(suite, name, args.runs, args.seconds if args.seconds is not None else ATTACK_S)
+        return
+    if args.seconds is None:
+        args.seconds = SHORT_S if args.short else FLOOD_S
     suite.say(f"a flood of {args.flood}, {args.seconds:g} s")
     run = overload(args.flood, args.seconds, args.senders)
     suite.say("a full arena")
@@ -164,12 +180,27 @@ def play(suite: Suite) -> None:
 
 def main() -> int:
     parser = Parser("overload", __doc__)
-    parser.size("--seconds", real(1, 3_600, "seconds"), "30", "3", "of the flood")
+    parser.add_argument(
+        "--seconds",
+        type=real(1, 3_600, "seconds"),
+        metavar="N",
+        help=f"of the flood ({FLOOD_S:g}; short: {SHORT_S:g}; an attack: {ATTACK_S:g})",
+    )
     parser.add_argument("--senders", type=amount(1, 64, "processes"), default=3, help="processes that send (3)")
-    parser.add_argument("--flood", default="commands", choices=FLOODS, help="what the senders send (commands)")
+    parser.add_argument(
+        "--flood",
+        default="commands",
+        choices=(*FLOODS, *ATTACKS),
+        metavar="NAME",
+        help=f"what is sent (commands): {', '.join((*FLOODS, *ATTACKS))}",
+    )
+    parser.add_argument("--gate", action="store_true", help="play all attacks, and hold the gate")
+    parser.size("--runs", amount(1, 100, "runs"), "5", "1", "of an attack, and as many without it")
     parser.add_argument(
         "--slack", type=real(1, 1_000, ""), default=1.0, help="bounds of time are so many times as wide, see above (1)"
     )
+    if "--gate" in sys.argv and not any(word.startswith("--json") for word in sys.argv):
+        sys.argv.append(f"--json={ROOT / 'bench/results/gate.json'}")
     return run_suite(parser, play)
 
 

@@ -14,6 +14,7 @@ from trees import ROOT
 
 BENCH = ROOT / "bench/overload.py"
 TIMEOUT_S = 120
+TURN_CPU_MS_MAX, GROWN_MB_MAX = 20, 64  # the gate's
 SLACK = 5  # tests share a machine that is busy without them
 
 
@@ -42,3 +43,24 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
         assert flooded["sustained_rate"] > 0 and flooded["held_back_rate"] > 0
     left = [str(process) for process in processes_of(runtime_dir)] + [str(path) for path in arenas_of(runtime_dir)]
     assert not left, f"left behind: {left}"
+
+
+@pytest.mark.parametrize(
+    ("attack", "seconds"),
+    [("subscriptions-stranger", 1), ("subscriptions-member", 1), pytest.param("outlets", 5, marks=pytest.mark.long)],
+)
+def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
+    attack: str, seconds: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+) -> None:
+    """The gate's first half. Its second half is the bystander's times, which a busy machine spoils."""
+    monkeypatch.setenv("TMPDIR", str(runtime_dir))
+    found = runtime_dir / "found.json"
+    command = [sys.executable, str(BENCH), f"--flood={attack}", f"--seconds={seconds}", "--runs=1", f"--json={found}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S)
+    assert found.exists(), done.stdout
+    run = json.loads(found.read_text())
+    (gate,) = run["tables"]["gate"]
+    assert gate["acts"] > 0 and gate["unavailable"] == 0, done.stdout
+    assert gate["turn_cpu_max_ms"] <= TURN_CPU_MS_MAX and gate["grown_mb"] <= GROWN_MB_MAX, done.stdout
+    assert done.returncode == (not gate["holds"]), done.stdout
+    assert {row["attacked"] for row in run["tables"]["runs"]} == {False, True}

@@ -1,0 +1,54 @@
+"""Against the records of operations, by ordinary calls."""
+
+from __future__ import annotations
+
+import contextlib
+
+import timerd as td
+
+from .attacker import Attacker
+
+WATCHERS = 60_000
+
+
+def use_up_ids(attacker: Attacker) -> None:
+    """Register with ids that are never used again, and let each operation settle at once."""
+    with attacker.client(name="attacker") as client:
+        number = 0
+        while attacker.is_on():
+            with contextlib.suppress(td.TimerdError):
+                client.register("id", timeout=0, id=f"attacker/{number}")
+                number += 1
+                attacker.did()
+
+
+def register_64_keys(attacker: Attacker) -> None:
+    """Register with 64 new keys each, which is charged as one operation."""
+    with attacker.client(name="attacker") as client:
+        number = 0
+        while attacker.is_on():
+            keys = [f"attacker/{number}/{key}" for key in range(64)]
+            with contextlib.suppress(td.TimerdError):
+                client.register(keys, timeout=0.05)
+                attacker.did()
+            number += 1
+
+
+def fire_many_watchers(attacker: Attacker) -> None:
+    """Let many operations watch one key, and fire it."""
+    with attacker.client(name="attacker") as client:
+        while attacker.is_on():
+            with contextlib.suppress(td.TimerdError):
+                client.register_many([b"fan"] * WATCHERS, timeout=60)
+                client.fire("fan")
+                attacker.did()
+                client.flush(10)
+
+
+def ask_for_snapshots(attacker: Attacker) -> None:
+    """Ask for copies of the arena."""
+    with attacker.client(name="attacker") as client:
+        while attacker.is_on():
+            with contextlib.suppress(td.TimerdError, OSError):
+                client.snapshot()
+                attacker.did()

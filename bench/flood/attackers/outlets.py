@@ -1,0 +1,85 @@
+"""Against the sockets over which outcomes go out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import zmq
+
+import timerd as td
+from timerd_wire.outlet import SUBSCRIBE, connect_outlet
+
+from .attacker import Attacker
+
+PREFIXES = 200_000  # over one connection; then it ends, and the daemon has to clear away
+SOCKETS = 400
+
+
+def subscribe_as_stranger(attacker: Attacker) -> None:
+    """Show no session, and subscribe to as many prefixes as possible, at every outlet."""
+    while attacker.is_on():
+        with attacker.socket(zmq.XSUB) as socket:
+            for path in list(attacker.paths.outcomes.iterdir()):
+                connect_outlet(socket, f"ipc://{path}", os.urandom(16))
+            _subscribe(attacker, socket)
+
+
+def subscribe_as_member(attacker: Attacker) -> None:
+    """The same with a session, at the own outlet, which is the only one that takes it."""
+    with attacker.client(name="attacker") as client:
+        slot, session = _outlet_of(client)
+        while attacker.is_on():
+            with attacker.socket(zmq.XSUB) as socket:
+                connect_outlet(socket, attacker.paths.outlet_endpoint(slot), session)
+                _subscribe(attacker, socket)
+
+
+def connect_often(attacker: Attacker) -> None:
+    """Connect many subscribers to the own outlet, so that each report is sent to all of them."""
+    with attacker.client(name="attacker") as client:
+        slot, session = _outlet_of(client)
+        while attacker.is_on():
+            with contextlib.ExitStack() as stack:
+                for _ in range(SOCKETS):
+                    socket = stack.enter_context(attacker.socket(zmq.XSUB))
+                    socket.send(SUBSCRIBE)
+                    connect_outlet(socket, attacker.paths.outlet_endpoint(slot), session)
+                    attacker.did()
+                    client.fire("nobody")
+                    if not attacker.is_on():
+                        break
+
+
+def read_nothing(attacker: Attacker) -> None:
+    """Cause outcomes with large values, and hear nothing of them: the own reports fill the daemon's queue."""
+    with attacker.client(name="attacker") as client:
+        slot, session = _outlet_of(client)
+        with attacker.socket(zmq.XSUB) as socket:
+            socket.set(zmq.RCVHWM, 1)
+            socket.set(zmq.RCVBUF, 4_096)
+            socket.send(SUBSCRIBE)
+            connect_outlet(socket, attacker.paths.outlet_endpoint(slot), session)
+            number = 0
+            while attacker.is_on():
+                with contextlib.suppress(td.TimerdError):
+                    client.register("large", timeout=1)
+                    client.fire("large", value=number.to_bytes(4, "little") * 15_000)
+                    number += 1
+                    attacker.did()
+                attacker.rest(0.001)
+
+
+def _subscribe(attacker: Attacker, socket: zmq.Socket[bytes]) -> None:
+    for number in range(PREFIXES):
+        while attacker.is_on():
+            with contextlib.suppress(zmq.Again):
+                socket.send(SUBSCRIBE + number.to_bytes(3, "little") + attacker.random.randbytes(13), zmq.DONTWAIT)
+                attacker.did()
+                break
+            attacker.rest(0.001)
+
+
+def _outlet_of(client: td.Client) -> tuple[int, bytes]:
+    session = client._link.protocol.session
+    return session.slot, session.secret

@@ -1,0 +1,208 @@
+"""The gate: what no attack may do to the daemon, nor to a bystander. A run of an attack, and the verdict over runs.
+
+    the daemon       at most 20 ms of the conductor's CPU in any turn, and at most 64 MB more memory, in every run
+    the bystander    p99 of its round trip at most 20 ms, and nothing UNAVAILABLE: the median of the attacked runs
+
+The runs of an attack alternate with runs without it. A run is repeated when over 2 % of the machine was stolen by its
+host meanwhile, because then its times are not the daemon's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from common import Suite
+from timerctl.load.report import percentiles
+from timerd_shm.declare.layout import DaemonHistogram
+from timerd_shm.host.paths import InstancePaths, open_arena_file
+from timerd_shm.read.reader import ArenaReader
+
+from .attackers import ATTACKS
+from .attackers.attacker import attacking
+from .bystander import bystander
+from .serving import daemon
+
+TURN_CPU_MS_MAX = 20.0
+GROWN_MB_MAX = 64.0
+P99_MS_MAX = 20.0
+STOLEN_MAX = 0.02
+REPEATS_MAX = 5  # of a run of which too much was stolen
+WARM_S = 1.0  # before what counts begins
+AFTER_S = 1.5  # that still count after the attacker's end: its connections are cleared away then
+MB = 1_000_000
+
+
+class Run(NamedTuple):
+    """The figures of one run."""
+
+    attack: str
+    attacked: bool
+    acts: int
+    turn_cpu_max_ms: float
+    grown_mb: float
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    unavailable: int
+    rounds: int
+    stolen: float
+    alive: bool
+    wrong: list[str]
+
+
+def play_run(name: str, seconds: float, seed: int, *, attacked: bool) -> Run:
+    """A daemon and a bystander, and beside them the attack, if this is an attacked run."""
+    stolen = Stolen()
+    with own_journal(ATTACKS[name].flags) as flags, daemon(*flags) as (paths, pid), bystander(paths) as beside:
+        pause(WARM_S)
+        memory = Memory(pid)
+        beside.look()
+        acts = 0
+        if attacked:
+            with attacking(name, paths, seed) as count:
+                pause(seconds)
+                acts = count.value
+        else:
+            pause(seconds)
+        pause(AFTER_S)
+        seen = beside.end()
+        grown, alive = memory.end(), psutil.pid_exists(pid)
+        cpu_ms = turn_cpu_max_ms(paths)
+    times = percentiles(seen.round_trips_ns)
+    return Run(
+        name,
+        attacked,
+        acts,
+        round(cpu_ms, 2),
+        round(grown / MB, 1),
+        round(times["p50"] / 1e3, 2),
+        round(times["p99"] / 1e3, 2),
+        round(times["max"] / 1e3, 2),
+        seen.unavailable,
+        len(seen.round_trips_ns),
+        round(stolen.share(), 4),
+        alive,
+        seen.wrong,
+    )
+
+
+def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
+    """Play an attack's runs, each after one without it. Add them to the tables, and check the gate."""
+    played: dict[bool, list[Run]] = {False: [], True: []}
+    for number in range(runs):
+        for attacked in (False, True):
+            for _ in range(1 + REPEATS_MAX):
+                suite.say(f"{name}: run {number + 1} of {runs}, {'attacked' if attacked else 'at peace'}")
+                run = play_run(name, seconds, suite.seed + number, attacked=attacked)
+                suite.add("runs", **run._replace(wrong=[])._asdict() | {"wrong": "; ".join(run.wrong)[:200]})
+                if run.stolen <= STOLEN_MAX:
+                    break
+            played[attacked].append(run)
+    peace, war = played[False], played[True]
+    cpu, grown = max(run.turn_cpu_max_ms for run in war), max(run.grown_mb for run in war)
+    p99, unavailable = (statistics.median(getattr(run, of) for run in war) for of in ("p99_ms", "unavailable"))
+    wrong = [text for run in war for text in run.wrong]
+    alive = all(run.alive for run in war)
+    served, acted = all(run.rounds for run in war), all(run.acts for run in war)
+    holds = (
+        served
+        and acted
+        and cpu <= TURN_CPU_MS_MAX
+        and grown <= GROWN_MB_MAX
+        and p99 <= P99_MS_MAX
+        and not unavailable
+        and not wrong
+        and alive
+    )
+    suite.add(
+        "gate",
+        attack=name,
+        acts=round(statistics.median(run.acts for run in war)),
+        turn_cpu_max_ms=cpu,
+        peace_turn_cpu_max_ms=max(run.turn_cpu_max_ms for run in peace),
+        grown_mb=grown,
+        p99_ms=p99,
+        peace_p99_ms=statistics.median(run.p99_ms for run in peace),
+        unavailable=int(unavailable),
+        holds=holds,
+    )
+    says = (
+        f"{cpu:.1f} ms of CPU in a turn (at most {TURN_CPU_MS_MAX:g}), {grown:.1f} MB more ({GROWN_MB_MAX:g}), "
+        f"p99 {p99:.1f} ms ({P99_MS_MAX:g}), {unavailable:g} UNAVAILABLE (0)"
+    )
+    says += "" if alive else "; the daemon has ended"
+    says += "" if served else "; the bystander was never served"
+    says += "" if acted else "; an attacker did nothing"
+    says += f"; {wrong[0]}" if wrong else ""
+    suite.check(name, holds, says)
+
+
+class Memory(threading.Thread):
+    """By how many private bytes a process grows; looked at 20 times a second."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(name="memory", daemon=True)
+        self._process = psutil.Process(pid)
+        self._most = self._first = self._private()
+        self._over = threading.Event()
+        self.start()
+
+    def _private(self) -> int:
+        memory = self._process.memory_info()
+        return int(memory.rss - memory.shared)
+
+    def run(self) -> None:
+        while not self._over.wait(0.05):
+            try:
+                self._most = max(self._most, self._private())
+            except psutil.Error:
+                return
+
+    def end(self) -> int:
+        self._over.set()
+        self.join()
+        return self._most - self._first
+
+
+class Stolen:
+    """How much of the machine's time its host has stolen since this was made."""
+
+    def __init__(self) -> None:
+        self._before = self._look()
+
+    @staticmethod
+    def _look() -> tuple[int, int]:
+        ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return ticks[7], sum(ticks)  # user nice system idle iowait irq softirq steal
+
+    def share(self) -> float:
+        stolen, whole = (now - before for now, before in zip(self._look(), self._before, strict=True))
+        return stolen / whole if whole else 0.0
+
+
+def turn_cpu_max_ms(paths: InstancePaths) -> float:
+    """The most CPU that the conductor has used in one turn since the arena was made."""
+    reader = ArenaReader.from_descriptor(open_arena_file(paths))
+    try:
+        return float(reader.daemon_histograms()[DaemonHistogram.TURN_CPU].max) / 1e6
+    finally:
+        reader.close()
+
+
+@contextlib.contextmanager
+def own_journal(flags: tuple[str, ...]) -> Iterator[list[str]]:
+    """These flags, with a directory of the run's own for each `{journal}`."""
+    with tempfile.TemporaryDirectory(prefix="timerd-gate-") as directory:
+        yield [flag.format(journal=directory) for flag in flags]
+
+
+def pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
