@@ -212,6 +212,8 @@ class Core:
         """
     def renew_journal(self) -> None:
         """Begin another segment before the next row: the file of the present one is lost."""
+    def end_journal(self, now_ns: int) -> None:
+        """Write the END row: this daemon ends in order. Without a journal, nothing."""
 
     # a copy of the arena ---------------------------------------------------------------------------------------------
     def begin_copy(self, log: WriteableBuffer) -> None:

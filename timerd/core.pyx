@@ -12,7 +12,7 @@ from timerd.purgatory.memory.faults cimport (
     FAULTS_BUILT, faults_copies, faults_count, faults_record, faults_set_defect, faults_size,
 )
 from timerd.purgatory.memory.list cimport is_empty
-from timerd.purgatory.journal.rows cimport renew_journal
+from timerd.purgatory.journal.rows cimport end_journal, renew_journal
 from timerd.purgatory.members.state cimport Members
 from timerd.purgatory.members.answers cimport is_unknown
 from timerd.purgatory.members.clients cimport is_live, topic_of
@@ -275,6 +275,11 @@ cdef class Core:
 
     def renew_journal(self):
         renew_journal(self._here())
+
+    def end_journal(self, uint64_t now_ns):
+        cdef Arena *a = self._at(now_ns)
+        if a.journal.level:
+            end_journal(a)
 
     # A copy of the arena.
 

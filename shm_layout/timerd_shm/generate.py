@@ -86,6 +86,7 @@ DEFECTS = (
     "GRANT_DROPPED",  # rule 5: what was granted to an owner that died goes to no other operation
     "DELIVERED_TO_TWO_MEMBERS",  # a group's outcome is delivered again while its holder lives
     "ACKNOWLEDGED_BY_FORMER_HOLDER",  # a member that does not hold an outcome any more can acknowledge it
+    "TURN_NOT_NOTED",  # the journal: a turn's clock comes before its first row
     "ROWS_APART",  # rule 2: the journal's rows become true before the change that they report
     "UNLOGGED_STORE",  # a copy of the arena: stores of four bytes are not logged
     "IMAGE_AFTER_STORE",  # a copy of the arena: a line is logged after it was changed

@@ -13,8 +13,8 @@ from harness import MS, START_NS, US, Rig, S, cancel, fire, reschedule
 from rules import idle_costs_nothing, wakeups
 from timerd.core import NEVER
 from timerd_shm.declare.fields import offset_of, size_of
-from timerd_shm.declare.layout import FREE_LINKS, LEVELS, SPAN, Region
-from timerd_shm.declare.limits import NO_DEADLINE, TIMEOUT_NS_MAX
+from timerd_shm.declare.layout import FREE_LINKS, LEVELS, SPAN, Histogram, Region
+from timerd_shm.declare.limits import CALL_AHEAD_NS_MAX, NO_DEADLINE, TIMEOUT_NS_MAX
 from timerd_shm.declare.records import OpRecord
 from timerd_shm.declare.states import OpState, Outcome
 
@@ -279,6 +279,26 @@ def test_a_call_that_came_while_the_turn_ran_has_its_whole_timeout() -> None:
     assert [each.command for each in client.delivered] == [foreign]
     rig.turn(called_ns + 5 * MS)
     assert client.state(number) is client.state(moved) is Outcome.EXPIRED
+    rig.check()
+
+
+def test_a_registered_time_is_the_callers_and_a_wait_is_never_negative() -> None:
+    """Up to a second ahead of the turn; a call further ahead is not of this clock."""
+    rig = Rig()
+    client = rig.client()
+    began_ns = rig.now_ns
+    ahead, foreign = began_ns + 13 * MS, began_ns + CALL_AHEAD_NS_MAX + 1
+    numbers = [
+        rig.do(client, Register((Key(b"a"),), timeout_ns=200 * MS, registered_ns=ahead), fire(b"a")),
+        rig.do(client, Register((Key(b"b"),), timeout_ns=200 * MS, registered_ns=foreign), fire(b"b")),
+        rig.do(client, Register((Key(b"c"),), timeout_ns=200 * MS, registered_ns=began_ns - MS), fire(b"c")),
+    ]
+    found = [client.outcome(number) for number in numbers]
+    called = [each.registered_ns for each in found if each is not None]
+    assert called == [ahead, began_ns, began_ns - MS]
+    assert [each.deadline_ns - each.registered_ns for each in found if each is not None] == [200 * MS] * 3
+    waits = rig.arena.record(Region.HISTOGRAMS, Histogram.WAIT)
+    assert (waits.count, waits.max) == (3, MS), "the waits are 0, 0 and 1 ms"
     rig.check()
 
 

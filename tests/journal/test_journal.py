@@ -13,7 +13,7 @@ import pytest
 from commands import Key, Register
 from faults import core_faults
 from harness import START_NS, Rig, S, fire
-from journalplay import no_row_is_lost_or_written_twice, play
+from journalplay import JournaledPlay, no_row_is_lost_or_written_twice, play
 from journals import SEGMENT_ROWS, JournaledRig, outcomes
 from modelstate import Settling
 from rules import (
@@ -24,7 +24,7 @@ from rules import (
 )
 from situations import SITUATIONS
 from timerctl.journal.rows import RowFormat
-from timerd_client.audit.journal import audit_journal
+from timerd_client.audit.journal import Audited, audit_journal
 from timerd_shm.declare.journal import JournalLevel, RowKind
 from timerd_shm.declare.limits import GROUP_KEPT_NS
 from timerd_shm.declare.states import EventFlag, Orphans, Outcome
@@ -77,6 +77,12 @@ def expected(settled: Settling) -> tuple[object, ...]:
     )
 
 
+def audited(made: JournaledPlay) -> Audited:
+    """The audit of a program's journal."""
+    assert isinstance(made.rig, JournaledRig)
+    return made.rig.audit()
+
+
 def without_owner(rows: list[tuple[object, ...]]) -> Counter[tuple[object, ...]]:
     return Counter(row[:-1] for row in rows)
 
@@ -100,7 +106,7 @@ def test_an_audit_computes_every_outcome_again_over_kills_at_any_instruction(tmp
     made = play(seed, tmp_path, core_faults)
     assert made.crashes
     assert without_owner(told(tmp_path)) == without_owner([expected(settled) for settled in made.model.settled])
-    found = audit_journal(tmp_path)
+    found = audited(made)
     assert not found.wrong, f"seed={seed}: {found.wrong[:5]}"
     print(f"seed {seed}: {found.outcomes} outcomes audited, {made.crashes} crashes")
 
@@ -118,8 +124,7 @@ def test_crash_copies_have_the_journal_buffer_although_an_earlier_core_is_releas
 
 
 def test_an_audit_of_a_new_program_each_run_finds_no_error(tmp_path: Path, seed: int) -> None:
-    play(seed, tmp_path)
-    assert not (found := audit_journal(tmp_path)).wrong, f"seed={seed}: {found.wrong[:5]}"
+    assert not (found := audited(play(seed, tmp_path))).wrong, f"seed={seed}: {found.wrong[:5]}"
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
@@ -145,7 +150,7 @@ def test_an_audit_finds_the_effects_of_a_seeded_defect(tmp_path: Path, defect: s
             TOLD_WRONGLY[defect](rig)
         core_faults.set_defect(0)
         rig.tend()
-        assert bool(audit_journal(tmp_path / name).wrong) == bool(number)
+        assert bool(rig.audit().wrong) == bool(number)
 
 
 def test_a_journal_of_two_successive_arenas_is_audited_arena_by_arena(tmp_path: Path) -> None:
@@ -154,8 +159,7 @@ def test_a_journal_of_two_successive_arenas_is_audited_arena_by_arena(tmp_path: 
         client = rig.client()
         rig.do(client, Register((Key(b"k"),), timeout_ns=S), Register((Key(b"other"),), timeout_ns=S), fire(b"k"))
         rig.turn(rig.now_ns + 2 * S)
-        rig.tend()
-        rig.drop_journal()
+        rig.end()
     found = audit_journal(tmp_path)
     assert (found.wrong, found.outcomes) == ([], 4)
 
@@ -165,7 +169,7 @@ def test_a_journal_without_its_first_segment_is_not_audited(tmp_path: Path) -> N
     client = rig.client()
     for number in range(SEGMENT_ROWS // 2):
         rig.do(client, Register((Key(b"%d" % number),), timeout_ns=S), fire(b"%d" % number))
-    rig.drop_journal()
+    rig.end()
     first, *others = sorted(tmp_path.glob("*.segment"))
     assert others and not audit_journal(tmp_path).wrong
     first.unlink()
@@ -184,7 +188,7 @@ def test_an_audit_uses_the_daemons_deadline_of_a_kept_operation_without_a_deadli
     rig.turn(rig.now_ns + kept_ns)
     (expired,) = outcomes(rig.rows())
     assert expired.record.outcome == Outcome.EXPIRED and expired.record.deadline_ns == START_NS + kept_ns
-    assert not (found := audit_journal(tmp_path)).wrong, found.wrong
+    assert not (found := rig.audit()).wrong, found.wrong
 
 
 def test_a_requeued_event_names_the_operation_that_it_came_from(tmp_path: Path) -> None:
@@ -198,7 +202,7 @@ def test_a_requeued_event_names_the_operation_that_it_came_from(tmp_path: Path) 
     first, second = outcomes(rows)
     assert event.command == first.record.operation
     assert (event.sequence, event.client_generation) == (second.record.sequence, 0)
-    assert not audit_journal(tmp_path).wrong
+    assert not rig.audit().wrong
 
 
 def test_a_journal_shows_the_deliveries_of_a_groups_operation(tmp_path: Path) -> None:

@@ -16,13 +16,18 @@ from harness import BUDGET, Rig, S, cancel, fire
 from journalplay import no_row_is_lost_or_written_twice
 from journals import BUFFER_ROWS, JournaledRig
 from situations import SITUATIONS
-from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import RowKind
 from timerd_shm.read.journal_reader import Row
 
 RUN = 16
 DROPPED = "rows were dropped here: nothing after it can be audited"
-FORM = (RowKind.SEGMENT, RowKind.TEXT, RowKind.CONTINUED, RowKind.ANCHOR)  # rows that tell nothing that happened
+FORM = (
+    RowKind.SEGMENT,
+    RowKind.TEXT,
+    RowKind.CONTINUED,
+    RowKind.ANCHOR,
+    RowKind.TURN,
+)  # rows that tell nothing that happened
 
 
 def watch(number: int) -> Register:
@@ -94,9 +99,9 @@ def test_a_gap_counts_exactly_the_missing_rows_if_the_buffer_fills_in_the_middle
     play(rig, before, stopped=True)
     gap = missing(rig.rows(), whole.rows())
     assert gap == rig.core.journal_dropped == rig.arena.count("journal_rows_dropped") > 0
-    found = audit_journal(rig.plan.directory)
+    found = rig.audit()
     assert [finding.what.partition(" ")[2] for finding in found.wrong] == [DROPPED]
-    complete = audit_journal(whole.plan.directory)
+    complete = whole.audit()
     assert not complete.wrong and complete.outcomes > found.outcomes
 
 
@@ -151,7 +156,7 @@ def test_after_a_crash_in_a_batch_that_a_full_buffer_drops_a_gap_counts_the_miss
             told - of_operations(found)
         )
         assert more == 0, f"point {point}: the GAP tells {more} rows too many"
-        wrong = audit_journal(files).wrong
+        wrong = again.audit().wrong
         assert all(finding.what.partition(" ")[2] == DROPPED for finding in wrong), wrong
         again.drop_journal()
         again.core.release()

@@ -6,6 +6,7 @@ import grp
 import json
 import os
 import random
+import re
 import resource
 import signal
 import stat
@@ -192,7 +193,7 @@ def test_export_writes_json_lines_and_continues_where_it_ended(settled: Path, tm
     outcome = next(row for row in rows if row["kind"] == "outcome")
     assert (outcome["outcome"], outcome["key"], outcome["owner"]) == ("COMPLETED", "order/0", "web-1")
     assert outcome["purgatory"] == "default" and len(outcome["id"]) == 32
-    assert outcome["wait_ns"] == outcome["settled_ns"] - outcome["registered_ns"]
+    assert outcome["wait_ns"] == max(0, outcome["settled_ns"] - outcome["registered_ns"])
     assert {row["kind"] for row in rows} >= {"segment", "client", "register", "registered", "key", "event", "outcome"}
     place = first.stderr.split()[-1]
     again = timerctl("journal", "export", "--from", place)
@@ -202,6 +203,33 @@ def test_export_writes_json_lines_and_continues_where_it_ended(settled: Path, tm
     eventually(lambda: "order/9" in timerctl("journal", "export", "--from", place).stdout)
     part = timerctl("journal", "export", "--from", rows[3]["offset"], "--to", rows[7]["offset"])
     assert [json.loads(line) for line in part.stdout.splitlines()] == rows[3:7]
+
+
+def test_the_audit_says_how_much_it_has_seen_and_finds_a_missing_last_segment(
+    make_daemon: MakeDaemon, directory: Path
+) -> None:
+    daemon = make_daemon(*flags(directory, "--journal-level=events"))
+    with connect() as client:
+        for number in range(300):
+            client.register(f"k{number}", timeout=60)
+            client.fire(f"k{number}")
+        client.flush()
+        eventually(lambda: len(told(directory)) == 300)
+        running = timerctl("journal", "audit")
+    assert re.search(r"^300 outcomes, 2 segments, complete to row [\d,]+$", running.stdout, re.M), running.stdout
+    daemon.stop()
+    ended = timerctl("journal", "audit", "--json")
+    assert ended.returncode == 0, ended.stdout
+    [arena] = json.loads(ended.stdout)["arenas"]
+    assert (arena["outcomes"], arena["segments"], arena["waiting"], arena["ended"]) == (300, 2, 0, True)
+    *_, last = sorted(directory.glob("*.segment"))
+    last.unlink()
+    beside_the_arena = timerctl("journal", "audit")
+    assert beside_the_arena.returncode == 1 and "are missing at the end: the arena says" in beside_the_arena.stdout
+    assert timerctl("destroy", "--yes").returncode == 0
+    alone = timerctl("journal", "audit", "--directory", str(directory))
+    assert alone.returncode == 1 and "the journal's end is not known" in alone.stdout
+    assert "the journal's end" not in timerctl("journal", "audit", "--directory", str(directory), "--open-end").stdout
 
 
 def test_tail_follows_until_it_is_interrupted(settled: Path) -> None:

@@ -29,6 +29,7 @@ from daemonrules import (
 )
 from harness import MS, START_NS, Rig, S, fire
 from journalplay import no_row_is_lost_or_written_twice
+from journals import JournaledRig
 from networks import World
 from rules import (
     CAPACITY,
@@ -117,6 +118,16 @@ def a_copy_shows_one_turn(rig: Rig) -> None:
         copy.close()
 
 
+def a_turns_clock_comes_before_its_rows(_: Rig) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        rig = JournaledRig(Path(directory), core=core_faults)
+        client = rig.client()
+        for _turn in range(3):
+            rig.do(client, Register((Key(b"k"),), timeout_ns=S), fire(b"k"), now_ns=rig.now_ns + MS)
+        rig.end()
+        assert not rig.audit().wrong
+
+
 BODIES: dict[str, Callable[[Rig], None]] = {
     "NO_REDO": a_crash_leaves_before_or_after,
     "MISSING_FENCE": a_crash_leaves_before_or_after,
@@ -135,6 +146,7 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "GRANT_DROPPED": grant_of_a_dead_owner_is_requeued,
     "DELIVERED_TO_TWO_MEMBERS": delivered_to_one_at_a_time,
     "ACKNOWLEDGED_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
+    "TURN_NOT_NOTED": a_turns_clock_comes_before_its_rows,
     "ROWS_APART": rows_are_true_with_what_they_tell,
     "UNLOGGED_STORE": a_copy_shows_one_turn,
     "IMAGE_AFTER_STORE": a_copy_shows_one_turn,

@@ -114,7 +114,8 @@ class Journal:
         return left
 
     def close(self) -> None:
-        """Write the last rows, for END_TIMEOUT_S at most; the next start writes those that stay in the buffer."""
+        """End in order: write the last rows, for END_TIMEOUT_S at most. The next start writes those that are left."""
+        self._core.end_journal(self._clock.now_ns())
         if self._thread is not None:
             self._ending.set()
             self._bell.set()

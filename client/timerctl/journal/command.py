@@ -1,4 +1,4 @@
-"""timerctl journal: declares its two commands, tail and export."""
+"""timerctl journal: declares its commands, tail, export and audit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from timerctl.show.text import whole
 from timerd_shm.read.segment import JournalError, Offset
 
+from .audit import run_audit
 from .export import run_export
 from .tail import run_tail
 
@@ -20,6 +21,7 @@ its last row to standard error; a later export goes on there with --from.
 examples:
   timerctl journal tail -f
   timerctl journal export --from 17:40960 --output outcomes.jsonl
+  timerctl journal audit
 """
 TAIL_EPILOG = """\
 examples:
@@ -32,13 +34,22 @@ examples:
   timerctl journal export --from 17:40960 --output outcomes.jsonl
   timerctl journal export --format parquet --output /var/lib/timerd/parquet
 """
+AUDIT_EPILOG = """\
+The journal has to be of level events, from its first row on; its daemon has
+ended, or is idle. The arena says how many rows there are. Without the arena,
+the last row has to be that of an orderly end.
+
+examples:
+  timerctl journal audit
+  timerctl journal audit --directory /mnt/copy --open-end --json
+"""
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the commands."""
     journal = commands.add_parser(
         "journal",
-        help="rows of the journal: tail, export",
+        help="rows of the journal: tail, export, audit",
         description="Read the journal that the daemon writes with --journal.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -86,6 +97,18 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     export.add_argument("--to", dest="end", metavar="OFFSET", type=offset, help="end there (default: the newest)")
     export.add_argument("--output", metavar="FILE", type=Path, help="append to this file; Parquet: the directory")
     export.set_defaults(run=run_export)
+
+    audit = actions.add_parser(
+        "audit",
+        parents=[place],
+        help="compute every outcome again",
+        description="Compute every outcome again from the events, and list what disagrees.",
+        epilog=AUDIT_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    audit.add_argument("--open-end", action="store_true", help="the daemon was killed, and its arena is gone")
+    audit.add_argument("--json", action="store_true", help="print one JSON object")
+    audit.set_defaults(run=run_audit)
 
 
 def offset(text: str) -> Offset:

@@ -9,7 +9,7 @@ from typing import Any
 from timerctl.instance import NS
 from timerctl.show.table import terminal_width
 from timerctl.show.text import columns_of, plain, span
-from timerd_shm.declare.journal import TIMES, GroupStep, JournalLevel, RowFlag, RowKind, TextKind
+from timerd_shm.declare.journal import TIMES, GroupStep, JournalLevel, OutcomeRow, RowFlag, RowKind, TextKind
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import (
     ClientFlag,
@@ -91,7 +91,7 @@ class RowFormat:
             else:
                 fields[name] = None if name == "deadline_ns" and value == NO_DEADLINE else value
         if kind is RowKind.OUTCOME:
-            fields["wait_ns"] = record.settled_ns - record.registered_ns
+            fields["wait_ns"] = wait_ns(record)
             if record.outcome == Outcome.EXPIRED:
                 fields["lateness_ns"] = record.settled_ns - record.deadline_ns
         return fields
@@ -113,7 +113,7 @@ class RowFormat:
         match RowKind(record.kind):
             case RowKind.OUTCOME:
                 line = f"{member(Outcome, record.outcome).lower():<{WORD}}  {text('key', record.key)}"
-                line += f"  after {span(record.settled_ns - record.registered_ns)}"
+                line += f"  after {span(wait_ns(record))}"
                 if record.outcome == Outcome.EXPIRED:
                     line += f", {span(record.settled_ns - record.deadline_ns)} late"
                 return line + (f"  ({owner})" if (owner := text("owner", record.owner)) else "")
@@ -141,6 +141,8 @@ class RowFormat:
                 return f"{'gap':<{WORD}}  {record.rows} rows are missing here"
             case RowKind.WATERMARK:
                 return f"{'watermark':<{WORD}}  {text('key', record.key)}  {record.watermark}"
+            case RowKind.END:
+                return f"{'end':<{WORD}}  the daemon has ended"
             case RowKind.SEGMENT if record.flags & RowFlag.START:
                 return f"{'start':<{WORD}}  a daemon writes the journal"
         return ""
@@ -155,6 +157,11 @@ class RowFormat:
         if name == "id" and found is not None:
             return {name: found.hex()}
         return {name: None if found is None else plain(found)}
+
+
+def wait_ns(record: OutcomeRow) -> int:
+    """How long an operation was pending; 0 if its call lies ahead of the turn in which it settled."""
+    return max(0, record.settled_ns - record.registered_ns)
 
 
 def member(enum: type[IntEnum], value: int) -> str:

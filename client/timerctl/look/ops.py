@@ -148,7 +148,7 @@ def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int
         "failed": op.failed.bit_count(),
         "deadline_ns": None if op.deadline_ns == NO_DEADLINE else op.deadline_ns,
         "due": due_in(op.deadline_ns, now),
-        "waiting_ns": (op.settled_ns if settled else now) - op.registered_ns,
+        "waiting_ns": max(0, (op.settled_ns if settled else now) - op.registered_ns),
         "bucket": f"{(op.bucket - 1) // BUCKETS}:{(op.bucket - 1) % BUCKETS}" if op.bucket and not settled else None,
         "outcome_number": op.outcome_number if settled else None,
     }

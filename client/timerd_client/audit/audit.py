@@ -1,9 +1,9 @@
 """Audits a journal of level `events`: computes from its rows how each operation should have settled, and compares.
 
 An Audit takes rows in their order. They are: registrations, events, cancellations, and the states of clients. Replay
-(replay.py) applies them; an operation that settles by them must have an OUTCOME row that is the same. Of an EXPIRED row
-the audit checks that the deadline had come, and that no event had settled the operation before: when the wheel moves is
-the daemon's business.
+(replay.py) applies them; an operation that settles by them must have an OUTCOME row that is the same in each column. Of
+an EXPIRED row the audit checks that the deadline had come, and that no event had settled the operation before: when the
+wheel moves is the daemon's business.
 
 Two things do not stand in a journal:
 
@@ -13,29 +13,40 @@ Two things do not stand in a journal:
 
 An Audit is for one arena incarnation. Operations affect each other only through keys, ids and limited events on their
 keys. So the rows of some keys may be audited without those of others (`whole=False`: event numbers have holes then).
-Every CLIENT, SEGMENT and GAP row is needed. Nothing of the daemon's code is used here.
+Every CLIENT, SEGMENT, TURN, GAP and END row is needed. Nothing of the daemon's code is used here.
+
+docs/audit.md says of each column how it is checked.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from timerd_shm.declare.journal import GroupStep, RowFlag
-from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.declare.states import ClientState, EventFlag, EventKind, Orphans, Outcome
-from timerd_shm.declare.wire import CommandFlag, CommandKind
+from timerd_shm.declare.journal import (
+    ActionRow,
+    AnchorRow,
+    ClientRow,
+    EndRow,
+    EventRow,
+    GapRow,
+    GroupRow,
+    OutcomeRow,
+    RowFlag,
+    SegmentRow,
+    TurnRow,
+    WatermarkRow,
+)
+from timerd_shm.declare.limits import CALL_AHEAD_NS_MAX, NO_DEADLINE, PAYLOAD_SIZE_MAX
+from timerd_shm.declare.states import Condition, EventFlag, EventKind, Orphans, Outcome
+from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 
-from .records import Event, Finding, Member, Name, Operation, Registration, Settled, Text, WatchKey
+from .clients import LIVING, Clients, owners_of
+from .findings import Findings
+from .groups import Groups
+from .records import Event, Finding, Member, Operation, Owner, Registration, Settled, Text, WatchKey
 from .replay import Replay
+from .turns import Turns
 
-# For each state, those that a CLIENT row may bring next; the same again where the client begins or ends to listen.
-NEXT_STATES: Final = {
-    ClientState.FREE: {ClientState.LIVE},
-    ClientState.LIVE: {ClientState.LIVE, ClientState.SILENT, ClientState.DEAD},
-    ClientState.SILENT: {ClientState.SILENT, ClientState.LIVE, ClientState.DEAD},
-    ClientState.DEAD: {ClientState.TOMBSTONE, ClientState.FREE},
-    ClientState.TOMBSTONE: {ClientState.LIVE, ClientState.FREE},
-}
 NEEDS_EVENTS: Final = (
     "{} is of level outcomes, which holds how operations settled, not why: an audit needs one that was written with "
     "--journal-level=events"
@@ -44,330 +55,390 @@ NEEDS_BEGINNING: Final = (
     "{} begins with row {}, and an audit needs it from row 0: what was registered before is not known. Keep all of its "
     "segments (--journal-keep), or audit a copy that has them"
 )
-LIVING: Final = (ClientState.LIVE, ClientState.SILENT)
 
 # Members of enumerations as plain numbers, for what is done for each row.
-_FIRE = int(EventKind.FIRE)
-_LIMITED, _REDELIVERED = int(EventFlag.LIMITED), int(EventFlag.REDELIVERED)
-_EXPIRED, _CANCELLED = int(Outcome.EXPIRED), int(Outcome.CANCELLED)
-_GRANTED, _AGAIN, _SNAPSHOT = int(RowFlag.GRANTED), int(RowFlag.REDELIVERED), int(RowFlag.SNAPSHOT)
+_FIRE, _ADVANCE, _FAIL, _FORGET = (
+    int(kind) for kind in (EventKind.FIRE, EventKind.ADVANCE, EventKind.FAIL, EventKind.FORGET)
+)
+_LIMITED, _REDELIVERED, _DROPPED = (
+    int(flag) for flag in (EventFlag.LIMITED, EventFlag.REDELIVERED, EventFlag.VALUE_DROPPED)
+)
+_EVENT_FLAGS = int(EventFlag.LIMITED | EventFlag.WANTS_ANSWER | EventFlag.REDELIVERED | EventFlag.VALUE_DROPPED)
+_COMPLETED, _EXPIRED, _CANCELLED = int(Outcome.COMPLETED), int(Outcome.EXPIRED), int(Outcome.CANCELLED)
+_OUTCOMES = {int(outcome): outcome.name for outcome in Outcome}
+_SNAPSHOT, _AT_REGISTRATION = int(RowFlag.SNAPSHOT), int(RowFlag.AT_REGISTRATION)
+_GRANTED, _AGAIN, _LOST = int(RowFlag.GRANTED), int(RowFlag.REDELIVERED), int(RowFlag.VALUE_DROPPED)
+_CANCEL, _CANCEL_ID = int(CommandKind.CANCEL), int(CommandKind.CANCEL_ID)
+_RESCHEDULE, _RESCHEDULE_ID = int(CommandKind.RESCHEDULE), int(CommandKind.RESCHEDULE_ID)
+_SET_ORPHANS = int(CommandKind.SET_ORPHANS)
+_ACTIONS = (_CANCEL, _CANCEL_ID, _RESCHEDULE, _RESCHEDULE_ID, _SET_ORPHANS)
+_ACTION_FLAGS = int(CommandFlag.WANTS_ANSWER | CommandFlag.HAS_ID | CommandFlag.REQUEUE)
+_HAS_ID, _REQUEUE = int(CommandFlag.HAS_ID), int(CommandFlag.REQUEUE)
+_REGISTER_FLAGS = sum(RegisterFlag) - int(RegisterFlag.MARK_OF_OTHER_ARENA)
+_ID_GIVEN, _ORPHANS_GIVEN = int(RegisterFlag.HAS_ID), int(RegisterFlag.ORPHANS_GIVEN)
+_FOR_GROUP, _NO_MARK = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.NO_MARK)
+_NEEDS_GROUP = int(RegisterFlag.CALL)
+_FOLLOWS = int(RegisterFlag.FOLLOWS)
+_REPLACES = int(RegisterFlag.REPLACE | RegisterFlag.REPLACE_CHANGED)
+_AT_LEAST, _TOTAL = int(Condition.AT_LEAST), int(Condition.TOTAL)
+_CONDITIONS, _EVENT_KINDS = len(Condition), frozenset(int(kind) for kind in EventKind)
+_KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
+_CODE_MAX = (1 << 32) - 1
 
 
 class Audit:
     """Takes rows in their order; `wrong` lists what disagrees. `outcomes` counts the OUTCOME rows that were checked."""
 
     def __init__(self, *, whole: bool = True) -> None:
-        self.whole = whole
-        self.wrong: list[Finding] = []
         self.outcomes = 0
-        self._row = -1  # number of the present row
-        self._cut = False  # there was a GAP
-        self._newest: int | None = None
-        self._members: dict[Name, Member] = {}
+        self.findings = Findings()
+        self.turns = Turns(self.findings, whole)
+        self._clients = Clients(self.findings, self.turns)
+        self._groups = Groups(self.findings, self.turns, self._clients, whole)
         self._operations: dict[int, Operation] = {}
         self._settled: set[int] = set()
         self._registrations = 0
+        self._number = 0  # of the newest registration
+        self._started = False  # since then: a start counts on from the newest one that it finds
+        self._whole = whole
+        self._newest: Event | None = None
         self._replay = Replay()
 
-    def end(self) -> list[Finding]:
+    @property
+    def wrong(self) -> list[Finding]:
+        """What disagrees."""
+        return self.findings.wrong
+
+    def finish(self) -> list[Finding]:
         """Check that no OUTCOME row is missing, as no row comes any more; `wrong`."""
-        self._row = -1
+        self.findings.row = -1
         for op in self._operations.values():
             if op.expected is not None:
-                self.report(op.number, f"should have settled: {Outcome(op.expected.state).name}")
-        return self.wrong
+                self.findings.report(op.number, f"should have settled: {Outcome(op.expected.state).name}")
+        return self.findings.wrong
 
-    def report(self, operation: int, what: str) -> None:
-        """Add a finding at the present row; none after a GAP."""
-        if not self._cut:
-            self.wrong.append(Finding(self._row, operation, what))
+    # the frame, and clients -----------------------------------------------------------------------------------------
 
-    # clients -------------------------------------------------------------------------------------------------------
-
-    def segment(self, row: int, flags: int, newest: int) -> None:
+    def segment(self, row: int, r: SegmentRow) -> None:
         """A SEGMENT row."""
-        self._row = row
-        if self._newest is None:
-            self._newest = newest
-        if flags & RowFlag.START:
-            for member in self._members.values():
-                if member.state is ClientState.SILENT:
-                    member.state = ClientState.LIVE
+        self.findings.row = row
+        self.turns.segment(r)
+        if r.flags & RowFlag.START:
+            self._clients.start()
+            self._started = True
 
-    def gap(self, row: int, rows: int) -> None:
-        """A GAP row: which operations are pending is not known any more, so nothing after it is audited."""
-        self._row = row
-        self.report(0, f"{rows} rows were dropped here: nothing after it can be audited")
-        self._cut = True
+    def turn(self, row: int, r: TurnRow) -> None:
+        """A TURN row."""
+        self.findings.row = row
+        self.turns.turn(r)
 
-    def client(
-        self, row: int, name: Name, state: ClientState, listens: bool, orphans: int, group: Text, at_ns: int
-    ) -> None:
+    def anchor(self, row: int, r: AnchorRow) -> None:
+        """An ANCHOR row."""
+        self.findings.row = row
+        self.turns.anchor(r)
+
+    def gap(self, row: int, r: GapRow) -> None:
+        """A GAP row."""
+        self.findings.row = row
+        self.turns.gap(r)
+
+    def end(self, row: int, r: EndRow) -> None:
+        """An END row."""
+        self.findings.row = row
+        self.turns.end(r)
+
+    def client(self, row: int, r: ClientRow, owner: Owner, group: Text) -> None:
         """A CLIENT row."""
-        self._row = row
-        member = self._members.get(name)
-        before = member.state if member else ClientState.FREE
-        if state not in NEXT_STATES[before]:
-            self.report(0, f"client {name} is {state.name} after {before.name}")
-        if member is None:
-            member = self._members[name] = Member(name, state, orphans, group, listens)
-        member.state, member.listens = state, listens
-        if state is ClientState.LIVE:
-            member.orphans, member.group = orphans, group
-        elif state is ClientState.DEAD:
-            self._die(member, at_ns)
-        elif state in (ClientState.TOMBSTONE, ClientState.FREE) and before is ClientState.DEAD:
-            for op in member.concerned:
-                if op.left is member:
-                    self.report(op.number, f"it is as it was, although client {name} has died")
-                if op.holder is member:
-                    self.report(op.number, f"client {name} still holds it, and is dead")
-            member.concerned.clear()
-        if state is ClientState.FREE:
-            del self._members[name]
-
-    @staticmethod
-    def _die(member: Member, died_ns: int) -> None:
-        """Its pending operations: a limited event completes none of them, unless its group adopts it.
-
-        Those that are kept without a deadline get one.
-        """
-        for op in member.pending.values():
-            if op.orphans == Orphans.GROUP:
-                op.group = member.group
-            else:
-                op.kept = True
-            if op.orphans != Orphans.KEEP:
-                op.left = member
-                member.concerned.add(op)
-            elif op.deadline_ns == NO_DEADLINE:
-                op.left_ns = died_ns
-        member.pending.clear()
+        self.findings.row = row
+        self._clients.client(r, owner, group)
 
     # registrations and events --------------------------------------------------------------------------------------
 
     def registration(self, r: Registration) -> None:
         """REGISTER, REGISTERED and KEY rows."""
-        self._row = r.row
+        findings = self.findings
+        findings.row = r.row
         if r.flags & _SNAPSHOT:
             # A daemon that was killed in its first snapshot is followed by one that makes another: the rows repeat.
             if r.operation not in self._operations and r.operation not in self._settled:
-                self.report(r.operation, "it was there before the journal: it cannot be audited")
+                findings.report(r.operation, "it was there before the journal: it cannot be audited")
             return
-        client = self._members.get(r.client)
-        if client is None:
-            return self.report(r.operation, f"its client {r.client} is not known")
+        owner = r.owner
+        client = self._clients.members.get(r.client)
+        if r.command_flags & _FOR_GROUP and client is not None and owner == (client.group, True):
+            owner = client.text
+        sender = self._clients.sender(r.client, owner, r.command, r.operation)
+        if sender is None:
+            return
+        self._check_registration(r, sender)
+        if r.operation in self._operations or r.operation in self._settled:
+            findings.report(r.operation, "it is registered twice")
         if r.id is not None:
-            self._replay.replace((r.purgatory, r.id))
+            of_id = (r.purgatory, r.id)
+            if not r.command_flags & _REPLACES and self._replay.pending_of(of_id) is not None:
+                findings.report(r.operation, "it replaces an operation, and should have been refused")
+            self._replay.replace(of_id, r.newest)
         self._registrations += 1
-        op = self._operations[r.operation] = Operation(r, client, self._registrations)
-        if op.group and r.owner is not None and r.owner != op.group:
-            self.report(op.number, f"it is of group {op.group!r}, not {r.owner!r}")
+        op = self._operations[r.operation] = Operation(r, sender, self._registrations)
         if not op.group:
-            client.pending[op.number] = op
+            sender.pending[op.number] = op
         self._replay.register(op, r)
-        return None
 
-    def event(
-        self,
-        row: int,
-        kind: int,
-        flags: int,
-        watch_key: WatchKey,
-        sequence: int,
-        effective_ns: int,
-        amount: int,
-        command: int,
-        limit: int,
-        client: Name,
-    ) -> None:
+    def _check_registration(self, r: Registration, sender: Member) -> None:
+        """What the daemon would have refused, and what it computes itself."""
+        turns, flags, keys = self.turns, r.command_flags, r.keys
+        wrong: list[str] = []
+        if r.effective_ns != turns.effective_ns:
+            turns.not_effective(r.operation, r.effective_ns)
+        turns.is_newest(r.newest, r.operation)
+        if self._whole:
+            follows = r.registration - self._number
+            if follows != 1 and (not self._started or follows > 1):
+                wrong.append(f"registration {r.registration} follows {self._number}")
+            self._number, self._started = r.registration, False
+        if r.registered_ns > turns.now_ns + CALL_AHEAD_NS_MAX or not 0 < r.registered_ns <= r.deadline_ns:
+            wrong.append(f"it was called at {r.registered_ns}, for {r.deadline_ns}, and applied at {turns.now_ns}")
+        needed = 1 <= r.needed <= len(keys) if r.condition == _AT_LEAST else r.needed == 0
+        if r.condition >= _CONDITIONS or not needed:
+            wrong.append(f"condition {r.condition} of {len(keys)} keys cannot need {r.needed}")
+        if (r.total != 0) != (r.condition == _TOTAL):
+            wrong.append(f"condition {r.condition} cannot have the total {r.total}")
+        if flags & ~_REGISTER_FLAGS or bool(flags & _ID_GIVEN) != bool(r.id):
+            wrong.append(f"its flags are {flags:#x}, and its id is {r.id!r}")
+        if (flags & _NEEDS_GROUP and not flags & _FOR_GROUP) or (flags & _FOLLOWS and not flags & _NO_MARK):
+            wrong.append(f"its flags are {flags:#x}, which contradict each other")
+        if flags & _FOR_GROUP and (r.owner is None or not r.owner[1]):
+            wrong.append(f"it is for a group, and its owner is {r.owner}")
+        policy = _GROUP if flags & _FOR_GROUP else None if flags & _ORPHANS_GIVEN else sender.orphans
+        if r.orphans > _GROUP or (policy is not None and r.orphans != policy):
+            wrong.append(f"its orphans policy is {r.orphans}, and should be {policy}")
+        if r.flags or r.progress or r.payload_length > PAYLOAD_SIZE_MAX:
+            wrong.append(f"flags {r.flags:#x}, progress {r.progress:#x}, or a payload of {r.payload_length} bytes")
+        if not r.purgatory or not all(key.name for key in keys):
+            wrong.append("the name of its purgatory or of a key is missing")
+        if len(keys) > 1 and len({key.name for key in keys}) != len(keys):
+            wrong.append("two of its keys are the same")
+        for what in wrong:
+            self.findings.report(r.operation, what)
+
+    def event(self, row: int, r: EventRow, watch_key: WatchKey, owner: Owner) -> None:
         """An EVENT row."""
-        self._row = row
-        if self.whole:
-            if self._newest is not None and sequence != self._newest + 1:
-                self.report(0, f"event {sequence} follows event {self._newest}")
-            self._newest = sequence
-        sender = None
+        findings, flags = self.findings, r.flags
+        findings.row = row
+        self.turns.event(r.sequence, r.effective_ns)
+        self._check_event(r, watch_key)
+        limited = bool(flags & _LIMITED)
+        sender: Member | None = None
         if flags & _REDELIVERED:
-            self._requeued(command, (kind, amount, limit, watch_key))
+            self._requeued(r, watch_key, owner)
         else:
-            sender = self._members.get(client)
+            sender = self._clients.sender((r.client, r.client_generation), owner, r.command, 0)
             if sender is None:
-                return self.report(0, f"event {sequence} is of client {client}, which is not known")
-            sender.commands.append(command)
-            sender.sequences.append(sequence)
-        event = Event(
-            sequence, kind, watch_key, amount, limit if flags & (_LIMITED | _REDELIVERED) else None, sender, command
-        )
-        event.effective_ns = effective_ns
+                return
+            sender.commands.append(r.command)
+            sender.sequences.append(r.sequence)
+        event = Event(r.sequence, r.event_kind, watch_key, r.amount, r.limit if limited else None, sender, r.command)
+        event.effective_ns, event.value_length = r.effective_ns, r.value_length
+        event.redelivered, event.value_dropped = bool(flags & _REDELIVERED), bool(flags & _DROPPED)
+        self._newest = event
         self._replay.enter(event, watch_key)
-        return None
 
-    def watermark(self, row: int, watch_key: WatchKey, watermark: int) -> None:
+    def _check_event(self, r: EventRow, watch_key: WatchKey) -> None:
+        """What the daemon would have refused, or what would have been no event."""
+        kind, flags, wrong = r.event_kind, r.flags, False
+        if flags:
+            wrong = bool(flags & ~_EVENT_FLAGS) or (flags & _LIMITED and (kind != _FIRE or r.limit == 0)) != 0
+            wrong = wrong or bool(flags & _DROPPED and not flags & _REDELIVERED)
+        if r.limit and not flags & _LIMITED:
+            wrong = True
+        if kind not in _EVENT_KINDS or r.reserved or r.reserved_half or r.value_length > PAYLOAD_SIZE_MAX:
+            wrong = True
+        elif kind == _FAIL:
+            wrong = wrong or r.amount > _CODE_MAX
+        elif kind == _ADVANCE:
+            watermark = self._replay.watermark_of(watch_key)
+            wrong = wrong or (watermark is not None and r.amount <= watermark)
+        elif kind == _FORGET and not self.turns.begins_late:
+            wrong = wrong or self._replay.watermark_of(watch_key) is None
+        if wrong or not watch_key[0] or not watch_key[1]:
+            what = f"kind {kind}, flags {flags:#x}, amount {r.amount}, limit {r.limit} on {watch_key}"
+            self.findings.report(0, f"event {r.sequence} is none: {what}")
+
+    def watermark(self, row: int, r: WatermarkRow, watch_key: WatchKey) -> None:
         """A WATERMARK row: the key had it when the journal began."""
-        self._row = row
-        self._replay.raise_watermark(watch_key, watermark)
+        self.findings.row = row
+        self.turns.at(r.at_ns, 0)
+        self.turns.is_newest(r.newest, 0)
+        if r.reserved_word or r.reserved_bytes.strip(b"\0") or r.rest.strip(b"\0") or not all(watch_key):
+            self.findings.report(0, "the WATERMARK row has no key, or bytes that are not zero")
+        self._replay.raise_watermark(watch_key, r.watermark)
 
-    def _requeued(self, number: int, found: tuple[int, int, int, WatchKey]) -> None:
+    def _requeued(self, r: EventRow, watch_key: WatchKey, owner: Owner) -> None:
         """A limited event that completed an operation is requeued, as its owner is dead or asks for that: once."""
+        report, number = self.findings.report, r.command
         op = self._operations.get(number)
         given = op.settled.event if op is not None and op.settled is not None else None
         if op is None or given is None or not given.limited:
-            return self.report(number, "it has no limited event that could be requeued")
-        if not op.requeue_asked and (op.group or op.client.state is not ClientState.DEAD):
-            self.report(number, "it is requeued, and its owner is not dead, and did not ask for that")
+            return report(number, "it has no limited event that could be requeued")
+        if not op.requeue_asked and (op.group or op.client.state in LIVING):
+            report(number, "it is requeued, and its owner is not dead, and did not ask for that")
         if op.done:
-            self.report(number, "it is requeued, and was done before")
-        if found != (_FIRE, 1, 1, (given.purgatory, given.key)):
-            self.report(number, f"{found} is not the event that it was granted")
+            report(number, "it is requeued, and was done before")
+        flags = _LIMITED | _REDELIVERED | (_DROPPED if op.dropped else 0)
+        length = 0 if op.dropped else given.value_length
+        found = (r.event_kind, flags, r.amount, r.limit, watch_key, r.value_length, (r.client, r.client_generation))
+        wanted = (_FIRE, r.flags, 1, 1, (given.purgatory, given.key), length, (op.client.name[0], 0))
+        if found != wanted or owner is not None:
+            report(number, f"{found} is not the event that it was granted: {wanted}")
         op.done = True
         return None
 
     # what becomes of operations ------------------------------------------------------------------------------------
 
-    def action(
-        self, row: int, kind: int, flags: int, orphans: int, operation: int, deadline_ns: int, client: Name
-    ) -> None:
+    def action(self, row: int, r: ActionRow, owner: Owner) -> None:
         """An ACTION row."""
-        self._row = row
+        findings, turns, kind, operation = self.findings, self.turns, r.command_kind, r.operation
+        findings.row = row
+        turns.at(r.applied_ns, operation)
+        sender = self._clients.sender((r.client, r.client_generation), owner, r.command, operation)
         op = self._operations.get(operation)
-        if flags & CommandFlag.REQUEUE and (op.settled is not None if op else operation in self._settled):
-            if op is not None and op.client.name == client:
+        by_id = kind in (_CANCEL_ID, _RESCHEDULE_ID)
+        if (
+            kind not in _ACTIONS
+            or bool(r.flags & _HAS_ID) != by_id
+            or r.flags & ~_ACTION_FLAGS
+            or r.orphans > (_GROUP if kind == _SET_ORPHANS else 0)
+            or r.reserved
+            or r.rest.strip(b"\0")
+        ):
+            findings.report(operation, f"kind {kind}, flags {r.flags:#x} and policy {r.orphans} are no command")
+        if op is not None and not by_id and op.client is not sender:
+            findings.report(operation, f"client {(r.client, r.client_generation)} does not own it")
+        if op is not None and kind not in (_RESCHEDULE, _RESCHEDULE_ID):
+            self._check_deadline(op, r.deadline_ns)
+        if r.flags & _REQUEUE and (op.settled is not None if op else operation in self._settled):
+            if op is not None and op.client is sender:
                 op.requeue_asked = True
             return None
         if op is None or not op.pending:
-            return self.report(operation, f"{CommandKind(kind).name} of it, and it is not pending")
-        if kind in (CommandKind.CANCEL, CommandKind.CANCEL_ID):
-            self._replay.settle(op, _CANCELLED, None, None)
-        elif kind == CommandKind.SET_ORPHANS:
-            op.orphans = orphans
+            return findings.report(operation, f"command {kind} for it, and it is not pending")
+        if kind in (_CANCEL, _CANCEL_ID):
+            self._replay.settle(op, _CANCELLED, None, None, turns.newest)
+        elif kind == _SET_ORPHANS:
+            op.orphans = r.orphans
         else:
-            op.deadline_ns = deadline_ns
+            op.deadline_ns = r.deadline_ns
         return None
 
-    def outcome(
-        self,
-        row: int,
-        state: int,
-        settled_key: int,
-        flags: int,
-        key: Text,
-        operation: int,
-        registered_ns: int,
-        deadline_ns: int,
-        settled_ns: int,
-        sequence: int,
-        owner: Text,
-    ) -> None:
-        """An OUTCOME row. `owner` may be a group's name; None: not known."""
-        self._row = row
-        self.outcomes += not self._cut
+    def group(self, row: int, r: GroupRow, group: Text, owner: Owner) -> None:
+        """A GROUP row."""
+        self.findings.row = row
+        self._groups.group(r, self._operations.get(r.operation), group, owner)
+
+    def outcome(self, row: int, r: OutcomeRow, key: Text, owner: Owner, purgatory: Text, id_: Text) -> None:
+        """An OUTCOME row, and its texts."""
+        findings, operation = self.findings, r.operation
+        findings.row = row
+        self.outcomes += not findings.cut
+        if r.settled_ns != self.turns.now_ns or self.turns.effective_ns < 0:
+            self.turns.at(r.settled_ns, operation)
         if operation in self._settled:
-            return self.report(operation, "it settles twice")
+            return findings.report(operation, "it settles twice")
         self._settled.add(operation)
         op = self._operations.get(operation)
         if op is None:
-            return self.report(operation, f"it is {Outcome(state).name}, and was never registered")
+            return findings.report(operation, f"it settles with outcome {r.outcome}, and was never registered")
         left, op.left = op.left, None
-        if op.deadline_ns == NO_DEADLINE and 0 < op.left_ns < deadline_ns:
-            op.deadline_ns = deadline_ns
         if left is not None and op.group:
-            self.report(operation, "it settles before its group has adopted it")
-        if op.group and owner is not None and owner != op.group:
-            self.report(operation, f"it is of group {op.group!r}, not of {owner!r}")
-        if state == _EXPIRED and not op.deadline_ns <= settled_ns:
-            self.report(operation, f"expired at {settled_ns}, due at {op.deadline_ns}")
+            findings.report(operation, "it settles before its group has adopted it")
+        client = op.client
+        if op.group or op.kept:
+            if owner not in owners_of(op):
+                findings.report(operation, f"its owner is {owner}, and should be one of {owners_of(op)}")
+        else:
+            if owner != client.text:
+                findings.report(operation, f"its owner is {owner}, and should be {client.text}")
+            if client.state in LIVING:
+                client.next_outcome += 1
+        if (r.registered_ns, purgatory, id_) != (op.registered_ns, op.purgatory, op.id):
+            found = f"called at {r.registered_ns} in {purgatory!r} with id {id_!r}"
+            findings.report(
+                operation, f"{found}: its registration says {op.registered_ns}, {op.purgatory!r}, {op.id!r}"
+            )
+        if r.deadline_ns != op.deadline_ns:
+            self._check_deadline(op, r.deadline_ns)
+        if r.outcome == _EXPIRED and not op.deadline_ns <= r.settled_ns:
+            findings.report(operation, f"expired at {r.settled_ns}, due at {op.deadline_ns}")
         settled, op.expected = op.expected, None
         if settled is None:
-            self._settled_by_itself(op, state, left)
-        else:
-            self._compare(op, settled, (state, settled_key, sequence), key, (registered_ns, deadline_ns), flags)
-        if not op.group and (op.settled is None or op.settled.event is None or not op.settled.event.limited):
-            if op.orphans == Orphans.GROUP:
+            settled = self._settled_by_itself(op, r.outcome, left)
+            self._replay.end_pending(op)
+        op.settled, op.settled_ns, op.dropped = settled, r.settled_ns, bool(r.flags & _LOST)
+        self._compare(op, settled, r, key)
+        if not op.group and (settled.event is None or not settled.event.limited):
+            if op.orphans == _GROUP:
                 return None  # its group may adopt the outcome
             del self._operations[operation]
         return None
 
-    def _settled_by_itself(self, op: Operation, state: int, left: Member | None) -> None:
+    def _check_deadline(self, op: Operation, deadline_ns: int) -> None:
+        """Compare a deadline with the operation's. One that is kept without a deadline gets one from the daemon."""
+        if deadline_ns == op.deadline_ns:
+            return
+        if op.left_ns and op.deadline_ns == NO_DEADLINE:
+            op.deadline_ns = deadline_ns
+            kept_ns = self.turns.kept_ns
+            if deadline_ns == min(op.left_ns + kept_ns, NO_DEADLINE - 1) or kept_ns != op.client.kept_ns:
+                return
+        self.findings.report(op.number, f"its deadline is {deadline_ns}, and should be {op.deadline_ns}")
+
+    def _settled_by_itself(self, op: Operation, state: int, left: Member | None) -> Settled:
         """Neither an event nor a command has settled it: its deadline did, or its client's end."""
-        orphaned = state == _CANCELLED and left is not None and op.orphans == Orphans.CANCEL
+        orphaned = state == _CANCELLED and left is not None and op.orphans not in (_KEEP, _GROUP)
         if state == _CANCELLED and op.group and op.deadline_ns == NO_DEADLINE:
-            orphaned = not any(m.group == op.group and m.state in LIVING for m in self._members.values())
+            members = self._clients.members.values()
+            orphaned = not any(m.group == op.group and m.state in LIVING for m in members)
         if state != _EXPIRED and not orphaned:
-            self.report(op.number, f"{Outcome(state).name}, and nothing that came before explains it")
-        op.settled = Settled(state, None, None)
-        self._replay.end_pending(op)
+            name = _name(state)
+            self.findings.report(op.number, f"{name}, and nothing that came before explains it")
+        return Settled(state, None, None)
 
-    def _compare(
-        self,
-        op: Operation,
-        settled: Settled,
-        found: tuple[int, int, int | None],
-        key: Text,
-        times: tuple[int, int],
-        flags: int,
-    ) -> None:
-        op.settled = settled
-        event, ordinal = settled.event, settled.ordinal
-        wanted = (settled.state, 0 if ordinal is None else ordinal + 1, event.sequence if event else found[2])
+    def _compare(self, op: Operation, settled: Settled, r: OutcomeRow, key: Text) -> None:
+        """Compare the columns of an OUTCOME row that say how the operation has settled."""
+        event, ordinal, flags = settled.event, settled.ordinal, r.flags
+        wanted_flags = _AT_REGISTRATION if settled.at_registration else 0
+        error, sequence = 0, r.sequence
+        if event is not None:
+            sequence = event.sequence
+            if event.limited:
+                wanted_flags |= _GRANTED
+            if event.redelivered:
+                wanted_flags |= _AGAIN
+            if event.value_dropped or (flags & _LOST and event.value_length):
+                wanted_flags |= _LOST  # whether there is room for a value depends on what was acknowledged
+            if event.kind == _FAIL:
+                error = event.amount
+        elif settled.seen is not None:
+            sequence = settled.seen
+        elif self.turns.newest is not None and sequence != self.turns.newest:
+            # All events have reached it, but one in delivery that came too late.
+            newest = self._newest
+            too_late = newest is not None and newest.effective_ns >= op.deadline_ns
+            sequence = self.turns.newest - 1 if too_late else self.turns.newest
+        found = (r.outcome, r.settled_key, r.sequence, r.error, flags)
+        wanted = (settled.state, 0 if ordinal is None else ordinal + 1, sequence, error, wanted_flags)
         if found != wanted:
-            self.report(op.number, f"it is {_shown(*found)}, and should be {_shown(*wanted)}")
-        if ordinal is not None and key != op.keys[ordinal].name:
-            self.report(op.number, f"its key is {key!r}, and should be {op.keys[ordinal].name!r}")
-        if times != (op.registered_ns, op.deadline_ns):
-            self.report(op.number, "its times differ from those of its registration")
-        if bool(flags & _GRANTED) != bool(event and event.limited):
-            self.report(op.number, "GRANTED is wrong")
-        if bool(flags & _AGAIN) != bool(event and event.client is None):
-            self.report(op.number, "REDELIVERED is wrong")
-
-    def group(self, row: int, step: GroupStep, deliveries: int, group: Text, operation: int, client: Name) -> None:
-        """A GROUP row."""
-        self._row = row
-        op, member = self._operations.get(operation), self._members.get(client)
-        if op is None or (member is None and step is not GroupStep.DROPPED):
-            return self.report(operation, f"{step.name}: the operation or client {client} is not known")
-        if step is GroupStep.ADOPTED:
-            return self._adopted(op, member, group)
-        holder, op.holder = op.holder, None
-        if holder is not None:
-            holder.concerned.discard(op)
-        wrong = op.settled is None or op.done or op.group != group
-        match step:
-            case GroupStep.DELIVERED:
-                there = member is not None and member.takes(op) and member.group == group
-                wrong = wrong or holder is not None or not there or deliveries != min(op.deliveries + 1, 255)
-                op.deliveries, op.holder = deliveries, member
-                if member is not None:
-                    member.concerned.add(op)
-            case GroupStep.REQUEUED:
-                wrong = wrong or holder is not member or member is None or (member.takes(op) and not op.call)
-            case GroupStep.ACKNOWLEDGED:
-                wrong = wrong or holder is not member
-                op.done = True
-            case GroupStep.DROPPED:
-                there = any(m.group == group and m.state in LIVING for m in self._members.values())
-                wrong = (
-                    wrong or holder is not None or (there and not op.call)
-                )  # a call is dropped if no member handles it
-                op.done = True
-        if wrong:
-            self.report(operation, f"it is of group {op.group!r}, and cannot be {step.name} by {group!r} now")
-        return None
-
-    def _adopted(self, op: Operation, member: Member | None, group: Text) -> None:
-        died = member is not None and member.state is ClientState.DEAD and member.group == group
-        wrong = not died or op.client is not member or op.orphans != Orphans.GROUP
-        if op.pending:
-            wrong = wrong or op.left is not member
-            op.left = None
-        else:
-            wrong = wrong or op.settled is None or op.done or bool(op.group)
-            op.group, op.deliveries = group, 1
-        if wrong:
-            self.report(op.number, f"it cannot be adopted by {group!r} now")
+            self.findings.report(op.number, f"it is {_shown(*found)}, and should be {_shown(*wanted)}")
+        name = op.keys[ordinal or 0].name
+        if key != name:
+            self.findings.report(op.number, f"its key is {key!r}, and should be {name!r}")
 
 
-def _shown(state: int, settled_key: int, sequence: int | None) -> str:
+def _name(state: int) -> str:
+    return _OUTCOMES.get(state, str(state))
+
+
+def _shown(state: int, settled_key: int, sequence: int, error: int, flags: int) -> str:
     key = f" by its key {settled_key - 1}" if settled_key else ""
-    return f"{Outcome(state).name}{key} with event {sequence}"
+    code = f", error {error}" if error else ""
+    return f"{_name(state)}{key} with event {sequence}{code}, flags {flags:#x}"

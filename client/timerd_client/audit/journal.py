@@ -1,129 +1,275 @@
 """audit_journal(): the audit of a whole journal, in this process.
 
-audit_journal("/var/lib/timerd/journal").wrong       # Findings: none, or a defect of the daemon
+found = audit_journal("/var/lib/timerd/journal")
+found.wrong                   # Findings: none, or a defect of the daemon
+str(found)                    # 4,711 outcomes, 2 segments, complete to row 29,873
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain, groupby
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
-from timerd_shm.declare.journal import GroupStep, JournalLevel, RowKind
-from timerd_shm.declare.states import ClientFlag, ClientState, KeyKind
-from timerd_shm.read.journal_reader import JournalReader, Row
+from timerd_shm.declare.journal import (
+    ROW_SIZE,
+    TEXT_INLINE,
+    ClientRow,
+    JournalLevel,
+    RowKind,
+    SegmentRow,
+    TextKind,
+)
+from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.declare.states import KeyKind
+from timerd_shm.read.journal_reader import Chunk, JournalReader
 from timerd_shm.read.segment import JournalError
 
 from .audit import NEEDS_BEGINNING, NEEDS_EVENTS, Audit
-from .records import Finding, Key, Registration
+from .records import Finding, Key, Owner, Registration
+
+_REGISTER, _REGISTERED, _KEY = int(RowKind.REGISTER), int(RowKind.REGISTERED), int(RowKind.KEY)
+_OUTCOME, _EVENT, _TEXT = int(RowKind.OUTCOME), int(RowKind.EVENT), int(RowKind.TEXT)
+_OF_REGISTRATIONS = frozenset((_REGISTER, _REGISTERED, _KEY))
+_CONTINUED = int(RowKind.CONTINUED)
+_OF_KEY, _OF_CLIENT, _OF_GROUP = int(TextKind.KEY), int(TextKind.CLIENT), int(TextKind.GROUP)
+_OF_PURGATORY, _OF_ID = int(TextKind.PURGATORY), int(TextKind.ID)
+_WATERMARK_KEY = int(KeyKind.WATERMARK)
+_NO_REST = bytes(40)
+INCARNATION_SIZE = 16
+OPEN_END = (
+    "the journal's end is not known: its last row is no END row, and no arena says how many rows there are. Audit it "
+    "beside its arena. If the daemon was killed and the arena is gone, say that the end is open (open_end=True)"
+)
+
+
+@dataclass
+class AuditedArena:
+    """What an audit has found of one arena's rows."""
+
+    incarnation: int
+    outcomes: int = 0  # OUTCOME rows that were checked
+    segments: int = 0
+    row: int = -1  # the last row up to which no row is missing; -1: there is none
+    rows: int = 0  # number of the row that would come next
+    waiting: int = 0  # rows that stand in the daemon's buffer, and in no file yet
+    ended: bool = False  # by an END row
+
+    def __str__(self) -> str:
+        told = f"{self.outcomes:,} outcomes, {self.segments:,} segments, complete to row {self.row:,}"
+        return f"{told}; {self.waiting:,} rows wait in the daemon's buffer" if self.waiting else told
 
 
 @dataclass
 class Audited:
     """What an audit of a whole journal has found."""
 
-    wrong: list[Finding]
-    outcomes: int  # OUTCOME rows that were checked
+    wrong: list[Finding] = field(default_factory=list)
+    arenas: list[AuditedArena] = field(default_factory=list)  # in the order of the journal
+
+    @property
+    def outcomes(self) -> int:
+        """OUTCOME rows that were checked, in all arenas."""
+        return sum(arena.outcomes for arena in self.arenas)
+
+    def __str__(self) -> str:
+        if len(self.arenas) == 1:
+            return str(self.arenas[0])
+        return "\n".join(f"arena {arena.incarnation:016x}: {arena}" for arena in self.arenas) or "no rows"
 
 
-def audit_journal(directory: str | os.PathLike[str]) -> Audited:
+def audit_journal(
+    directory: str | os.PathLike[str], *, arena: ArenaHeader | None = None, open_end: bool = False
+) -> Audited:
     """Audit a journal from its beginning to its present end; its daemon should have ended, or be idle.
 
-    A journal may hold the rows of several arenas, one after the other: each is audited by itself.
+    A journal may hold the rows of several arenas, one after the other: each is audited by itself. An arena's rows end
+    with an END row. Where its daemon was killed, or still runs, `arena` is the arena's header, read before the call: it
+    says how many rows there are. Without both, the end is a finding, unless `open_end`.
 
     Raises JournalError, also for a journal of level `outcomes`, and for one whose first segments are not kept any more.
     """
-    found = Audited([], 0)
+    found = Audited()
+    feed: Feed | None = None
     with JournalReader(directory) as reader:
-        for _, rows in groupby(reader.rows(), lambda _: reader.incarnation):
-            audit = Audit()
-            feed(audit, reader, _from_the_first(reader, rows))
-            found.wrong += audit.end()
-            found.outcomes += audit.outcomes
-        found.wrong += [Finding(-1, 0, f"{damage.offset}: {damage.what}") for damage in reader.damage]
+        for chunk in reader.chunks():
+            if feed is None or feed.part.incarnation != chunk.header.incarnation:
+                if feed is not None:
+                    feed.finish(arena, open_end)
+                feed = Feed(found, reader, chunk)
+            feed.take(chunk)
+        if feed is not None:
+            feed.finish(arena, open_end)
     return found
 
 
-def _from_the_first(reader: JournalReader, rows: Iterator[Row]) -> Iterator[Row]:
-    """The rows of an arena, if its first is among them."""
-    first = next(rows)
-    if first.number:
-        raise JournalError(NEEDS_BEGINNING.format(reader.directory, first.number))
-    return chain((first,), rows)
+def _about_the_end(part: AuditedArena, arena: ArenaHeader | None, open_end: bool) -> list[Finding]:
+    """What is wrong with the end of an arena's rows."""
+    if arena is None or arena.incarnation != part.incarnation:
+        return [] if part.ended or open_end else [Finding(part.row, 0, OPEN_END)]
+    missing = arena.journal_rows - part.rows
+    if missing <= 0:
+        return []
+    if arena.pid and part.rows >= arena.journal_written:  # it runs, or was killed: the next start writes them
+        part.waiting = missing
+        return []
+    what = f"rows {part.rows} to {arena.journal_rows - 1} are missing at the end: the arena says that they were written"
+    return [Finding(part.row, 0, what)]
 
 
-def feed(audit: Audit, reader: JournalReader, rows: Iterable[Row]) -> None:
-    """Give rows of a journal to an audit."""
-    half: list[Row] = []
-    text = reader.text
-    for row in rows:
-        number, r = row.number, row.record
-        kind = r.kind
-        if kind in (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY):
-            half.append(row)
-            if kind == RowKind.KEY and len(half) == 2 + half[0].record.keys:
-                audit.registration(_registration(reader, *half))
-                half = []
-            continue
-        if kind in (RowKind.TEXT, RowKind.CONTINUED):
-            continue
-        if half:
-            audit.wrong.append(Finding(half[0].number, half[0].record.operation, "its registration lacks rows"))
-            half = []
-        match kind:
-            case RowKind.SEGMENT:
-                if r.level != JournalLevel.EVENTS:
-                    raise JournalError(NEEDS_EVENTS.format(reader.directory))
-                audit.segment(number, r.flags, r.newest)
-            case RowKind.GAP:
-                audit.gap(number, r.rows)
-            case RowKind.CLIENT:
-                name, listens = (r.client, r.client_generation), bool(r.flags & ClientFlag.LISTENS)
-                audit.client(number, name, ClientState(r.state), listens, r.orphans, text(r.group), r.at_ns)
-            case RowKind.EVENT:
-                watch_key, sender = (text(r.purgatory), text(r.key)), (r.client, r.client_generation)
-                audit.event(
-                    number,
-                    r.event_kind,
-                    r.flags,
-                    watch_key,
-                    r.sequence,
-                    r.effective_ns,
-                    r.amount,
-                    r.command,
-                    r.limit,
-                    sender,
-                )
-            case RowKind.WATERMARK:
-                audit.watermark(number, (text(r.purgatory), text(r.key)), r.watermark)
-            case RowKind.ACTION:
-                name = (r.client, r.client_generation)
-                audit.action(number, r.command_kind, r.flags, r.orphans, r.operation, r.deadline_ns, name)
-            case RowKind.GROUP:
-                name = (r.client, r.client_generation)
-                audit.group(number, GroupStep(r.step), r.deliveries, text(r.group), r.operation, name)
-            case RowKind.OUTCOME:
-                audit.outcome(
-                    number,
-                    r.outcome,
-                    r.settled_key,
-                    r.flags,
-                    text(r.key),
-                    r.operation,
-                    r.registered_ns,
-                    r.deadline_ns,
-                    r.settled_ns,
-                    r.sequence,
-                    text(r.owner) or b"",
-                )
+class _Texts:
+    """The texts of the present segment, each of the kind that a row's column names."""
+
+    def __init__(self, reader: JournalReader) -> None:
+        self._found = reader.found_text
+
+    def of(self, record: int, kind: int) -> bytes | None:
+        """A text; None for record 0, and b"" where there is no text of that kind."""
+        if record == 0:
+            return None
+        found = self._found(record)
+        return found[0] if found is not None and found[1] == kind else b""
+
+    def owner(self, record: int) -> Owner:
+        """A client's name behind its incarnation, or a group's name. (None, False): a text that cannot be read."""
+        if record == 0:
+            return None
+        found = self._found(record)
+        if found is None or found[1] not in (_OF_CLIENT, _OF_GROUP):
+            return None, False
+        return found[0], found[1] == _OF_GROUP
 
 
-def _registration(reader: JournalReader, first: Row, second: Row, *keys: Row) -> Registration:
-    r, s, text = first.record, second.record, reader.text
+class Feed:
+    """Gives the rows of one arena to an audit."""
+
+    def __init__(self, found: Audited, reader: JournalReader, first: Chunk) -> None:
+        """Raises JournalError if the arena's first row is not in the journal."""
+        number = first.header.first_row + first.first.record
+        if number:
+            raise JournalError(NEEDS_BEGINNING.format(reader.directory, number))
+        self.part = AuditedArena(first.header.incarnation)
+        self._found, self._reader = found, reader
+        self._audit, self._texts = Audit(), _Texts(reader)
+        self._handlers = _handlers(self._audit, reader, self._texts)
+        self._half: list[tuple[int, Any]] = []  # rows of a registration whose last row has not come
+        self._damaged = len(reader.damage)
+        self._segment = -1
+        self._continued = 0  # rows that continue the newest text and have not come
+        found.arenas.append(self.part)
+
+    def take(self, chunk: Chunk) -> None:
+        """Give the rows of a chunk to the audit."""
+        part, audit, half, first_row = self.part, self._audit, self._half, chunk.header.first_row
+        if chunk.first.segment != self._segment:
+            self._segment, part.segments = chunk.first.segment, part.segments + 1
+            if chunk.first.record == 0 and chunk.blocks[ROW_SIZE] != RowKind.SEGMENT:
+                audit.wrong.append(Finding(first_row, 0, f"segment {self._segment} begins with no SEGMENT row"))
+        handlers, outcome, event = self._handlers, audit.outcome, audit.event
+        owner, of = self._texts.owner, self._texts.of
+        for record, r in self._reader.decoded(chunk):
+            number, kind = first_row + record, r.kind
+            if kind == _TEXT:
+                self._continued = max(0, r.length - 1) // TEXT_INLINE
+                if r.reserved or r.text[r.length :].strip(b"\0"):
+                    audit.wrong.append(Finding(number, 0, "the TEXT row has bytes behind its text"))
+            elif kind in _OF_REGISTRATIONS:
+                if kind != (_REGISTER if not half else _REGISTERED if len(half) == 1 else _KEY):
+                    _incomplete(audit, [*half, (number, r)])
+                    half.clear()
+                if half or kind == _REGISTER:
+                    half.append((number, r))
+                    if kind == _KEY and len(half) == 2 + half[0][1].keys:
+                        audit.registration(_registration(audit, self._texts, half))
+                        half.clear()
+            elif kind == _CONTINUED:
+                self._continued -= 1
+                if r.text_kind or r.length or r.reserved or self._continued < 0:
+                    audit.wrong.append(Finding(number, 0, "the CONTINUED row continues no text"))
+            else:
+                if half:
+                    _incomplete(audit, half)
+                    half.clear()
+                if kind == _OUTCOME:
+                    id_ = of(r.id, _OF_ID) if r.id else None
+                    outcome(number, r, of(r.key, _OF_KEY), owner(r.owner), of(r.purgatory, _OF_PURGATORY), id_)
+                elif kind == _EVENT:
+                    event(number, r, (of(r.purgatory, _OF_PURGATORY), of(r.key, _OF_KEY)), owner(r.owner))
+                elif kind in handlers:
+                    handlers[kind](number, r)
+        part.rows = first_row + chunk.first.record + chunk.rows
+
+    def finish(self, arena: ArenaHeader | None, open_end: bool) -> None:
+        """No row of this arena comes any more."""
+        part, audit, damage = self.part, self._audit, self._reader.damage[self._damaged :]
+        if self._half:
+            _incomplete(audit, self._half)
+        part.outcomes, part.ended = audit.outcomes, audit.turns.ended
+        missing = [each.row for each in damage if each.row is not None]
+        part.row = min(part.rows, audit.turns.first_gap, *missing) - 1
+        wrong = audit.finish()
+        wrong += [Finding(part.row, 0, f"{each.offset}: {each.what}") for each in damage]
+        self._found.wrong += wrong + _about_the_end(part, arena, open_end)
+
+
+def _incomplete(audit: Audit, half: list[tuple[int, Any]]) -> None:
+    """Rows of a registration without the others."""
+    audit.wrong.append(Finding(half[0][0], half[0][1].operation, "its registration lacks rows"))
+
+
+def _handlers(audit: Audit, reader: JournalReader, texts: _Texts) -> dict[int, Callable[[int, Any], None]]:
+    """What to do with a row of each kind that is rare, by its number and record."""
+    of, owner, findings = texts.of, texts.owner, audit.findings
+
+    def segment(number: int, r: SegmentRow) -> None:
+        header = reader.header
+        if r.level != JournalLevel.EVENTS:
+            raise JournalError(NEEDS_EVENTS.format(reader.directory))
+        audit.segment(number, r)
+        if header is None or (r.incarnation, number) != (header.incarnation, header.first_row):
+            findings.report(0, f"the SEGMENT row is of arena {r.incarnation:016x}, or is not the first of its file")
+        elif r.monotonic_ns > header.monotonic_ns:
+            findings.report(0, f"the SEGMENT row is of {r.monotonic_ns}, and its file of {header.monotonic_ns}, before")
+
+    def client(number: int, r: ClientRow) -> None:
+        name = owner(r.owner)
+        audit.client(number, r, name, of(r.group, _OF_GROUP))
+        incarnation = r.incarnation_low.to_bytes(8, "little") + r.incarnation_high.to_bytes(8, "little")
+        if name is None or name[1] or (name[0] or b"")[:INCARNATION_SIZE] != incarnation:
+            findings.report(0, f"client {(r.client, r.client_generation)} is {incarnation.hex()}, and named {name}")
+
+    return {
+        RowKind.SEGMENT: segment,
+        RowKind.TURN: audit.turn,
+        RowKind.ANCHOR: audit.anchor,
+        RowKind.CLIENT: client,
+        RowKind.GAP: audit.gap,
+        RowKind.END: audit.end,
+        RowKind.WATERMARK: lambda n, r: audit.watermark(n, r, (of(r.purgatory, _OF_PURGATORY), of(r.key, _OF_KEY))),
+        RowKind.ACTION: lambda n, r: audit.action(n, r, owner(r.owner)),
+        RowKind.GROUP: lambda n, r: audit.group(n, r, of(r.group, _OF_GROUP), owner(r.owner)),
+    }
+
+
+def _registration(audit: Audit, texts: _Texts, rows: list[tuple[int, Any]]) -> Registration:
+    """What the rows of a registration hold together."""
+    (number, r), (_, s), *others = rows
+    of, operation, keys = texts.of, r.operation, []
+    fits = s.operation == operation and not s.reserved
+    for ordinal, (_, k) in enumerate(others):
+        watermark = k.key_kind == _WATERMARK_KEY
+        if k.ordinal != ordinal or k.operation != operation or k.reserved or k.rest != _NO_REST:
+            fits = False
+        if not watermark and (k.key_kind or k.target):
+            fits = False
+        keys.append(Key(of(k.key, _OF_KEY), k.target if watermark else None))
+    if not fits:
+        audit.wrong.append(Finding(number, operation, "the rows of its registration do not belong together"))
     return Registration(
-        first.number,
-        r.operation,
+        number,
+        operation,
+        r.registration,
         r.flags,
         r.command_flags,
         r.condition,
@@ -137,11 +283,11 @@ def _registration(reader: JournalReader, first: Row, second: Row, *keys: Row) ->
         (s.client, s.client_generation),
         s.total,
         s.effective_ns,
-        text(s.owner) or b"",
-        text(s.purgatory),
-        text(s.id),
-        tuple(
-            Key(text(key.record.key), key.record.target if key.record.key_kind == KeyKind.WATERMARK else None)
-            for key in keys
-        ),
+        s.newest,
+        s.progress,
+        s.payload_length,
+        texts.owner(s.owner),
+        of(s.purgatory, _OF_PURGATORY),
+        of(s.id, _OF_ID) if s.id else None,
+        tuple(keys),
     )

@@ -15,6 +15,7 @@ _AT_LEAST, _ALL_SETTLED = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED)
 _FOR_GROUP, _CALL = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.CALL)
 
 Text = str | bytes | None
+Owner = tuple[Text, bool] | None  # a name, and whether it is a group's; None: nobody
 Name = tuple[int, int]  # a client's slot and generation
 WatchKey = tuple[Text, Text]  # purgatory, key
 OperationId = tuple[Text, Text]  # purgatory, id
@@ -40,6 +41,7 @@ class Registration(NamedTuple):
 
     row: int
     operation: int
+    registration: int
     flags: int  # RowFlag
     command_flags: int  # RegisterFlag
     condition: int
@@ -53,7 +55,10 @@ class Registration(NamedTuple):
     client: Name
     total: int
     effective_ns: int
-    owner: Text  # None: not known
+    newest: int
+    progress: int
+    payload_length: int
+    owner: Owner
     purgatory: Text
     id: Text
     keys: tuple[Key, ...]
@@ -65,6 +70,8 @@ class Settled(NamedTuple):
     state: int
     ordinal: int | None
     event: Event | None
+    seen: int | None = None  # without an event: the newest event that it was given; None: only the daemon knows
+    at_registration: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -72,10 +79,17 @@ class Member:
     """A client, from its CLIENT rows."""
 
     name: Name
-    state: ClientState
+    state: int  # ClientState
     orphans: int
     group: Text
     listens: bool
+    text: Owner = None
+    incarnation: tuple[object, object] = (0, 0)
+    pid: int = 0
+    flags: int = 0  # ClientFlag
+    command: int = 0  # number of its newest command
+    kept_ns: int = 0  # the retention when it died
+    next_outcome: int = 1  # number of the next outcome that is delivered to it
     pending: dict[int, Operation] = field(default_factory=dict)  # its own, not its group's nor kept
     commands: array[int] = field(default_factory=lambda: array("Q"))  # of its events, rising
     sequences: array[int] = field(default_factory=lambda: array("Q"))  # theirs
@@ -83,7 +97,7 @@ class Member:
 
     def takes(self, op: Operation) -> bool:
         """Whether its outcome may be delivered to this client. Which calls a client handles stands in no row."""
-        return bool(self.group) and self.state is ClientState.LIVE and (self.listens or op.call)
+        return bool(self.group) and self.state == ClientState.LIVE and (self.listens or op.call)
 
 
 class Event:
@@ -99,7 +113,10 @@ class Event:
         "left",
         "limited",
         "purgatory",
+        "redelivered",
         "sequence",
+        "value_dropped",
+        "value_length",
     )
 
     def __init__(
@@ -116,7 +133,8 @@ class Event:
         self.purgatory, self.key = watch_key
         self.limited, self.left = limit is not None, limit or 0
         self.client, self.command = client, command
-        self.effective_ns = 0
+        self.effective_ns = self.value_length = 0
+        self.redelivered = self.value_dropped = False
 
 
 class Operation:
@@ -130,6 +148,7 @@ class Operation:
         "deadline_ns",
         "deliveries",
         "done",
+        "dropped",
         "expected",
         "failed",
         "group",
@@ -143,6 +162,7 @@ class Operation:
         "needed",
         "number",
         "orphans",
+        "outcome_number",
         "pending",
         "purgatory",
         "registered_ns",
@@ -150,6 +170,7 @@ class Operation:
         "requeue_asked",
         "satisfied",
         "settled",
+        "settled_ns",
     )  # fmt: skip
 
     def __init__(self, r: Registration, client: Member, number: int) -> None:
@@ -170,6 +191,9 @@ class Operation:
         self.requeue_asked = False  # a command has asked to requeue its event
         self.holder: Member | None = None  # of a group's: the member that has its outcome
         self.deliveries = 0
+        self.outcome_number = 0  # the holder's number of its outcome
+        self.settled_ns = 0
+        self.dropped = False  # its value was dropped
         self.done = False  # requeued, acknowledged or dropped
 
     def verdict(self, satisfied: int) -> int:

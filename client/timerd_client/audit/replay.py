@@ -33,13 +33,14 @@ class Replay:
         self._events: dict[WatchKey, list[Event]] = {}
         self._watermarks: dict[WatchKey, int] = {}
         self._ids: dict[OperationId, Operation] = {}
+        self._registering: Operation | None = None
 
     # what rows bring --------------------------------------------------------------------------------------------------
 
-    def replace(self, of_id: OperationId) -> None:
+    def replace(self, of_id: OperationId, newest: int) -> None:
         """Settle the pending operation of this id, if there is one: another one is registered in its place."""
         if (replaced := self._ids.get(of_id)) is not None:
-            self.settle(replaced, _CANCELLED, None, None)
+            self.settle(replaced, _CANCELLED, None, None, newest)
 
     def register(self, op: Operation, r: Registration) -> None:
         """Let an operation watch its keys, and settle it if it behaves so from its mark on."""
@@ -51,7 +52,9 @@ class Replay:
                 self._watchers.setdefault(watched, {})[op] = ordinal
             else:
                 heappush(self._targets.setdefault(watched, []), (key.target, op.registration, op, ordinal))
+        self._registering = op
         self._behave_as_if_registered_at_its_mark(op, r)
+        self._registering = None
 
     def enter(self, event: Event, key: WatchKey) -> None:
         """Keep an event, and deliver it to the operations that watch its key."""
@@ -71,10 +74,20 @@ class Replay:
         """A key's watermark is this one, or a higher one that it has already."""
         self._watermarks[key] = max(watermark, self._watermarks.get(key, 0))
 
-    def settle(self, op: Operation, state: int, ordinal: int | None, event: Event | None) -> None:
-        """Settle an operation: its OUTCOME row should be of this state, key and event."""
-        op.expected = Settled(state, ordinal, event)
+    def settle(
+        self, op: Operation, state: int, ordinal: int | None, event: Event | None, seen: int | None = None
+    ) -> None:
+        """Settle an operation: its OUTCOME row should be of this state, key and event, or newest event (`seen`)."""
+        op.expected = Settled(state, ordinal, event, seen, self._registering is op)
         self.end_pending(op)
+
+    def pending_of(self, of_id: OperationId) -> Operation | None:
+        """The pending operation of this id."""
+        return self._ids.get(of_id)
+
+    def watermark_of(self, key: WatchKey) -> int | None:
+        """A key's watermark, as far as it is known."""
+        return self._watermarks.get(key)
 
     def end_pending(self, op: Operation) -> None:
         """The operation is not pending any more: nothing watches for it, and its id is free."""
@@ -89,24 +102,27 @@ class Replay:
 
     def _behave_as_if_registered_at_its_mark(self, op: Operation, r: Registration) -> None:
         """Events after the mark in sequence order, then present watermarks, and only then the deadline."""
+        seen = r.newest
         if not r.command_flags & _NO_MARK:
             found = self._since_mark(op, r)
             for event in found:
-                if event.effective_ns < op.deadline_ns:
-                    for ordinal, key in enumerate(op.keys):
-                        if key.name == event.key:
-                            self._apply(op, ordinal, event)
-                    if not op.pending:
-                        return
+                if event.effective_ns >= op.deadline_ns:  # it comes too late, and so do those after it
+                    seen = event.sequence - 1
+                    break
+                for ordinal, key in enumerate(op.keys):
+                    if key.name == event.key:
+                        self._apply(op, ordinal, event)
+                if not op.pending:
+                    return
         for ordinal, key in enumerate(op.keys):
             if key.target is not None and not (op.satisfied | op.failed) >> ordinal & 1:
                 watermark = self._watermarks.get((op.purgatory, key.name))
                 if watermark is not None and watermark >= key.target:
                     op.satisfied |= 1 << ordinal
-                    if self._decide(op, ordinal, None):
+                    if self._decide(op, ordinal, None, seen):
                         return
         if op.deadline_ns <= r.effective_ns:
-            self.settle(op, _EXPIRED, None, None)
+            self.settle(op, _EXPIRED, None, None, seen)
 
     def _since_mark(self, op: Operation, r: Registration) -> list[Event]:
         """Events on its keys after its mark: another client's by sequence, its own client's by command number."""
@@ -172,7 +188,7 @@ class Replay:
             return
         kind, target = event.kind, op.keys[ordinal].target
         if op.deadline_ns <= event.effective_ns:
-            return self.settle(op, _EXPIRED, None, None)
+            return self.settle(op, _EXPIRED, None, None, event.sequence - 1)
         if kind == _FIRE and target is None:
             total = op.condition == _TOTAL
             if event.limited:
@@ -197,11 +213,11 @@ class Replay:
         elif op.condition != _TOTAL or kind == _FAIL:
             self._unwatch(op, ordinal)
 
-    def _decide(self, op: Operation, ordinal: int, event: Event | None) -> bool:
+    def _decide(self, op: Operation, ordinal: int, event: Event | None, seen: int | None = None) -> bool:
         """Settle the operation if its condition holds, or can hold no more; whether it has settled."""
         verdict = op.verdict(op.satisfied)
         if verdict != _NONE:
-            self.settle(op, verdict, ordinal, event)
+            self.settle(op, verdict, ordinal, event, seen)
         return verdict != _NONE
 
     def _unwatch(self, op: Operation, ordinal: int) -> None:

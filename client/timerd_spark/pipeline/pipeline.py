@@ -246,7 +246,13 @@ class Pipeline:
             self.show("      not audited: the journal is of level outcomes, which says how operations settled, not why")
             return {}
         reader = self.spark.read.format("timerd").option("view", "events").option("columns", ",".join(COLUMNS))
-        self._store(audit(reader.load(self.journal)), "audit")
+        # A journal that is given may be one that a daemon still writes.
+        found = audit(
+            reader.load(self.journal),
+            open_end=self.options.journal is not None,
+            show=lambda line: self.show(f"      {line}"),
+        )
+        self._store(found, "audit")
         return {"disagreements": self.stored("audit").count()}
 
     def _of_level_events(self) -> bool:

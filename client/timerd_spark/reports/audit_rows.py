@@ -15,11 +15,12 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from timerd_client.audit.audit import Audit
-from timerd_client.audit.records import Finding, Key, Registration
-from timerd_shm.declare.journal import GroupStep, JournalLevel
+from timerd_client.audit.records import Finding, Key, Owner, Registration
+from timerd_shm.declare.fields import fields
+from timerd_shm.declare.journal import ROWS, JournalLevel, RowKind
 from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.declare.states import ClientFlag, ClientState, Condition, EventKind, Orphans, Outcome
-from timerd_shm.declare.wire import CommandKind
+from timerd_shm.declare.states import Condition, KeyKind, Orphans
+from timerd_spark.source.schema import ENUM_TYPES, TEXTS, shown_fields, shown_kinds
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,29 +36,30 @@ FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, wh
 _POSITION: Final = ("host", "incarnation", "row", "kind")
 _WORD: Final = (1 << 64) - 1
 
+
+def _columns_of(kind: RowKind) -> tuple[str, ...]:
+    """The columns of a kind of row, and of its texts."""
+    names = [field.name for field in shown_fields(kind)]
+    return tuple(names + ["group"] * ("owner" in names and "group" not in names and kind in OWNED))
+
+
+OWNED: Final = (RowKind.OUTCOME, RowKind.REGISTERED)  # rows whose owner may be a group
 # For each kind of row the columns that an Audit needs, in the order in which the kind's handler below takes them.
 _ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
-    "event": (
-        "event_kind", "flags", "purgatory", "key", "sequence", "effective_ns", "amount", "command", "limit", "client",
-        "client_generation",
-    ),
-    "outcome": (
-        "outcome", "settled_key", "flags", "key", "operation", "registered_ns", "deadline_ns", "settled_ns", "sequence",
-    ),
-    "action": ("command_kind", "flags", "orphans", "operation", "deadline_ns", "client", "client_generation"),
-    "group": ("step", "deliveries", "group", "operation", "client", "client_generation"),
-    "watermark": ("purgatory", "key", "watermark"),
-    "client": ("client", "client_generation", "state", "flags", "orphans", "group", "at_ns"),
-    "segment": ("flags", "newest"),
-    "gap": ("rows",),
-}  # fmt: skip
+    kind.name.lower(): _columns_of(kind)
+    for kind in shown_kinds()
+    if kind not in (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY)
+}
 # The same for the rows of a registration; REGISTER says how many keys follow.
 _FRAGMENTS: Final[dict[str, tuple[str, ...]]] = {
     "register": (
-        "keys", "flags", "command_flags", "condition", "needed", "orphans", "command", "registered_ns", "deadline_ns",
-        "mark_sequence", "mark_command",
+        "keys", "registration", "flags", "command_flags", "condition", "needed", "orphans", "command", "registered_ns",
+        "deadline_ns", "mark_sequence", "mark_command",
     ),
-    "registered": ("client", "client_generation", "total", "effective_ns", "purgatory", "id"),
+    "registered": (
+        "client", "client_generation", "total", "effective_ns", "newest", "progress", "payload_length", "owner",
+        "group", "purgatory", "id",
+    ),
     "key": ("ordinal", "key", "key_kind", "target"),
 }  # fmt: skip
 # The columns of the events view that an audit needs.
@@ -157,9 +159,11 @@ def _packed_registration(fragments: Sequence[Fragment]) -> tuple[Any, ...]:
     (first, second, *others) = fragments
     keys = sorted(fragment.values for fragment in others)
     purgatory, id_ = second.values[-2:]
-    arguments = (first.of[2], *first.values[1:], *second.values, [key[1:] for key in keys])
+    arguments: Any = (first.of[2], *first.values[1:], *second.values, [key[1:] for key in keys])
+    if [key[0] for key in keys] != list(range(len(keys))):
+        arguments = None
     return (*first.of[:2], first.row, "register", first.of[2], purgatory, keys[0][1], len(keys), id_, None, None,
-            marshal.dumps(arguments))  # fmt: skip
+            arguments and marshal.dumps(arguments))  # fmt: skip
 
 
 def _packed_fragment(fragment: Fragment) -> tuple[Any, ...]:
@@ -217,7 +221,7 @@ def audited(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
     def finish() -> None:
         if current is not None:
             _, host, incarnation = current
-            for row, operation, what in audit.end():
+            for row, operation, what in audit.finish():
                 found.append(
                     (host, incarnation, row, f"{incarnation}-{operation & _WORD:016x}" if operation else None, what)
                 )
@@ -259,66 +263,109 @@ def _stretches(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, int]]:
     yield from pairwise(edges)
 
 
-def _numbers(kind: type[IntEnum]) -> dict[str | None, int]:
-    return {member.name.lower(): int(member) for member in kind}
+def _numbers(kind: type[IntEnum]) -> Callable[[str], int]:
+    """The number of a name; a code without a name is shown as its number."""
+    numbers = {member.name.lower(): int(member) for member in kind}
+    return lambda name: numbers[name] if name in numbers else int(name)
+
+
+def _word(value: int) -> int:
+    return value & _WORD
+
+
+def _deadline(value: int | None) -> int:
+    return NO_DEADLINE if value is None else value & _WORD
+
+
+_WORDS: Final = ("amount", "command", "operation", "watermark", "at_ns", "rows", "newest")
+
+
+def _record_of(kind: RowKind) -> Callable[[Sequence[Any]], Any]:
+    """What makes the row of a kind from its columns, but for its texts, which are 0."""
+    record = ROWS[kind]
+    shown = [field.name for field in shown_fields(kind)]
+    zeros = [
+        int(kind) if f.name == "kind" else bytes(f.storage.count) if f.storage.count > 1 else 0 for f in fields(record)
+    ]
+    places: list[tuple[int, int, Callable[[Any], Any] | None]] = []
+    for at, each in enumerate(fields(record)):
+        if each.name not in shown or each.name in TEXTS:
+            continue
+        convert: Callable[[Any], Any] | None = None
+        if each.name in ENUM_TYPES:
+            convert = _numbers(ENUM_TYPES[each.name])
+        elif each.name == "deadline_ns":
+            convert = _deadline
+        elif each.name in _WORDS:
+            convert = _word
+        places.append((at, shown.index(each.name), convert))
+    new = tuple.__new__
+
+    def made(values: Sequence[Any]) -> Any:
+        row = zeros.copy()
+        for at, place, convert in places:
+            row[at] = values[place] if convert is None else convert(values[place])
+        return new(record, row)
+
+    return made
+
+
+def _owner(owner: str | None, group: str | None) -> Owner:
+    return (owner, False) if owner is not None else (group, True) if group is not None else None
 
 
 def _handlers(audit: Audit) -> dict[str, Callable[..., None]]:
     """For each kind of row a function that gives the row to the audit, with the numbers of the journal for names."""
-    events, outcomes, orphan_kinds = _numbers(EventKind), _numbers(Outcome), _numbers(Orphans)
-    commands, conditions = _numbers(CommandKind), _numbers(Condition)
-    states, steps = {s.name.lower(): s for s in ClientState}, {s.name.lower(): s for s in GroupStep}
+    kinds, conditions, orphan_kinds = _numbers(KeyKind), _numbers(Condition), _numbers(Orphans)
+    made = {kind: _record_of(kind) for kind in shown_kinds()}
+    places = {kind: {name: at for at, name in enumerate(_columns_of(kind))} for kind in made}
 
     def register(
-        row: int, operation: int, flags: int, command_flags: int, condition: str, needed: int, orphans: str,
-        command: int, registered_ns: int, deadline_ns: int | None, mark_sequence: int, mark_command: int, client: int,
-        generation: int, total: int, effective_ns: int, purgatory: str, id_: str | None,
+        row: int, operation: int, registration: int, flags: int, command_flags: int, condition: str, needed: int,
+        orphans: str, command: int, registered_ns: int, deadline_ns: int | None, mark_sequence: int, mark_command: int,
+        client: int, generation: int, total: int, effective_ns: int, newest: int, progress: int, payload_length: int,
+        owner: str | None, group: str | None, purgatory: str, id_: str | None,
         parts: list[tuple[str, str, int | None]],
     ) -> None:  # fmt: skip
-        due = NO_DEADLINE if deadline_ns is None else deadline_ns
-        keys = tuple(Key(key, (target or 0) & _WORD if kind == "watermark" else None) for key, kind, target in parts)
-        audit.registration(
-            Registration(row, operation, flags, command_flags, conditions[condition], needed, orphan_kinds[orphans],
-                         command, registered_ns, due, mark_sequence & _WORD, mark_command & _WORD, (client, generation),
-                         total & _WORD, effective_ns, None, purgatory, id_, keys)
-        )  # fmt: skip
-
-    def event(
-        row: int, kind: str, flags: int, purgatory: str, key: str, sequence: int, effective_ns: int, amount: int,
-        command: int, limit: int, client: int, generation: int,
-    ) -> None:  # fmt: skip
-        audit.event(
-            row, events[kind], flags, (purgatory, key), sequence, effective_ns, amount & _WORD, command, limit,
-            (client, generation),
-        )  # fmt: skip
-
-    def outcome(
-        row: int, state: str, settled_key: int, flags: int, key: str, operation: int, registered_ns: int,
-        deadline_ns: int | None, settled_ns: int, sequence: int,
-    ) -> None:  # fmt: skip
-        due = NO_DEADLINE if deadline_ns is None else deadline_ns
-        audit.outcome(
-            row, outcomes[state], settled_key, flags, key, operation, registered_ns, due, settled_ns, sequence, None
+        keys = tuple(
+            Key(key, (target or 0) & _WORD if kinds(kind) == KeyKind.WATERMARK else None) for key, kind, target in parts
         )
+        audit.registration(
+            Registration(row, operation, registration, flags, command_flags, conditions(condition), needed,
+                         orphan_kinds(orphans), command, registered_ns, _deadline(deadline_ns), mark_sequence & _WORD,
+                         mark_command & _WORD, (client, generation), total & _WORD, effective_ns, newest,
+                         progress & _WORD, payload_length, _owner(owner, group), purgatory, id_, keys)
+        )  # fmt: skip
 
-    def action(
-        row: int, kind: str, flags: int, orphans: str, operation: int, deadline_ns: int | None, client: int,
-        generation: int,
-    ) -> None:  # fmt: skip
-        due = NO_DEADLINE if deadline_ns is None else deadline_ns
-        audit.action(row, commands[kind], flags, orphan_kinds[orphans], operation, due, (client, generation))
+    def event(row: int, *values: Any) -> None:
+        at = places[RowKind.EVENT]
+        watch_key = values[at["purgatory"]], values[at["key"]]
+        audit.event(row, made[RowKind.EVENT](values), watch_key, _owner(values[at["owner"]], None))
 
-    def group(row: int, step: str, deliveries: int, name: str, operation: int, client: int, generation: int) -> None:
-        audit.group(row, steps[step], deliveries, name, operation, (client, generation))
+    def outcome(row: int, *values: Any) -> None:
+        at = places[RowKind.OUTCOME]
+        owner = _owner(values[at["owner"]], values[at["group"]])
+        texts = values[at["purgatory"]], values[at["id"]]
+        audit.outcome(row, made[RowKind.OUTCOME](values), values[at["key"]], owner, *texts)
 
-    def client(
-        row: int, slot: int, generation: int, state: str, flags: int, orphans: str, name: str | None, at_ns: int
-    ) -> None:
-        listens = bool(flags & ClientFlag.LISTENS)
-        audit.client(row, (slot, generation), states[state], listens, orphan_kinds[orphans], name, at_ns)
+    def action(row: int, *values: Any) -> None:
+        at = places[RowKind.ACTION]
+        audit.action(row, made[RowKind.ACTION](values), _owner(values[at["owner"]], None))
 
-    def watermark(row: int, purgatory: str, key: str, value: int) -> None:
-        audit.watermark(row, (purgatory, key), value & _WORD)
+    def group(row: int, *values: Any) -> None:
+        at = places[RowKind.GROUP]
+        audit.group(row, made[RowKind.GROUP](values), values[at["group"]], _owner(values[at["owner"]], None))
+
+    def client(row: int, *values: Any) -> None:
+        at = places[RowKind.CLIENT]
+        audit.client(row, made[RowKind.CLIENT](values), _owner(values[at["owner"]], None), values[at["group"]])
+
+    def watermark(row: int, *values: Any) -> None:
+        at = places[RowKind.WATERMARK]
+        audit.watermark(row, made[RowKind.WATERMARK](values), (values[at["purgatory"]], values[at["key"]]))
+
+    def framed(kind: RowKind, take: Callable[[int, Any], None]) -> Callable[..., None]:
+        return lambda row, *values: take(row, made[kind](values))
 
     return {
         "register": register,
@@ -328,6 +375,9 @@ def _handlers(audit: Audit) -> dict[str, Callable[..., None]]:
         "group": group,
         "client": client,
         "watermark": watermark,
-        "segment": audit.segment,
-        "gap": audit.gap,
+        "segment": framed(RowKind.SEGMENT, audit.segment),
+        "turn": framed(RowKind.TURN, audit.turn),
+        "anchor": framed(RowKind.ANCHOR, audit.anchor),
+        "gap": framed(RowKind.GAP, audit.gap),
+        "end": framed(RowKind.END, audit.end),
     }

@@ -478,7 +478,7 @@ class Terminal:
             case "timeout_ns":
                 return numbers(self._difference("deadline_ns", "registered_ns"), self._has_deadline)
             case "wait_ns":
-                return numbers(self._difference("settled_ns", "registered_ns"))
+                return numbers(np.maximum(self._difference("settled_ns", "registered_ns"), 0))
             case "lateness_ns":
                 return numbers(self._difference("settled_ns", "deadline_ns"), rows["outcome"] == Outcome.EXPIRED)
             case "flags":

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from timerd_shm.declare.journal import TIMES, GroupStep, JournalLevel, RowKind
+from timerd_shm.declare.journal import TIMES, RowKind
 from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.declare.states import ClientState, Condition, EventKind, KeyKind, Orphans, Outcome
-from timerd_shm.declare.wire import CommandKind
 
-from .decode import SegmentRows, constant, hexadecimal, instants, names_of_codes, numbers, owner_name, readable, strings
-from .schema import HEXADECIMAL, TEXTS, shown_fields, shown_kinds
+from .decode import (
+    SegmentRows,
+    constant,
+    group_name,
+    hexadecimal,
+    instants,
+    names_of_codes,
+    numbers,
+    owner_name,
+    readable,
+    strings,
+)
+from .schema import ENUM_TYPES, HEXADECIMAL, TEXTS, shown_fields, shown_kinds
 
-ENUM_TYPES: dict[str, type[IntEnum]] = {
-    "outcome": Outcome,
-    "level": JournalLevel,
-    "condition": Condition,
-    "orphans": Orphans,
-    "key_kind": KeyKind,
-    "event_kind": EventKind,
-    "command_kind": CommandKind,
-    "state": ClientState,
-    "step": GroupStep,
-}
+# The fields that name a group, and the kinds of rows in which they do.
+GROUPS = (("group", shown_kinds()), ("owner", [RowKind.OUTCOME, RowKind.REGISTERED]))
 KINDS = {int(kind): kind.name.lower() for kind in RowKind}
 
 
@@ -64,6 +63,10 @@ class Events:
                 operations, present = self._field("operation")
                 data = source.op_id_bytes(operations[present])
                 return strings(data, np.where(present, 33, 0).astype(np.int32), present)
+            case "group":
+                # The owner of an operation is a group while no member holds it.
+                groups, owners = (self._spread(self._having(name, kinds)) for name, kinds in GROUPS)
+                return self._texts(name, np.where(groups[1], groups[0], np.where(owners[1], owners[0], 0)))
         values, present = self._field(name)
         if name in TEXTS:
             return self._texts(name, np.where(present, values, 0))
@@ -80,7 +83,12 @@ class Events:
 
     def _field(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """(values, present): the field of that name in 64 bits, 0 in rows without it; and which rows have the field."""
-        return self._spread({kind: name for kind in self._by_kind if name in {f.name for f in shown_fields(kind)}})
+        return self._spread(self._having(name, list(self._by_kind)))
+
+    @staticmethod
+    def _having(name: str, kinds: list[RowKind]) -> dict[RowKind, str]:
+        """Those of these kinds that have the field of that name."""
+        return {kind: name for kind in kinds if name in {field.name for field in shown_fields(kind)}}
 
     def _spread(self, names: dict[RowKind, str]) -> tuple[np.ndarray, np.ndarray]:
         values, present = np.zeros(len(self), np.uint64), np.zeros(len(self), bool)
@@ -96,4 +104,4 @@ class Events:
             return self._source.hashes(texts)
         if name == "key":
             return self._source.many_texts(texts)
-        return self._source.few_texts(texts, {"owner": owner_name}.get(name, readable))
+        return self._source.few_texts(texts, {"owner": owner_name, "group": group_name}.get(name, readable))

@@ -10,11 +10,14 @@ Spark is imported at the first call of spark_schema(), not with this module.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from timerd_shm.declare.fields import Field, fields
-from timerd_shm.declare.journal import ROWS, RowKind
+from timerd_shm.declare.journal import ROWS, GroupStep, JournalLevel, RowKind
+from timerd_shm.declare.states import ClientState, Condition, EventKind, KeyKind, Orphans, Outcome
+from timerd_shm.declare.wire import CommandKind
 
 if TYPE_CHECKING:
     import pyarrow
@@ -51,7 +54,7 @@ TERMINAL: tuple[Column, ...] = (
     Column("deadline", TIMESTAMP, "us", "its deadline; null = none"),
     Column("settled_at", TIMESTAMP, "us", "when it settled", False),
     Column("timeout_ns", LONG, "ns", "deadline - registered; null = no deadline"),
-    Column("wait_ns", LONG, "ns", "settled - registered", False),
+    Column("wait_ns", LONG, "ns", "settled - registered; 0 if the call lies ahead of the turn that settled it", False),
     Column("lateness_ns", LONG, "ns", "of an expired one: settled - deadline; never negative"),
     Column(
         "flags",
@@ -77,7 +80,17 @@ _POSITION: tuple[Column, ...] = (
 
 # Fields that are numbers in the journal and strings here: a text, the name of an enumeration's member, hexadecimal.
 TEXTS = ("key", "owner", "group", "purgatory", "id")
-ENUMS = ("outcome", "level", "condition", "orphans", "key_kind", "event_kind", "command_kind", "state", "step")
+ENUM_TYPES: dict[str, type[IntEnum]] = {
+    "outcome": Outcome,
+    "level": JournalLevel,
+    "condition": Condition,
+    "orphans": Orphans,
+    "key_kind": KeyKind,
+    "event_kind": EventKind,
+    "command_kind": CommandKind,
+    "state": ClientState,
+    "step": GroupStep,
+}
 HEXADECIMAL = ("incarnation_low", "incarnation_high")
 HIDDEN_FIELDS = ("kind", "reserved", "reserved_word", "reserved_half", "reserved_bytes", "rest", "incarnation")
 HIDDEN_KINDS = (RowKind.PAD, RowKind.TEXT, RowKind.CONTINUED)
@@ -101,7 +114,9 @@ def _events() -> tuple[Column, ...]:
     for kind in shown_kinds():
         for field in shown_fields(kind):
             meanings.setdefault(field.name, []).append(f"{kind.name}: {field.about}")
-            types[field.name] = STRING if field.name in TEXTS + ENUMS + HEXADECIMAL else LONG
+            if field.name == "owner" and kind in (RowKind.OUTCOME, RowKind.REGISTERED):
+                meanings.setdefault("group", []).append(f"{kind.name}: its group, where `owner` is null")
+            types[field.name] = STRING if field.name in (*TEXTS, *ENUM_TYPES, *HEXADECIMAL) else LONG
     columns = [
         Column(name, types[name], "ns" if name.endswith("_ns") else "", "; ".join(dict.fromkeys(about)))
         for name, about in meanings.items()

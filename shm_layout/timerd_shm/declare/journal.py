@@ -19,6 +19,9 @@ text may stand in a segment more than once.
 The order of rows is the order in which the daemon applied commands and events. Times are CLOCK_MONOTONIC of the
 segment's boot; its header and ANCHOR rows hold the wall clock's time as well.
 
+*The end.* A daemon that ends in order writes an END row. The arena's header says how many rows there are
+(`journal_rows`), also behind a daemon that was killed. So a last segment that is missing shows as well.
+
 To change the format: change the class here, raise JOURNAL_VERSION, run `make generate`, rebuild. Without the new
 version, the fingerprint makes readers refuse the files.
 """
@@ -38,6 +41,7 @@ TEXT_INLINE = 60
 SEGMENT_SIZE_MIN = 64 << 10
 SEGMENT_SIZE_MAX = 1 << 30
 BUFFER_HEADER_SIZE = 4096
+SNAPSHOT_UNFINISHED = 16  # with a level: what there was when the journal began does not stand in it yet
 BUFFER_ROWS_MIN = 1024  # more than the largest group of rows that belong together, plus the rest of a segment before it
 
 
@@ -67,6 +71,8 @@ class RowKind(IntEnum):
     CLIENT = 12  # a client's state has changed, or whether it listens
     WATERMARK = 13  # a watermark that existed when the journal began
     GROUP = 14  # what happens to an operation of a group
+    TURN = 15  # a turn begins: its clock, before its first row
+    END = 16  # the daemon ended in order: no row follows but those of a later start
 
 
 class GroupStep(IntEnum):
@@ -97,7 +103,7 @@ class RowFlag(IntFlag):
     VALUE_DROPPED = 4
     AT_REGISTRATION = 8  # it settled while it was registered
     SNAPSHOT = 16  # REGISTER: it was pending when the journal began; its mark is not known
-    CONTINUES = 32  # SEGMENT: nothing lies between the row before it and this one
+    CONTINUES = 32  # SEGMENT: no daemon without a journal lies between the row before it and this one
     START = 64  # SEGMENT: a daemon has attached to the arena; silent clients are live again
 
 
@@ -143,7 +149,9 @@ class SegmentRow(NamedTuple):
     incarnation: Annotated[int, U64, "of the arena"]
     monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
     newest: Annotated[int, U64, "newest event"]
-    rest: Annotated[bytes, raw(32), "zero"]
+    start: Annotated[int, U64, "number of the daemon's start on this arena, from 1; START where it is a new one"]
+    kept_ns: Annotated[int, U64, "the retention: how long a group without a member is waited for"]
+    rest: Annotated[bytes, raw(16), "zero"]
 
 
 class TextRow(NamedTuple):
@@ -171,7 +179,7 @@ class GapRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
-    rows: Annotated[int, U64, "rows dropped, without the texts that they would have named"]
+    rows: Annotated[int, U64, "rows dropped, without TURN rows and the texts that they would have named"]
     from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first of them; 0 = before this daemon's start"]
     to_ns: Annotated[int, U64, "of the last of them"]
     rest: Annotated[bytes, raw(32), "zero"]
@@ -186,7 +194,7 @@ class OutcomeRow(NamedTuple):
     flags: Annotated[int, U8, "RowFlag"]
     key: Annotated[int, U32, "text: the key that settled it, else its first key"]
     operation: Annotated[int, U64, "op id: generation << 32 | index; unique within the incarnation"]
-    registered_ns: Annotated[int, U64, "when register() was called"]
+    registered_ns: Annotated[int, U64, "when register() was called; up to CALL_AHEAD_NS_MAX ahead of its turn"]
     deadline_ns: Annotated[int, U64, "NO_DEADLINE = none"]
     settled_ns: Annotated[int, U64, "when it settled"]
     sequence: Annotated[
@@ -203,7 +211,7 @@ class RegisterRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     condition: Annotated[int, U8, "Condition"]
-    needed: Annotated[int, U8, "k of AT_LEAST"]
+    needed: Annotated[int, U8, "k of AT_LEAST; else 0"]
     keys: Annotated[int, U8, "number of KEY rows"]
     command_flags: Annotated[int, U16, "RegisterFlag of the command"]
     orphans: Annotated[int, U8, "Orphans"]
@@ -261,7 +269,7 @@ class EventRow(NamedTuple):
     amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail"]
     command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id that was requeued"]
     owner: Annotated[int, U32, "text: its client"]
-    limit: Annotated[int, U32, "operations that it may complete, with LIMITED"]
+    limit: Annotated[int, U32, "operations that it may complete, with LIMITED; else 0"]
     purgatory: Annotated[int, U32, "text"]
     client_generation: Annotated[int, U32, "generation of its client's slot; 0 = no client's"]
     client: Annotated[int, U16, "slot of its client"]
@@ -275,7 +283,7 @@ class ActionRow(NamedTuple):
     kind: Annotated[int, U8, "RowKind"]
     command_kind: Annotated[int, U8, "CommandKind"]
     flags: Annotated[int, U8, "CommandFlag of the command"]
-    orphans: Annotated[int, U8, "Orphans, of SET_ORPHANS"]
+    orphans: Annotated[int, U8, "Orphans, of SET_ORPHANS; else 0"]
     client_generation: Annotated[int, U32, "generation of the slot of the client that sent it"]
     operation: Annotated[int, U64, "op id"]
     applied_ns: Annotated[int, U64, "when it was applied"]
@@ -340,6 +348,33 @@ class GroupRow(NamedTuple):
     rest: Annotated[bytes, raw(8), "zero"]
 
 
+class TurnRow(NamedTuple):
+    """TURN: the rows behind it, up to the next TURN row, are of one turn. Level EVENTS.
+
+    A segment has one before its first other row, so a reader may begin with any segment.
+    """
+
+    kind: Annotated[int, U8, "RowKind"]
+    reserved_bytes: Annotated[bytes, raw(7), "zero"]
+    now_ns: Annotated[int, U64, "the turn's clock: the time of all that is done in it"]
+    effective_ns: Annotated[int, U64, "the effective time of what it reads: `now_ns`, or a time before a gap"]
+    newest: Annotated[int, U64, "newest event before its first row"]
+    rest: Annotated[bytes, raw(32), "zero"]
+
+
+class EndRow(NamedTuple):
+    """END: the daemon ended in order. What its arena did is in the journal up to here."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    reserved_bytes: Annotated[bytes, raw(7), "zero"]
+    at_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
+    number: Annotated[int, U64, "its own row number"]
+    newest: Annotated[int, U64, "newest event"]
+    start: Annotated[int, U64, "number of the daemon's start on this arena"]
+    gaps: Annotated[int, U64, "rows that the GAP rows of this arena have counted"]
+    rest: Annotated[bytes, raw(16), "zero"]
+
+
 class BufferHeader(NamedTuple):
     """The start of the buffer between core and writer: shared memory, so that rows outlive a killed daemon.
 
@@ -367,6 +402,8 @@ ROWS: dict[RowKind, type] = {
     RowKind.CLIENT: ClientRow,
     RowKind.WATERMARK: WatermarkRow,
     RowKind.GROUP: GroupRow,
+    RowKind.TURN: TurnRow,
+    RowKind.END: EndRow,
 }
 # The field of each kind that holds its time.
 TIMES: dict[RowKind, str] = {
@@ -381,6 +418,8 @@ TIMES: dict[RowKind, str] = {
     RowKind.CLIENT: "at_ns",
     RowKind.WATERMARK: "at_ns",
     RowKind.GROUP: "at_ns",
+    RowKind.TURN: "now_ns",
+    RowKind.END: "at_ns",
 }
 JOURNAL_RECORDS: tuple[type, ...] = (SegmentHeader, BlockHeader, BufferHeader, *dict.fromkeys(ROWS.values()))
 

@@ -16,6 +16,9 @@ TICK_NS_MIN = 100_000
 TICK_NS_MAX = 1_000_000_000
 TIMEOUT_NS_MAX = 10 * 366 * 86_400 * 1_000_000_000  # ten years of 366 days
 NO_DEADLINE = 0xFFFF_FFFF_FFFF_FFFF
+CALL_AHEAD_NS_MAX = (
+    1_000_000_000  # a call may be so much later than its turn, which began before; no turn takes so long
+)
 
 CLIENTS_MAX = 512
 PURGATORIES_MAX = 64

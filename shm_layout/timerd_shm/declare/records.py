@@ -60,7 +60,7 @@ class ArenaHeader(NamedTuple):
     journal_rows: Annotated[int, U64, "rows that were put in the journal: the number of the next one"]
     journal_segment: Annotated[int, U64, "row with which the journal's present segment begins"]
     journal_gaps: Annotated[int, U64, "dropped rows that GAP rows have counted"]
-    journal_level: Annotated[int, U64, "JournalLevel of the daemon that has attached"]
+    journal_level: Annotated[int, U64, "JournalLevel of the daemon that has attached; SNAPSHOT_UNFINISHED"]
     journal_written: Annotated[int, U64, "rows that stand in the journal's files for good", STATISTIC]
     redo_count: Annotated[int, U64, "entries of a committed transaction that are being stored; 0 = none"]
 

@@ -33,6 +33,7 @@ cdef extern from "timerd_layout.h" nogil:
         TICK_NS_DEFAULT
         TICK_NS_MIN
         TICK_NS_MAX
+        CALL_AHEAD_NS_MAX
         CLIENTS_MAX
         PURGATORIES_MAX
         GROUPS_MAX
@@ -72,6 +73,7 @@ cdef extern from "timerd_layout.h" nogil:
         SEGMENT_SIZE_MIN
         SEGMENT_SIZE_MAX
         BUFFER_HEADER_SIZE
+        SNAPSHOT_UNFINISHED
         BUFFER_ROWS_MIN
         OP_STATE_FREE
         OP_STATE_PENDING
@@ -227,6 +229,8 @@ cdef extern from "timerd_layout.h" nogil:
         ROW_KIND_CLIENT
         ROW_KIND_WATERMARK
         ROW_KIND_GROUP
+        ROW_KIND_TURN
+        ROW_KIND_END
         ROW_KIND_COUNT
         TEXT_KIND_KEY
         TEXT_KIND_CLIENT
@@ -356,11 +360,11 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_GRANT_DROPPED
         DEFECT_DELIVERED_TO_TWO_MEMBERS
         DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER
+        DEFECT_TURN_NOT_NOTED
         DEFECT_ROWS_APART
         DEFECT_UNLOGGED_STORE
         DEFECT_IMAGE_AFTER_STORE
         LAYOUT_FINGERPRINT
-        JOURNAL_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS
@@ -368,6 +372,7 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
+    const uint64_t JOURNAL_FINGERPRINT
 
     ctypedef struct ArenaHeader:
         uint8_t magic[8]
@@ -799,7 +804,9 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t incarnation
         uint64_t monotonic_ns
         uint64_t newest
-        uint8_t rest[32]
+        uint64_t start
+        uint64_t kept_ns
+        uint8_t rest[16]
 
     ctypedef struct TextRow:
         uint8_t kind
@@ -956,6 +963,24 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t owner
         uint32_t reserved_word
         uint8_t rest[8]
+
+    ctypedef struct TurnRow:
+        uint8_t kind
+        uint8_t reserved_bytes[7]
+        uint64_t now_ns
+        uint64_t effective_ns
+        uint64_t newest
+        uint8_t rest[32]
+
+    ctypedef struct EndRow:
+        uint8_t kind
+        uint8_t reserved_bytes[7]
+        uint64_t at_ns
+        uint64_t number
+        uint64_t newest
+        uint64_t start
+        uint64_t gaps
+        uint8_t rest[16]
 
     uint64_t ArenaHeader_with_fingerprint(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_fingerprint(ArenaHeader *record)

@@ -36,6 +36,7 @@
 #define TICK_NS_MAX 1000000000
 #define TIMEOUT_NS_MAX 316224000000000000ULL
 #define NO_DEADLINE 18446744073709551615ULL
+#define CALL_AHEAD_NS_MAX 1000000000
 #define CLIENTS_MAX 512
 #define PURGATORIES_MAX 64
 #define GROUPS_MAX 64
@@ -80,6 +81,7 @@
 #define SEGMENT_SIZE_MIN 65536
 #define SEGMENT_SIZE_MAX 1073741824
 #define BUFFER_HEADER_SIZE 4096
+#define SNAPSHOT_UNFINISHED 16
 #define BUFFER_ROWS_MIN 1024
 #define OP_STATE_FREE 0
 #define OP_STATE_PENDING 1
@@ -235,7 +237,9 @@
 #define ROW_KIND_CLIENT 12
 #define ROW_KIND_WATERMARK 13
 #define ROW_KIND_GROUP 14
-#define ROW_KIND_COUNT 15
+#define ROW_KIND_TURN 15
+#define ROW_KIND_END 16
+#define ROW_KIND_COUNT 17
 #define TEXT_KIND_KEY 1
 #define TEXT_KIND_CLIENT 2
 #define TEXT_KIND_GROUP 3
@@ -364,11 +368,12 @@
 #define DEFECT_GRANT_DROPPED 15
 #define DEFECT_DELIVERED_TO_TWO_MEMBERS 16
 #define DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER 17
-#define DEFECT_ROWS_APART 18
-#define DEFECT_UNLOGGED_STORE 19
-#define DEFECT_IMAGE_AFTER_STORE 20
+#define DEFECT_TURN_NOT_NOTED 18
+#define DEFECT_ROWS_APART 19
+#define DEFECT_UNLOGGED_STORE 20
+#define DEFECT_IMAGE_AFTER_STORE 21
 #define LAYOUT_FINGERPRINT 851808055
-#define JOURNAL_FINGERPRINT 1204938769
+#define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
 typedef struct ArenaHeader {
@@ -414,7 +419,7 @@ typedef struct ArenaHeader {
     uint64_t journal_rows; /* rows that were put in the journal: the number of the next one */
     uint64_t journal_segment; /* row with which the journal's present segment begins */
     uint64_t journal_gaps; /* dropped rows that GAP rows have counted */
-    uint64_t journal_level; /* JournalLevel of the daemon that has attached */
+    uint64_t journal_level; /* JournalLevel of the daemon that has attached; SNAPSHOT_UNFINISHED */
     uint64_t journal_written; /* rows that stand in the journal's files for good */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
 } ArenaHeader;
@@ -1255,7 +1260,9 @@ typedef struct SegmentRow {
     uint64_t incarnation; /* of the arena */
     uint64_t monotonic_ns; /* CLOCK_MONOTONIC */
     uint64_t newest; /* newest event */
-    uint8_t rest[32]; /* zero */
+    uint64_t start; /* number of the daemon's start on this arena, from 1; START where it is a new one */
+    uint64_t kept_ns; /* the retention: how long a group without a member is waited for */
+    uint8_t rest[16]; /* zero */
 } SegmentRow;
 _Static_assert(sizeof(SegmentRow) == 64, "SegmentRow");
 _Static_assert(offsetof(SegmentRow, kind) == 0, "SegmentRow.kind");
@@ -1266,7 +1273,9 @@ _Static_assert(offsetof(SegmentRow, reserved_word) == 4, "SegmentRow.reserved_wo
 _Static_assert(offsetof(SegmentRow, incarnation) == 8, "SegmentRow.incarnation");
 _Static_assert(offsetof(SegmentRow, monotonic_ns) == 16, "SegmentRow.monotonic_ns");
 _Static_assert(offsetof(SegmentRow, newest) == 24, "SegmentRow.newest");
-_Static_assert(offsetof(SegmentRow, rest) == 32, "SegmentRow.rest");
+_Static_assert(offsetof(SegmentRow, start) == 32, "SegmentRow.start");
+_Static_assert(offsetof(SegmentRow, kept_ns) == 40, "SegmentRow.kept_ns");
+_Static_assert(offsetof(SegmentRow, rest) == 48, "SegmentRow.rest");
 
 /* TEXT, and CONTINUED with its next bytes (where only `kind` and `text` are set). */
 typedef struct TextRow {
@@ -1302,7 +1311,7 @@ _Static_assert(offsetof(AnchorRow, rest) == 24, "AnchorRow.rest");
 typedef struct GapRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */
-    uint64_t rows; /* rows dropped, without the texts that they would have named */
+    uint64_t rows; /* rows dropped, without TURN rows and the texts that they would have named */
     uint64_t from_ns; /* CLOCK_MONOTONIC of the first of them; 0 = before this daemon's start */
     uint64_t to_ns; /* of the last of them */
     uint8_t rest[32]; /* zero */
@@ -1323,7 +1332,7 @@ typedef struct OutcomeRow {
     uint8_t flags; /* RowFlag */
     uint32_t key; /* text: the key that settled it, else its first key */
     uint64_t operation; /* op id: generation << 32 | index; unique within the incarnation */
-    uint64_t registered_ns; /* when register() was called */
+    uint64_t registered_ns; /* when register() was called; up to CALL_AHEAD_NS_MAX ahead of its turn */
     uint64_t deadline_ns; /* NO_DEADLINE = none */
     uint64_t settled_ns; /* when it settled */
     uint64_t sequence; /* of the event that settled it, else of the newest event that it could have been given */
@@ -1352,7 +1361,7 @@ _Static_assert(offsetof(OutcomeRow, id) == 60, "OutcomeRow.id");
 typedef struct RegisterRow {
     uint8_t kind; /* RowKind */
     uint8_t condition; /* Condition */
-    uint8_t needed; /* k of AT_LEAST */
+    uint8_t needed; /* k of AT_LEAST; else 0 */
     uint8_t keys; /* number of KEY rows */
     uint16_t command_flags; /* RegisterFlag of the command */
     uint8_t orphans; /* Orphans */
@@ -1445,7 +1454,7 @@ typedef struct EventRow {
     uint64_t amount; /* amount of a fire, offset of an advance, code of a fail */
     uint64_t command; /* its client's command number; under REDELIVERED the op id that was requeued */
     uint32_t owner; /* text: its client */
-    uint32_t limit; /* operations that it may complete, with LIMITED */
+    uint32_t limit; /* operations that it may complete, with LIMITED; else 0 */
     uint32_t purgatory; /* text */
     uint32_t client_generation; /* generation of its client's slot; 0 = no client's */
     uint16_t client; /* slot of its client */
@@ -1475,7 +1484,7 @@ typedef struct ActionRow {
     uint8_t kind; /* RowKind */
     uint8_t command_kind; /* CommandKind */
     uint8_t flags; /* CommandFlag of the command */
-    uint8_t orphans; /* Orphans, of SET_ORPHANS */
+    uint8_t orphans; /* Orphans, of SET_ORPHANS; else 0 */
     uint32_t client_generation; /* generation of the slot of the client that sent it */
     uint64_t operation; /* op id */
     uint64_t applied_ns; /* when it was applied */
@@ -1591,6 +1600,44 @@ _Static_assert(offsetof(GroupRow, client_generation) == 44, "GroupRow.client_gen
 _Static_assert(offsetof(GroupRow, owner) == 48, "GroupRow.owner");
 _Static_assert(offsetof(GroupRow, reserved_word) == 52, "GroupRow.reserved_word");
 _Static_assert(offsetof(GroupRow, rest) == 56, "GroupRow.rest");
+
+/* TURN: the rows behind it, up to the next TURN row, are of one turn. Level EVENTS. */
+typedef struct TurnRow {
+    uint8_t kind; /* RowKind */
+    uint8_t reserved_bytes[7]; /* zero */
+    uint64_t now_ns; /* the turn's clock: the time of all that is done in it */
+    uint64_t effective_ns; /* the effective time of what it reads: `now_ns`, or a time before a gap */
+    uint64_t newest; /* newest event before its first row */
+    uint8_t rest[32]; /* zero */
+} TurnRow;
+_Static_assert(sizeof(TurnRow) == 64, "TurnRow");
+_Static_assert(offsetof(TurnRow, kind) == 0, "TurnRow.kind");
+_Static_assert(offsetof(TurnRow, reserved_bytes) == 1, "TurnRow.reserved_bytes");
+_Static_assert(offsetof(TurnRow, now_ns) == 8, "TurnRow.now_ns");
+_Static_assert(offsetof(TurnRow, effective_ns) == 16, "TurnRow.effective_ns");
+_Static_assert(offsetof(TurnRow, newest) == 24, "TurnRow.newest");
+_Static_assert(offsetof(TurnRow, rest) == 32, "TurnRow.rest");
+
+/* END: the daemon ended in order. What its arena did is in the journal up to here. */
+typedef struct EndRow {
+    uint8_t kind; /* RowKind */
+    uint8_t reserved_bytes[7]; /* zero */
+    uint64_t at_ns; /* CLOCK_MONOTONIC */
+    uint64_t number; /* its own row number */
+    uint64_t newest; /* newest event */
+    uint64_t start; /* number of the daemon's start on this arena */
+    uint64_t gaps; /* rows that the GAP rows of this arena have counted */
+    uint8_t rest[16]; /* zero */
+} EndRow;
+_Static_assert(sizeof(EndRow) == 64, "EndRow");
+_Static_assert(offsetof(EndRow, kind) == 0, "EndRow.kind");
+_Static_assert(offsetof(EndRow, reserved_bytes) == 1, "EndRow.reserved_bytes");
+_Static_assert(offsetof(EndRow, at_ns) == 8, "EndRow.at_ns");
+_Static_assert(offsetof(EndRow, number) == 16, "EndRow.number");
+_Static_assert(offsetof(EndRow, newest) == 24, "EndRow.newest");
+_Static_assert(offsetof(EndRow, start) == 32, "EndRow.start");
+_Static_assert(offsetof(EndRow, gaps) == 40, "EndRow.gaps");
+_Static_assert(offsetof(EndRow, rest) == 48, "EndRow.rest");
 
 /* Fields that share a word: the word with one of them replaced, and the word's address. */
 static inline uint64_t ArenaHeader_with_fingerprint(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }

@@ -22,7 +22,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from struct import Struct
 from typing import Any, NamedTuple, Self
 
 from timerd_shm.declare.fields import struct_of
@@ -39,7 +38,11 @@ from timerd_shm.declare.journal import (
 
 from .segment import CHUNK_BLOCKS, JournalError, Offset, Segment, segments_of
 
-ROW_STRUCTS: dict[int, tuple[type, Struct]] = {kind: (record, struct_of(record)) for kind, record in ROWS.items()}
+# How a row of each kind is read: its class, and what makes its fields of bytes.
+ROW_STRUCTS: dict[int, tuple[type, Callable[..., tuple[Any, ...]]]] = {
+    int(kind): (record, struct_of(record).unpack_from) for kind, record in ROWS.items()
+}
+_PAD, _SEGMENT = int(RowKind.PAD), int(RowKind.SEGMENT)
 
 
 class Damage(NamedTuple):
@@ -47,6 +50,7 @@ class Damage(NamedTuple):
 
     offset: Offset
     what: str
+    row: int | None = None  # number of the first row that may be missing; None: not known
 
 
 class Row(NamedTuple):
@@ -89,6 +93,7 @@ class JournalReader:
         self._segment: Segment | None = None
         self._texts: dict[int, tuple[bytes, int]] = {}  # with their kinds
         self._next_row: tuple[int, int] | None = None  # (incarnation, row number) of the row that comes next
+        self._padded = False  # the row before was PAD
         self._refused = -1  # newest segment that was passed over because of its header
         there = self._list()
         oldest = there[0] if there else 0
@@ -153,41 +158,59 @@ class JournalReader:
     def rows(self, end: Offset | None = None) -> Iterator[Row]:
         """The rows that there are now, up to `end`, without PAD. When a row is yielded, `position` is behind it."""
         for chunk in self.chunks(end):
-            behind, blocks = self.position, chunk.blocks
-            segment, first = chunk.first
-            number = chunk.header.first_row
+            behind, segment, number = self.position, chunk.first.segment, chunk.header.first_row
             self._at, self.incarnation = segment, chunk.header.incarnation
-            at = (1 + first % BLOCK_ROWS) * ROW_SIZE
-            for record in range(first, first + chunk.rows):
-                known = ROW_STRUCTS.get(blocks[at])
-                if known is not None:  # else PAD, or a kind of a newer version
-                    row = known[0](*known[1].unpack_from(blocks, at))
-                    if row.kind == RowKind.TEXT and row.length <= TEXT_INLINE:
-                        self._texts[record] = row.text[: row.length], row.text_kind
-                    self._record = record + 1
-                    yield Row(Offset(segment, record), number + record, row)
-                at += ROW_SIZE
-                if at % BLOCK_SIZE == 0:
-                    at += ROW_SIZE  # the header of the next block
+            for record, row in self.decoded(chunk):
+                self._record = record + 1
+                yield Row(Offset(segment, record), number + record, row)
             self.position = behind
+
+    def decoded(self, chunk: Chunk) -> Iterator[tuple[int, Any]]:
+        """(record, row) for each row of the chunk that chunks() yielded last, without PAD."""
+        blocks, first, texts = chunk.blocks, chunk.first.record, self._texts
+        new, structs, text_kind = tuple.__new__, ROW_STRUCTS, int(RowKind.TEXT)
+        at = (1 + first % BLOCK_ROWS) * ROW_SIZE
+        for record in range(first, first + chunk.rows):
+            kind = blocks[at]
+            known = structs.get(kind)
+            if known is not None:
+                row: Any = new(known[0], known[1](blocks, at))
+                if kind == text_kind and row.length <= TEXT_INLINE:
+                    texts[record] = row.text[: row.length], row.text_kind
+                if self._padded:
+                    self._padded = False
+                    if kind != _SEGMENT:
+                        self._report_row(chunk, record, "a row follows empty ones in the middle of the segment")
+                yield record, row
+            elif kind == _PAD and not any(blocks[at : at + ROW_SIZE]):
+                self._padded = True
+            else:
+                self._report_row(chunk, record, f"its kind {kind} is not known, or it is empty and not zero")
+            at += ROW_SIZE
+            if at % BLOCK_SIZE == 0:
+                at += ROW_SIZE  # the header of the next block
+
+    def found_text(self, record: int) -> tuple[bytes, int] | None:
+        """The text that begins at a record of the present segment, and its TextKind; None where it cannot be read."""
+        found = self._texts.get(record)
+        if found is None and record:
+            found = self._read_text(record)
+            if found is not None:
+                self._texts[record] = found
+        return found
 
     def text(self, record: int) -> bytes | None:
         """The text that a row of the present segment names; None for 0, and where it cannot be read."""
-        if record == 0:
-            return None
-        if record not in self._texts:
-            found = self._read_text(record)
-            if found is None:
-                return None
-            self._texts[record] = found
-        return self._texts[record][0]
+        found = self.found_text(record)
+        return None if found is None else found[0]
 
     def text_kind(self, record: int) -> TextKind | None:
         """The kind of thing that the text of a record names; None where the kind is of a newer version."""
-        if self.text(record) is None:
+        found = self.found_text(record)
+        if found is None:
             return None
         try:
-            return TextKind(self._texts[record][1])
+            return TextKind(found[1])
         except ValueError:
             return None
 
@@ -221,8 +244,11 @@ class JournalReader:
         except OSError as error:
             raise JournalError(f"there is no journal in {self.directory}: {error.strerror}") from None
 
-    def _report(self, offset: Offset, what: str) -> None:
-        damage = Damage(offset, what)
+    def _report_row(self, chunk: Chunk, record: int, what: str) -> None:
+        self._report(Offset(chunk.first.segment, record), f"row {record}: {what}", chunk.header.first_row + record)
+
+    def _report(self, offset: Offset, what: str, row: int | None = None) -> None:
+        damage = Damage(offset, what, row)
         if len(self.damage) < self.DAMAGE_MAX:
             self.damage.append(damage)
         if self._on_damage is not None:
@@ -273,6 +299,7 @@ class JournalReader:
                 continue
             self._segment = segment
             self._texts.clear()
+            self._padded = False
             self._follow_on(segment.header)
             return True
 
@@ -283,7 +310,7 @@ class JournalReader:
             expected = self._next_row[1]
             if header.first_row + record > expected:
                 what = f"rows {expected} to {header.first_row + record - 1} are in no segment"
-                self._report(Offset(header.sequence, record), what)
+                self._report(Offset(header.sequence, record), what, expected)
             elif header.first_row + record < expected:
                 record = expected - header.first_row
         self.position = Offset(header.sequence, record)
@@ -302,9 +329,10 @@ class JournalReader:
             later = segment.next_good(block + 1, None if finished else CHUNK_BLOCKS)
             if later is None:
                 if finished and rows == 0 and segment.is_written(block):
-                    self._report(self.position, "the end of the segment is damaged")
+                    self._report(self.position, "the end of the segment is damaged", segment.header.first_row + record)
                 return None
             if segment.good(block, 1)[1] > row:
                 continue
-            self._report(self.position, f"blocks {block} to {later - 1} are damaged")
+            first = segment.header.first_row + record
+            self._report(self.position, f"blocks {block} to {later - 1} are damaged", first)
             self.position = Offset(segment.header.sequence, later * BLOCK_ROWS)

@@ -218,9 +218,10 @@ class Play:
         reached = choose.sample(self.sides, choose.randint(0, len(self.sides)))
         applied = [(model, list(client.in_flight)) for client, model in reached]
         self.rig.budget = choose.choice((BUDGET, BUDGET, 1, 2, 7))
+        now_ns = self.rig.now_ns + jump
         if self.rig.module is core_faults and choose.random() < 0.3:
-            self.crash(self.rig.now_ns + jump, [client for client, _ in reached])
-        self.rig.turn(self.rig.now_ns + jump, only=[client for client, _ in reached])
+            self.crash(now_ns, [client for client, _ in reached])
+        self.rig.turn(now_ns, only=[client for client, _ in reached])
         for model, commands in applied:
             for number, command in commands:
                 self.apply_to_model(model, number, command)
@@ -257,6 +258,7 @@ class Play:
                 doomed.apply(client, client.frame())
         while doomed.core.advance(now_ns, doomed.budget):
             pass
+        self.rig.now_ns = now_ns  # the next daemon does not start before this one was killed
         for copy in core_faults.snapshots():
             self.rig.restart(copy)
             self.crashes += 1

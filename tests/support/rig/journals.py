@@ -9,6 +9,7 @@ from commands import Key, Register
 from harness import MS, Client, Rig, S, fire
 from timerd.journal.files import JournalFiles, JournalPlan
 from timerd.journal.writer import Journal
+from timerd_client.audit.journal import Audited, audit_journal
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.journal import (
     BLOCK_ROWS,
@@ -69,6 +70,11 @@ class JournaledRig(Rig):
         self.files.close()
         self.files._buffer.release()
 
+    def end(self) -> None:
+        """End in order, as a daemon does."""
+        self.journal.close()
+        self.files._buffer.release()
+
     def turn(self, *arguments: Any, **more: Any) -> int:
         touched = super().turn(*arguments, **more)
         self.tend()
@@ -108,6 +114,10 @@ class JournaledRig(Rig):
         rows, level = self.plan.segment_rows, self.plan.level
         rig.core.open_journal(rig.buffer, level, rows, rig.arena.header.journal_written, self.now_ns)
         return rig
+
+    def audit(self, directory: Path | None = None) -> Audited:
+        """The audit of its files, or of a copy of them, beside its arena."""
+        return audit_journal(directory or self.plan.directory, arena=self.arena.header)
 
     def rows(self) -> list[Row]:
         """What a reader finds in the files, which are undamaged."""

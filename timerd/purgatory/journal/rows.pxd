@@ -113,7 +113,7 @@ cdef inline void put_registration(
     id = id_text(a, op)
     row = <RegisterRow *>next_row(&a.journal, ROW_KIND_REGISTER)
     row.condition = op.condition
-    row.needed = op.needed
+    row.needed = op.needed if op.condition == CONDITION_AT_LEAST else 0
     row.keys = op.keys
     row.command_flags = command_flags
     row.orphans = op.orphans
@@ -156,6 +156,7 @@ cdef inline void journal_event(Arena *a, EventRecord *e, OpRecord *of) noexcept 
     cdef EventRow *row
     if a.journal.level != JOURNAL_LEVEL_EVENTS or not journal_room(a, EVENT_ROWS_MAX, 1):
         return
+    a.journal.newest = e.sequence
     key = event_key_text(a, e)
     owner = client_text(a, e.client, e.client_generation)
     purgatory = purgatory_text(a, e.purgatory)
@@ -169,7 +170,7 @@ cdef inline void journal_event(Arena *a, EventRecord *e, OpRecord *of) noexcept 
     row.amount = e.amount
     row.command = e.command if of == NULL else op_id(a, of)
     row.owner = owner
-    row.limit = e.left
+    row.limit = e.left if e.flags & EVENT_FLAG_LIMITED else 0
     row.purgatory = purgatory
     row.client_generation = e.client_generation
     row.client = e.client
@@ -189,7 +190,7 @@ cdef inline void journal_action(
     row = <ActionRow *>next_row(&a.journal, ROW_KIND_ACTION)
     row.command_kind = command.kind
     row.flags = command.flags
-    row.orphans = command.orphans
+    row.orphans = command.orphans if command.kind == COMMAND_KIND_SET_ORPHANS else 0
     row.client_generation = a.clients[slot].generation
     row.operation = op_id(a, op)
     row.applied_ns = a.turn.now_ns
@@ -337,7 +338,7 @@ cdef inline bint open_journal(Arena *a, uint32_t level, uint64_t segment_rows, u
     The caller has set `rows`, `capacity`, `texts` and `owners`. The rows from `tail` on are in the buffer.
     """
     cdef Journal *j = &a.journal
-    cdef bint continues = a.header.journal_level == level
+    cdef bint continues = a.header.journal_level & ~<uint64_t>SNAPSHOT_UNFINISHED == level
     j.level = level
     j.staged = j.dropping = 0
     j.head = a.header.journal_rows
@@ -345,11 +346,12 @@ cdef inline bint open_journal(Arena *a, uint32_t level, uint64_t segment_rows, u
     j.segment = a.header.journal_segment
     j.segment_rows = segment_rows
     j.reported = a.header.journal_gaps
+    j.turn_ns = 0
     j.lost = a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] - j.reported if a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] > j.reported else 0
     j.lost_from_ns = 0
     j.lost_to_ns = a.turn.now_ns
     j.snapshot_op = j.snapshot_key = 0
-    j.snapshotting = not continues and level == JOURNAL_LEVEL_EVENTS
+    j.snapshotting = a.header.journal_level != level and level == JOURNAL_LEVEL_EVENTS
     j.snapshot_last = a.header.registrations
     j.opening = ROW_FLAG_START | (ROW_FLAG_CONTINUES if continues else 0)
     if not continues:
@@ -364,7 +366,7 @@ cdef inline bint tend_journal(Arena *a, uint64_t written, uint64_t wall_ns, uint
     cdef Journal *j = &a.journal
     j.tail = written
     a.header.journal_written = written
-    measure_room(j)
+    measure_room(a)
     if (j.lost or j.opening) and make_journal_room(a, 0):
         commit(a)
     if wall_ns:
@@ -376,3 +378,17 @@ cdef inline void renew_journal(Arena *a) noexcept nogil:
     """Let a segment begin before the next row."""
     if a.journal.opening == 0:
         a.journal.opening = ROW_FLAG_CONTINUES
+
+
+cdef inline void end_journal(Arena *a) noexcept nogil:
+    """The row of an orderly end, in a transaction of its own: the last one of this daemon."""
+    cdef EndRow *row
+    if journal_room(a, 1, 0):
+        row = <EndRow *>next_row(&a.journal, ROW_KIND_END)
+        memset(<uint8_t *>row + 1, 0, sizeof(EndRow) - 1)
+        row.at_ns = a.turn.now_ns
+        row.number = a.journal.head + a.journal.staged - 1
+        row.newest = a.header.newest
+        row.start = a.daemon[DAEMON_STARTS]
+        row.gaps = a.journal.reported
+    commit(a)

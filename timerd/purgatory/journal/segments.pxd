@@ -1,9 +1,9 @@
-"""Room for rows: where the next row stands, when a segment begins, and how many rows were dropped for lack of room."""
+"""Room for rows: where the next row stands, when a segment or a turn begins, and how many rows were dropped."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
-from timerd.purgatory.memory.arena cimport Arena
-from timerd.purgatory.memory.transaction cimport td_put
+from timerd.purgatory.memory.arena cimport Arena, effective_ns
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd_shm.generated.records cimport *
 
 from .state cimport Journal
@@ -42,10 +42,19 @@ cdef inline void *next_row(Journal *j, uint32_t kind) noexcept nogil:
     return row
 
 
-cdef inline void measure_room(Journal *j) noexcept nogil:
-    """Up to which number rows may go before the segment or the buffer is full."""
+cdef inline bint turn_is_noted(Arena *a) noexcept nogil:
+    """Whether the newest TURN row is of the present turn. Level OUTCOMES has no such rows."""
+    cdef Journal *j = &a.journal
+    if j.level != JOURNAL_LEVEL_EVENTS or (TD_DEFECT(DEFECT_TURN_NOT_NOTED) and j.turn_ns):
+        return True
+    return j.turn_ns == a.turn.now_ns and j.turn_effective_ns == effective_ns(a)
+
+
+cdef inline void measure_room(Arena *a) noexcept nogil:
+    """Up to which number rows may go before the segment or the buffer is full; 0 before a turn's first row."""
+    cdef Journal *j = &a.journal
     cdef uint64_t buffer = j.tail + j.capacity, segment = j.segment + j.segment_rows
-    j.room = buffer if buffer < segment else segment
+    j.room = min(buffer, segment) if turn_is_noted(a) else 0
 
 
 cdef inline uint64_t next_block(uint64_t row) noexcept nogil:
@@ -65,11 +74,24 @@ cdef inline void begin_segment(Arena *a, uint64_t at, uint32_t flags) noexcept n
     row.flags = flags
     row.incarnation = a.header.incarnation
     row.monotonic_ns = a.turn.now_ns
-    row.newest = a.header.newest
+    row.newest = max(a.header.newest, j.newest)
+    row.start = a.daemon[DAEMON_STARTS]
+    row.kept_ns = a.header.group_kept_ns
     j.segment = at
     j.opening = 0
-    if flags & ROW_FLAG_START and j.level == JOURNAL_LEVEL_OUTCOMES:
-        td_put(&a.tx, &a.header.journal_level, j.level)  # with EVENTS, at the end of the snapshot
+    j.turn_ns = 0
+    if flags & ROW_FLAG_START and not flags & ROW_FLAG_CONTINUES:
+        td_put(&a.tx, &a.header.journal_level, j.level | (SNAPSHOT_UNFINISHED if j.level == JOURNAL_LEVEL_EVENTS else 0))
+
+
+cdef inline void put_turn(Arena *a) noexcept nogil:
+    """The TURN row of the present turn."""
+    cdef Journal *j = &a.journal
+    cdef TurnRow *row = <TurnRow *>next_row(j, ROW_KIND_TURN)
+    memset(<uint8_t *>row + 1, 0, sizeof(TurnRow) - 1)
+    row.now_ns = j.turn_ns = a.turn.now_ns
+    row.effective_ns = j.turn_effective_ns = effective_ns(a)
+    row.newest = max(a.header.newest, j.newest)
 
 
 cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
@@ -83,9 +105,12 @@ cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
 
 
 cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
-    """Make sure that so many rows can follow: begin a segment, write a GAP row; False if the buffer is full."""
+    """Make sure that so many rows can follow: begin a segment, write a GAP row and a TURN row; False if the buffer is full.
+
+    0 rows: no TURN row, because none follows.
+    """
     cdef Journal *j = &a.journal
-    cdef uint64_t at = j.head + j.staged, end = j.segment + j.segment_rows, until = at + rows + 1
+    cdef uint64_t at = j.head + j.staged, end = j.segment + j.segment_rows, until = at + rows + 2
     cdef bint begins = j.opening != 0 or until > end
     cdef GapRow *gap
     if begins:
@@ -106,7 +131,9 @@ cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
         gap.to_ns = j.lost_to_ns
         j.reported += j.lost
         j.lost = 0
-    measure_room(j)
+    if rows and not turn_is_noted(a):
+        put_turn(a)
+    measure_room(a)
     return True
 
 

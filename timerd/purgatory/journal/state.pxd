@@ -26,7 +26,10 @@ ctypedef struct Journal:
     uint64_t capacity  # rows it holds, a power of two
     uint64_t head  # number of the next row, as in the header
     uint64_t tail  # rows below it stand in files, and may be overwritten
-    uint64_t room  # rows up to this number may be staged: no other field has to be looked at
+    uint64_t room  # rows up to this number may be staged: no other field has to be looked at; 0 = look
+    uint64_t turn_ns  # the clock that the newest TURN row has; 0 = the present segment has none
+    uint64_t turn_effective_ns  # and the effective time
+    uint64_t newest  # sequence of the newest EVENT row, staged ones included
     uint64_t segment  # row with which the present segment begins
     uint64_t segment_rows  # rows of a segment
     uint64_t reported  # dropped rows that GAP rows have counted

@@ -7,12 +7,6 @@ from timerd.purgatory.memory.blob cimport blocks_for
 from timerd.purgatory.memory.hash cimport key_hash
 from timerd_shm.generated.records cimport *
 
-cdef extern from *:
-    """
-    #define CALL_AHEAD_NS_MAX 1000000000u  /* a turn's time is that of its beginning, and no turn takes so long */
-    """
-    const uint64_t CALL_AHEAD_NS_MAX
-
 
 ctypedef struct Key:
     # A key of the command, as read from the frame.
@@ -89,20 +83,21 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
     return True
 
 
-cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t timeout_ns) noexcept nogil:
-    """The absolute deadline of a checked timeout. It counts from the call, also from a call during this turn.
+cdef inline uint64_t registered_of(Arena *a, uint64_t registered_ns) noexcept nogil:
+    """The time of the call, as the caller says it. It may lie ahead of the turn, whose clock is that of its beginning.
 
-    A call that lies further in the future is not of this clock: then the timeout counts from the turn.
+    A call that lies further ahead is not of this clock: then the turn's time counts.
     """
+    if registered_ns == 0 or registered_ns > a.turn.now_ns + CALL_AHEAD_NS_MAX:
+        return a.turn.now_ns
+    return registered_ns
+
+
+cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t timeout_ns) noexcept nogil:
+    """The absolute deadline of a checked timeout. It counts from the call."""
+    cdef uint64_t called_ns = registered_of(a, registered_ns)
     if timeout_ns == NO_DEADLINE:
         return NO_DEADLINE
-    if registered_ns == 0 or registered_ns > a.turn.now_ns + CALL_AHEAD_NS_MAX:
-        registered_ns = a.turn.now_ns
-    if timeout_ns >= NO_DEADLINE - registered_ns:
+    if timeout_ns >= NO_DEADLINE - called_ns:
         return NO_DEADLINE - 1  # saturated, not wrapped round to "at once"
-    return registered_ns + timeout_ns
-
-
-cdef inline uint64_t registered_of(Arena *a, uint64_t registered_ns) noexcept nogil:
-    """The time of the call, by this clock: not after the turn began."""
-    return a.turn.now_ns if registered_ns == 0 or registered_ns > a.turn.now_ns else registered_ns
+    return called_ns + timeout_ns

@@ -174,7 +174,8 @@ cdef inline void count_settled(
     cdef uint32_t i
     counter(a, purgatory, counter_of(outcome))[0] += count
     for i in range(count):
-        histogram_add(waits, ops[i].settled_ns - ops[i].registered_ns)
+        # The call may lie ahead of the turn in which the operation settles.
+        histogram_add(waits, ops[i].settled_ns - min(ops[i].registered_ns, ops[i].settled_ns))
         if ops[i].flags & (OP_FLAG_VALUE_DROPPED | OP_FLAG_GRANTED):
             counter(a, purgatory, COUNT_VALUES_DROPPED)[0] += ops[i].flags & OP_FLAG_VALUE_DROPPED != 0
             if outcome == OUTCOME_COMPLETED:

@@ -61,6 +61,7 @@ cdef inline void take_time(Arena *a, uint64_t now_ns) noexcept nogil:
         now_ns = <uint64_t>at.tv_sec * 1000000000 + at.tv_nsec
     if now_ns > a.turn.now_ns:
         a.turn.now_ns = now_ns
+        a.journal.room = 0  # its TURN row comes first
 
 
 cdef inline void allow(Arena *a, uint64_t budget) noexcept nogil:
@@ -81,6 +82,7 @@ cdef inline uint64_t last_turn_ns(Arena *a) noexcept nogil:
 cdef inline void begin_turn(Arena *a, uint64_t before_gap_ns) noexcept nogil:
     """Begin a turn. `before_gap_ns`: the time of the last turn before an open gap; NO_DEADLINE if none is open."""
     a.turn.before_gap_ns = before_gap_ns
+    a.journal.room = 0
     if a.journal.level == 0 and a.header.journal_level:
         # From now on things happen without a journal.
         TD_ORDERED_STORE(a.base, &a.header.journal_level, 0)

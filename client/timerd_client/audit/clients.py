@@ -1,0 +1,148 @@
+"""The clients of a journal: their states, and the numbers of their commands and outcomes, which only rise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from timerd_shm.declare.journal import ClientRow
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import ClientFlag, ClientState, Orphans
+
+from .findings import Findings
+from .records import Member, Name, Operation, Owner, Text
+from .turns import Turns
+
+FREE, LIVE, SILENT = int(ClientState.FREE), int(ClientState.LIVE), int(ClientState.SILENT)
+DEAD, TOMBSTONE = int(ClientState.DEAD), int(ClientState.TOMBSTONE)
+LIVING: Final = (LIVE, SILENT)
+# For each state, those that a CLIENT row may bring next; the same again where the client begins or ends to listen.
+NEXT_STATES: Final = {
+    FREE: {LIVE},
+    LIVE: {LIVE, SILENT, DEAD},
+    SILENT: {SILENT, LIVE, DEAD},
+    DEAD: {TOMBSTONE, FREE},
+    TOMBSTONE: {LIVE, FREE},
+}
+_LISTENS, _GOODBYE = int(ClientFlag.LISTENS), int(ClientFlag.GOODBYE)
+_KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
+
+
+class Clients:
+    """Takes CLIENT rows. `members`: those that have a slot, by name."""
+
+    def __init__(self, findings: Findings, turns: Turns) -> None:
+        self.members: dict[Name, Member] = {}
+        self._generations: dict[int, int] = {}  # of each slot, the newest
+        self._findings = findings
+        self._turns = turns
+
+    def start(self) -> None:
+        """A daemon has attached: silent clients are live."""
+        for member in self.members.values():
+            if member.state == SILENT:
+                member.state = LIVE
+
+    def sender(self, name: Name, owner: Owner, command: int, operation: int, *, again: bool = False) -> Member | None:
+        """The client that has sent a command; None with a finding. `again`: a row of the same command may be before."""
+        member = self.members.get(name)
+        if member is None or member.state not in LIVING:
+            self._findings.report(operation, f"its client {name} is not known, or not live")
+            return None
+        if member.text != owner:
+            self._findings.report(operation, f"its client is named {owner}, and {name} is {member.text}")
+        if command <= member.command - again:
+            self._findings.report(operation, f"command {command} of client {name} follows {member.command}")
+        member.command = command
+        return member
+
+    def client(self, r: ClientRow, text: Owner, group: Text) -> None:
+        """A CLIENT row."""
+        name, state = (r.client, r.client_generation), r.state
+        report = self._findings.report
+        self._turns.at(r.at_ns, 0)
+        member = self.members.get(name)
+        before = FREE if member is None else member.state
+        if state not in NEXT_STATES[before]:
+            shown = ClientState(state).name if state in NEXT_STATES else state
+            return report(0, f"client {name} is {shown} after {ClientState(before).name}")
+        if r.flags & ~(_LISTENS | _GOODBYE) or r.orphans > _GROUP or r.reserved_half or r.rest.strip(b"\0"):
+            report(0, f"client {name} has flags, a policy or bytes that no daemon writes")
+        if member is None:
+            if self._generations.get(r.client, r.client_generation - 1) + 1 != r.client_generation:
+                report(0, f"client {name} follows generation {self._generations[r.client]} in its slot")
+            self._generations[r.client] = r.client_generation
+            member = self.members[name] = Member(name, state, r.orphans, group, bool(r.flags & _LISTENS))
+            member.text, member.incarnation, member.pid = text, (r.incarnation_low, r.incarnation_high), r.pid
+            member.flags = r.flags
+        elif before == TOMBSTONE and state == LIVE:
+            member.orphans, member.group, member.pid = r.orphans, group, r.pid
+        self._compare(member, before, r, text, group)
+        member.state, member.flags, member.listens = state, r.flags, bool(r.flags & _LISTENS)
+        if state == DEAD:
+            self._die(member, r.at_ns)
+        elif before == DEAD:
+            self._is_swept(member, report)
+        if state == TOMBSTONE:
+            member.group = None
+        if state == FREE:
+            del self.members[name]
+        return None
+
+    def _compare(self, member: Member, before: int, r: ClientRow, text: Owner, group: Text) -> None:
+        """What does not change while a client has its slot; and which flags go with which state."""
+        state, flags = r.state, r.flags
+        found = (text, (r.incarnation_low, r.incarnation_high), r.pid, r.orphans, group)
+        wanted = (member.text, member.incarnation, member.pid, member.orphans, member.group)
+        if found != wanted:
+            self._findings.report(0, f"client {member.name} is {found}, and was {wanted}")
+        if state in LIVING:
+            changes = before == state
+            fits = not flags & _GOODBYE
+            if before in LIVING:
+                fits = fits and (flags != member.flags) == changes
+        elif state == DEAD:
+            fits = not flags & _LISTENS
+        else:
+            fits = flags == member.flags and (before == TOMBSTONE or bool(flags & _GOODBYE) == (state == FREE))
+        if not fits:
+            self._findings.report(0, f"client {member.name} cannot have the flags {flags} now")
+
+    def _die(self, member: Member, died_ns: int) -> None:
+        """Its pending operations: a limited event completes none of them, unless its group adopts it.
+
+        Those that are kept without a deadline get one.
+        """
+        member.kept_ns = self._turns.kept_ns
+        for op in member.pending.values():
+            if op.orphans == _GROUP:
+                op.group = member.group
+            else:
+                op.kept = True
+            if op.orphans != _KEEP:
+                op.left = member
+                member.concerned.add(op)
+            elif op.deadline_ns == NO_DEADLINE:
+                op.left_ns = died_ns
+        member.pending.clear()
+
+    @staticmethod
+    def _is_swept(member: Member, report: Callable[[int, str], None]) -> None:
+        """Nothing of a dead client is left when it becomes a tombstone, or goes."""
+        for op in member.concerned:
+            if op.left is member:
+                report(op.number, f"it is as it was, although client {member.name} has died")
+            if op.holder is member:
+                report(op.number, f"client {member.name} still holds it, and is dead")
+        member.concerned.clear()
+
+
+def owners_of(op: Operation) -> tuple[Owner, ...]:
+    """Who may be named as the owner of a pending operation: its group, its client, or nobody (None)."""
+    if op.group:
+        return ((op.group, True),)
+    if not op.kept:
+        return (op.client.text,)
+    if op.orphans != _KEEP:
+        return (op.client.text,)  # the sweep cancels it before the slot becomes another client's
+    return (op.client.text, None) if op.client.state == DEAD else (None,)

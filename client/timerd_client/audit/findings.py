@@ -1,0 +1,21 @@
+"""What an audit has found so far, and the row that it looks at."""
+
+from __future__ import annotations
+
+from .records import Finding
+
+
+class Findings:
+    """The findings of an audit, for all of its parts. Behind a GAP nothing is certain, so nothing is reported."""
+
+    __slots__ = ("cut", "row", "wrong")
+
+    def __init__(self) -> None:
+        self.wrong: list[Finding] = []
+        self.row = -1  # number of the present row; -1: the end
+        self.cut = False  # there was a GAP
+
+    def report(self, operation: int, what: str) -> None:
+        """Add a finding at the present row (operation 0: none)."""
+        if not self.cut:
+            self.wrong.append(Finding(self.row, operation, what))

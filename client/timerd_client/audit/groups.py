@@ -1,0 +1,92 @@
+"""What happens to operations of groups: each GROUP row is compared with what was known before it."""
+
+from __future__ import annotations
+
+from timerd_shm.declare.journal import GroupRow, GroupStep
+from timerd_shm.declare.states import Orphans
+
+from .clients import DEAD, LIVING, Clients
+from .findings import Findings
+from .records import Member, Operation, Owner, Text
+from .turns import Turns
+
+_ADOPTED, _DELIVERED, _REQUEUED = int(GroupStep.ADOPTED), int(GroupStep.DELIVERED), int(GroupStep.REQUEUED)
+_ACKNOWLEDGED, _DROPPED = int(GroupStep.ACKNOWLEDGED), int(GroupStep.DROPPED)
+_GROUP = int(Orphans.GROUP)
+_STEPS = frozenset(int(step) for step in GroupStep)
+DELIVERIES_MAX = 255  # so often, or more often
+
+
+class Groups:
+    """Takes GROUP rows. `whole`: all outcomes of a client come, so their numbers are known."""
+
+    def __init__(self, findings: Findings, turns: Turns, clients: Clients, whole: bool) -> None:
+        self._findings = findings
+        self._turns = turns
+        self._clients = clients
+        self._whole = whole
+
+    def group(self, r: GroupRow, op: Operation | None, group: Text, owner: Owner) -> None:
+        """A GROUP row. `op`: its operation, None if it is not known."""
+        step, name = r.step, (r.client, r.client_generation)
+        self._turns.at(r.at_ns, r.operation)
+        member = None if step == _DROPPED else self._clients.members.get(name)
+        if step not in _STEPS or op is None or (member is None and step != _DROPPED):
+            return self._findings.report(r.operation, f"step {step}: the operation or client {name} is not known")
+        if owner != (member.text if member is not None else None) or (step == _DROPPED and name != (0, 0)):
+            self._findings.report(op.number, f"its row names the client {owner}, of the name {name}")
+        if r.reserved or r.reserved_half or r.reserved_word or r.rest.strip(b"\0"):
+            self._findings.report(op.number, "its row has bytes that are not zero")
+        if step != _ACKNOWLEDGED and r.command:
+            self._findings.report(op.number, f"its row names the command {r.command}")
+        wrong = self._adopted(op, member, group) if step == _ADOPTED else self._step(step, r, op, member, group)
+        number = op.outcome_number if step in (_DELIVERED, _ACKNOWLEDGED) else 0
+        if r.deliveries != op.deliveries or (self._whole and r.outcome_number != number):
+            what = f"delivered {r.deliveries} times, now as outcome {r.outcome_number}"
+            self._findings.report(op.number, f"it is {what}, and should be {op.deliveries}, as {number}")
+        if wrong:
+            what = f"it is of group {op.group!r}, and cannot be {GroupStep(step).name} by {group!r} now"
+            self._findings.report(op.number, what)
+        if step != _DELIVERED:
+            op.outcome_number = 0
+        return None
+
+    def _step(self, step: int, r: GroupRow, op: Operation, member: Member | None, group: Text) -> bool:
+        """Apply a step behind the settlement; whether it is wrong."""
+        holder, op.holder = op.holder, None
+        if holder is not None:
+            holder.concerned.discard(op)
+        wrong = op.settled is None or op.done or op.group != group
+        if step == _DELIVERED:
+            there = member is not None and member.takes(op) and member.group == group
+            op.deliveries = min(op.deliveries + 1, DELIVERIES_MAX)
+            op.holder = member
+            if member is not None:
+                op.outcome_number, member.next_outcome = member.next_outcome, member.next_outcome + 1
+                member.concerned.add(op)
+            return wrong or holder is not None or not there
+        if step == _REQUEUED:
+            return wrong or holder is not member or member is None or (member.takes(op) and not op.call)
+        op.done = True
+        if step == _ACKNOWLEDGED:
+            text = member.text if member is not None else None
+            self._clients.sender((r.client, r.client_generation), text, r.command, op.number, again=True)
+            # Any member may say that a call is done: it may have been silent meanwhile.
+            return wrong or (holder is not member and not (op.call and member is not None and member.group == group))
+        there = any(m.group == group and m.state in LIVING for m in self._clients.members.values())
+        early = r.at_ns - op.settled_ns < self._turns.kept_ns
+        # A call is dropped as well if no member handles it.
+        return wrong or holder is not None or early or (there and not op.call)
+
+    @staticmethod
+    def _adopted(op: Operation, member: Member | None, group: Text) -> bool:
+        """Apply an adoption; whether it is wrong."""
+        died = member is not None and member.state == DEAD and member.group == group
+        wrong = not died or op.client is not member or op.orphans != _GROUP
+        if op.pending:
+            wrong = wrong or op.left is not member
+            op.left = None
+        else:
+            wrong = wrong or op.settled is None or op.done or bool(op.group)
+            op.group, op.deliveries = group, 1
+        return wrong

@@ -1,0 +1,92 @@
+"""The journal's end: an END row at each orderly end, and what the arena and the next start say where it is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commands import Key, Register
+from harness import MS, S, fire
+from journals import JournaledRig, kinds, numbered, settle
+from timerd_client.audit.journal import OPEN_END, audit_journal
+from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, ROW_SIZE, JournalLevel, RowKind
+from timerd_shm.read.segment import parse_header, segment_path, segments_of
+
+
+def played(directory: Path) -> JournaledRig:
+    """Some outcomes, over several segments."""
+    rig = JournaledRig(directory, capacity=512, quota_operations=512)
+    client = rig.client()
+    for turn in range(15):
+        settle(rig, client, *numbered(turn * 20, 20))
+    return rig
+
+
+def test_an_orderly_end_is_the_last_row_and_a_start_goes_on_behind_it(tmp_path: Path) -> None:
+    rig = played(tmp_path)
+    rig.end()
+    rows = rig.rows()
+    assert rows[-1].record.kind == RowKind.END
+    assert (rows[-1].record.number, rows[-1].record.start, rows[-1].record.gaps) == (rows[-1].number, 1, 0)
+    found = audit_journal(tmp_path)
+    assert not found.wrong and str(found) == f"300 outcomes, {len(segments_of(tmp_path))} segments, " + (
+        f"complete to row {rows[-1].number:,}"
+    )
+    rig.core.release()
+    rig.core = rig.module.Core(rig.memory, rig.now_ns)
+    rig.open_journal()
+    rig.turn(rig.now_ns + MS)
+    behind = kinds(rig.rows())[len(rows) :]
+    assert behind[0] == RowKind.SEGMENT and not rig.audit().wrong
+    assert [finding.what for finding in audit_journal(tmp_path).wrong] == [OPEN_END]
+
+
+@pytest.mark.parametrize("level", [JournalLevel.OUTCOMES, JournalLevel.EVENTS])
+def test_an_end_row_stands_in_a_journal_of_each_level(tmp_path: Path, level: JournalLevel) -> None:
+    rig = JournaledRig(tmp_path, level=level)
+    rig.do(rig.client(), Register((Key(b"k"),), timeout_ns=S), fire(b"k"))
+    rig.end()
+    assert kinds(rig.rows())[-1] == RowKind.END
+    assert (RowKind.TURN in kinds(rig.rows())) == (level is JournalLevel.EVENTS)
+
+
+def test_a_missing_last_segment_is_found_by_the_end_row_and_by_the_arena(tmp_path: Path) -> None:
+    rig = played(tmp_path)
+    rig.end()
+    segment_path(tmp_path, segments_of(tmp_path)[-1]).unlink()
+    assert [finding.what for finding in audit_journal(tmp_path).wrong] == [OPEN_END]
+    assert not audit_journal(tmp_path, open_end=True).wrong
+    (finding,) = rig.audit().wrong
+    assert f"to {rig.core.journal_rows - 1} are missing at the end" in finding.what
+
+
+def test_what_a_killed_daemon_had_written_is_known_at_the_next_start(tmp_path: Path) -> None:
+    rig = played(tmp_path)
+    rows, last = rig.core.journal_rows, segments_of(tmp_path)[-1]
+    path = segment_path(tmp_path, last)
+    rig.restart()  # killed
+    rig.turn(rig.now_ns + MS)
+    rig.end()
+    assert not audit_journal(tmp_path).wrong
+    content = path.read_bytes()
+    path.write_bytes(content[: 2 * BLOCK_SIZE])  # without the tail of what the killed daemon had written
+    found = audit_journal(tmp_path)
+    first, end = parse_header(content, last).first_row + BLOCK_ROWS, -(-rows // BLOCK_ROWS) * BLOCK_ROWS
+    assert any(f"rows {first} to {end - 1} are in no segment" in each.what for each in found.wrong)
+    assert found.arenas[0].row == first - 1
+
+
+def test_a_damaged_block_is_a_finding(tmp_path: Path) -> None:
+    """It was an AttributeError where the block holds the first row of a registration."""
+    rig = played(tmp_path)
+    rig.end()
+    path = segment_path(tmp_path, 1)
+    whole = path.read_bytes()
+    for block in range(1, len(whole) // BLOCK_SIZE - 2):
+        content = bytearray(whole)
+        content[(1 + block) * BLOCK_SIZE + ROW_SIZE] ^= 1
+        path.write_bytes(content)
+        found = audit_journal(tmp_path)
+        assert any(f"blocks {block} to {block} are damaged" in each.what for each in found.wrong)
+        assert found.arenas[0].row == block * BLOCK_ROWS - 1
