@@ -135,8 +135,8 @@ cdef inline int new_purgatory(Arena *a, bytes name, int slot) except -1:
     if slot >= 0:
         pid, start_ticks = a.clients[slot].maker_pid, a.clients[slot].maker_start_ticks
         made, share = made_by(a, pid, start_ticks), share_of_purgatories(count, pid)
-    if 2 * made >= share or 2 * in_use(a, REGION_PURGATORIES) >= count:
-        begin_reclaim(a)  # before they are short, because it takes some turns
+        if 2 * made >= share or 2 * in_use(a, REGION_PURGATORIES) >= count:
+            begin_reclaim(a)  # before they are short, because it takes some turns
     if made >= share:
         raise refusals().too_many_purgatories(pid, made, count)
     index = open_purgatory(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks)
