@@ -216,6 +216,24 @@ def test_a_hello_with_more_new_purgatories_than_its_share_opens_no_client(world:
     assert "16 of 32 purgatories" in error["message"]
 
 
+def test_a_client_that_is_there_stays_if_its_hello_names_too_many_purgatories(world: World) -> None:
+    world = World(capacity=64, clients=4, purgatories=32).until_quiet()
+    alice, bob = world.client("alice"), world.client("bob")
+    bob.send(fire())
+    die(bob)
+    world.restart()
+    many = [f"p-{number}" for number in range(20)]
+    for peer in (alice, bob):
+        peer.say(UpKind.HELLO, peer.hello(purgatories=many))
+        world.settle()
+        assert peer.take_answers()[-1][1]["code"] == ErrorCode.QUOTA_EXCEEDED
+    assert state_of(world, alice) is ClientState.LIVE
+    world.until_quiet()
+    assert state_of(world, bob) is ClientState.TOMBSTONE
+    bob.connect()
+    assert bob.welcomes[-1]["applied"] == 1
+
+
 # a restart of the daemon ------------------------------------------------------------------------------------------
 
 

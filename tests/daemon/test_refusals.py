@@ -16,7 +16,7 @@ from commands import Register
 from daemons import Daemon
 from fakedaemon import MS, link_state
 from harness import S
-from networks import World
+from networks import Peer, World
 from patience import eventually
 from shell import Run, json_of
 from timerctl.exits import Exit
@@ -30,7 +30,7 @@ from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import DAEMON_LOST_NS, HEARTBEAT_NS
 from timerd_shm.declare.states import Orphans
-from timerd_shm.declare.wire import DownKind, ReportHeader
+from timerd_shm.declare.wire import DownKind, ReportHeader, UpKind
 from timerd_shm.host.paths import InstancePaths
 
 MakeDaemon = Callable[..., Daemon]
@@ -328,3 +328,20 @@ def test_commands_from_before_the_client_was_taken_for_dead_are_reported_as_unkn
     world.fire()
     world.pass_time(1_500, 25)
     assert world.flushes()
+
+
+def test_one_process_that_has_ever_new_errors_hides_none_of_another(caplog: pytest.LogCaptureFixture) -> None:
+    """What it sends stands in the messages: each hello has another wrong name."""
+    world = World(capacity=64, clients=8, errors=64).until_quiet()
+    mallory, alice = Peer(world, "mallory"), Peer(world, "alice")
+    world.network.pids.update({mallory.routing: 70, alice.routing: 71})
+    for number in range(100):
+        mallory.say(UpKind.HELLO, mallory.hello(group=f"No {number}"))
+    alice.say(UpKind.HELLO, alice.hello(group="Hers!"))
+    world.settle()
+    lines = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert sum("'No " in line for line in lines) == 16
+    assert sum("further errors of process 70" in line for line in lines) == 1
+    assert sum("'Hers!'" in line for line in lines) == 1
+    errors = [record for record in world.rig.arena.all_records(Region.ERRORS) if record.count]
+    assert sum(record.count for record in errors) == 101 and len(errors) == 18

@@ -36,6 +36,7 @@ class Session:
         "is_silent",
         "last_frame_ns",
         "lease_ns",
+        "maker_pid",
         "process",
         "progress_ns",
         "published_ns",
@@ -55,12 +56,13 @@ class Session:
         self.process = process
         self.lease_ns = lease_ns
         self.secret = NO_SESSION
+        self.maker_pid = 0  # the process that it is charged to, as the kernel says; 0 = not known
         self.routing = b""
         self.subscribed = False  # whether it hears its outlet
         self.connections = 0  # to its outlet, since that was made
         self.is_shut = False  # whether its outlet was closed because of what came over it
         self.greeted_ns = -ANNOUNCE_LAST_NS  # when it was last welcomed
-        self.is_greeted = False  # whether a hello of it was accepted by this daemon
+        self.is_greeted = False  # whether a hello of it was accepted, by this daemon or an earlier one
         self.published_ns = 0  # when it was last sent a report
         self.gone = 0  # nothing is held of its commands up to this one: it was dead, and came back from its tombstone
         self.asked_turn = 0  # the turn in which it last asked for what it lacks

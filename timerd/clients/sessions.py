@@ -71,6 +71,7 @@ class Sessions:
             process = Process(record.pid if record.pid_namespace == host.pid_namespace else 0, record.start_ticks)
             session = self._add(slot, process, record.lease_ns, now_ns)
             session.has_returned = False
+            session.is_greeted = True
             self.ends.begin(session, now_ns)
 
     def __len__(self) -> int:
@@ -213,6 +214,7 @@ class Sessions:
 
     def _add(self, slot: int, process: Process, lease_ns: int, now_ns: int) -> Session:
         session = Session(slot, self._core.topic(slot), process, lease_ns, now_ns)
+        session.maker_pid = self._record_of(slot).maker_pid
         self._by_slot[slot] = session
         self.on_begin(session, now_ns)
         self.idle_since_ns = NEVER

@@ -2,6 +2,9 @@
 
 For example: a client that sends 10,000 malformed frames makes one line in the daemon's log, and one entry with the
 count 10,000 in the arena.
+
+What a client sends may stand in a message, so a client can make ever new messages. Each process has 16 of them. Then
+one line says so, and its further errors have one entry together. So no process hides the errors of others.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from timerd.core import Core
 from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_wire.refusals import Subject, refusal
 
-LOGGED_ERRORS_MAX = 64  # distinct errors in the daemon's own log
+MESSAGES_PER_SOURCE_MAX = 16
+SOURCES_MAX = 64  # processes whose messages are remembered; then the one that came first is forgotten
 RECOUNTED = "a client or group that ended held less than its counts said: they were set to what two sweeps found"
 A_CLIENT = Subject(client="a client")
 
@@ -26,14 +30,26 @@ class ErrorLog:
     def __init__(self, core: Core, clock: Clock) -> None:
         self._core = core
         self._clock = clock
-        self._logged: set[tuple[int, str]] = set()
+        self._of_commands: set[str] = set()
+        self._by_source: dict[int, set[str]] = {}  # by pid; 0: all that are not known
 
-    def note(self, error: TimerdError, count: int = 1) -> None:
-        """Count an error that was met `count` times."""
+    def note(self, error: TimerdError, source: int) -> None:
+        """Count an error of a frame; `source`: the process that has sent it, as the kernel says, 0 = not known."""
         message = str(error)
+        seen = self._by_source.get(source)
+        if seen is None:
+            if len(self._by_source) == SOURCES_MAX:
+                del self._by_source[next(iter(self._by_source))]
+            seen = self._by_source[source] = set()
+        if message not in seen and len(seen) >= MESSAGES_PER_SOURCE_MAX:
+            who = f"process {source}" if source else "processes that the daemon cannot see"
+            message = f"further errors of {who}: {MESSAGES_PER_SOURCE_MAX} different ones stand in the log"
+        self._count(error, message, seen, 1)
+
+    def _count(self, error: TimerdError, message: str, seen: set[str], count: int) -> None:
         self._core.log_error(error.code, message.encode(), self._clock.wall_ns(), count)
-        if (error.code, message) not in self._logged and len(self._logged) < LOGGED_ERRORS_MAX:
-            self._logged.add((error.code, message))
+        if message not in seen:
+            seen.add(message)
             log.warning("refused: %s: %s", type(error).__name__, message)
 
     def note_refusals(self, refusals: list[tuple[int, int, int]]) -> None:
@@ -43,4 +59,6 @@ class ErrorLog:
                 self._core.log_error(code, RECOUNTED.encode(), self._clock.wall_ns(), count)
                 log.error("%s", RECOUNTED)
                 continue
-            self.note(refusal(code, value, A_CLIENT), count)
+            # These messages have nothing of a client's. There are as many as codes and limits.
+            error = refusal(code, value, A_CLIENT)
+            self._count(error, str(error), self._of_commands, count)

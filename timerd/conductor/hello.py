@@ -55,7 +55,8 @@ class Greeter:
             return {name: self._core.purgatory(name.encode(), session.slot) for name in hello.purgatories}
         except TimerdError:
             if not session.is_greeted:
-                self._sessions.close(session, now_ns, goodbye=True)
+                # One that has come back from its tombstone is a tombstone again.
+                self._sessions.close(session, now_ns, goodbye=not self._core.last_command(session.slot))
             raise
 
     def greet(self, routing: bytes, shown: bytes, frame: bytes, pid: int, now_ns: int) -> None:
