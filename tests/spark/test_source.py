@@ -251,6 +251,26 @@ def test_a_segment_removed_between_listing_and_opening_is_reported(
     assert {span.segment for span in Walk(copied, Offset(1, 0), skip=True).spans()} == set(there[1:])
 
 
+def test_a_journal_whose_newest_file_was_removed_under_the_daemon_reads_the_same_with_both_readers(
+    tmp_path: Path,
+) -> None:
+    """Texts of the blocks that are gone are not known; what is there is not damaged."""
+    rig = JournaledRig(tmp_path)
+    client = rig.client()
+    for turn in range(8):
+        settle(rig, client, *numbered(turn * 10, 10))
+    segment_path(tmp_path, 1).unlink()
+    for turn in range(3):
+        settle(rig, client, *numbered(turn * 10, 10))
+    rig.end()
+    said = [said for _, said in exported_rows(tmp_path) if said["kind"] == "outcome"]
+    found = rows_of(spans_of(tmp_path), "terminal")
+    assert [(row["key"], row["purgatory"]) for row in found] == [(each["key"], each["purgatory"]) for each in said]
+    assert len(found) >= 30
+    with JournalReader(tmp_path) as reader:
+        assert list(reader.rows()) and not reader.damage
+
+
 def test_different_keys_are_different_texts(tmp_path: Path) -> None:
     ends = [
         b"",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import re
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -29,13 +28,12 @@ from timerd_shm.declare.journal import (
     ROW_SIZE,
     ROWS,
     TEXT_INLINE,
-    BlockHeader,
     RowKind,
     TextKind,
 )
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import Outcome
-from timerd_shm.read.segment import JournalError, Segment
+from timerd_shm.read.segment import JournalError, Segment, text_at
 
 from .segments import SKIP_HINT, Span
 
@@ -47,17 +45,10 @@ PART_LINES = 1 << 15  # decoded at once, so that their columns stay in the cache
 INCARNATION_SIZE = 16
 BACKSLASH = 0x5C
 LIKE_ESCAPED = re.compile(rb"\\(?=x(?:[89a-f][0-9a-f]|5c))")
-BLOCK_DTYPE = np.dtype(
-    {
-        "names": [field.name for field in fields(BlockHeader)[:-1]],
-        "formats": [f"<u{field.storage.size}" for field in fields(BlockHeader)[:-1]],
-        "offsets": [field.offset for field in fields(BlockHeader)[:-1]],
-        "itemsize": BLOCK_SIZE,
-    }
-)
 HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")  # the two digits of each byte
 HEX_OF_16 = np.stack([np.repeat(HEX, 256), np.tile(HEX, 256)], 1).view("<u4").ravel()  # the four of each 16-bit number
 OP_ID = np.dtype([("begin", "S17"), ("digits", "<u4", 4)])
+TEXT_KINDS = frozenset(int(kind) for kind in TextKind)
 OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
 log = logging.getLogger("timerd_spark")
 
@@ -119,7 +110,10 @@ class SegmentRows:
         self._kinds = np.empty((end - first) * LINES, np.uint8)
         size, block = 0, first
         while block < end:
-            count, rows = self._read_full_blocks(block, min(end - block, CHUNK_BLOCKS), room[size:])
+            most = min(end - block, CHUNK_BLOCKS)
+            _, rows = self._segment.good_into(block, room[size : size + most * BLOCK_SIZE])
+            count = rows // BLOCK_ROWS  # full ones
+            rows = count * BLOCK_ROWS
             if rows == 0:
                 data, rows = self._read_one_block(block, end)
                 count = len(data) // BLOCK_SIZE
@@ -137,19 +131,6 @@ class SegmentRows:
         self._kinds[::LINES] = RowKind.PAD  # headers
         self._blocks = np.concatenate(numbers or [np.empty(0, np.int64)])
         self._gapless = len(self._blocks) > 0 and self._blocks[-1] - self._blocks[0] == len(self._blocks) - 1
-
-    def _read_full_blocks(self, block: int, count: int, room: memoryview) -> tuple[int, int]:
-        """Read `count` blocks into `room`. Returns how many of the first are all full and good, and their rows."""
-        count = self._segment.read_into(block, room[: count * BLOCK_SIZE])
-        heads = np.frombuffer(room[: count * BLOCK_SIZE], BLOCK_DTYPE)
-        first_rows = self.header.first_row + (block + np.arange(count)) * BLOCK_ROWS
-        good = (heads["count"] == BLOCK_ROWS) & (heads["first_row"] == first_rows)
-        good &= (heads["sequence"] == self.header.sequence) & (heads["incarnation"] == self.header.incarnation)
-        count = count if good.all() else int(good.argmin())
-        for number, crc in enumerate(heads["crc"][:count].tolist()):
-            if zlib.crc32(room[number * BLOCK_SIZE + 4 : (number + 1) * BLOCK_SIZE]) != crc:
-                return number, number * BLOCK_ROWS
-        return count, count * BLOCK_ROWS
 
     def _read_one_block(self, block: int, end: int) -> tuple[memoryview, int]:
         """A block that is not full, or not good, and its rows. The last one is tried again: it may be being written."""
@@ -261,10 +242,11 @@ class SegmentRows:
         return found
 
     def _block(self, number: int) -> np.ndarray:
-        """A block outside the span; zeros if it is damaged and may be skipped. Raises JournalError."""
+        """A block outside the span; zeros if it is absent, or damaged and may be skipped. Raises JournalError."""
         data, rows = self._segment.good(number, 1)
         if rows == 0:
-            if not self._skip:
+            # Blocks before the first one were in a file that was removed while it was written: they are not damaged.
+            if not self._skip and number >= self.header.first_block:
                 raise JournalError(
                     f"{self.span.directory}: segment {self.span.segment} is damaged in block {number}; {SKIP_HINT}"
                 )
@@ -273,17 +255,10 @@ class SegmentRows:
 
     def text(self, record: int) -> tuple[TextKind, bytes] | None:
         """The text that begins at a record, and its kind; None for record 0, and for a text that cannot be read."""
-        line = self._text_lines(np.array([record]))[0]
-        if record == 0 or line[0] != RowKind.TEXT:
+        found = text_at(record, lambda at: self._text_lines(np.array([at]))[0].tobytes()) if record else None
+        if found is None or found[1] not in TEXT_KINDS:
             return None
-        kind, length, text = int(line[1]), int(line[2]), line[4:].tobytes()
-        while len(text) < length:
-            record += 1
-            line = self._text_lines(np.array([record]))[0]
-            if line[0] != RowKind.CONTINUED:
-                return None
-            text += line[4:].tobytes()
-        return TextKind(kind), text[:length]
+        return TextKind(found[1]), found[0]
 
     def few_texts(self, texts: np.ndarray, show: Callable[[TextKind, bytes], str | None]) -> pa.Array:
         """A column with few different texts, such as names: each different text is read and shown once."""

@@ -36,7 +36,7 @@ from timerd_shm.declare.journal import (
     TextKind,
 )
 
-from .segment import CHUNK_BLOCKS, JournalError, Offset, Segment, segments_of
+from .segment import CHUNK_BLOCKS, JournalError, Offset, Segment, segments_of, text_at
 
 # How a row of each kind is read: its class, and what makes its fields of bytes.
 ROW_STRUCTS: dict[int, tuple[type, Callable[..., tuple[Any, ...]]]] = {
@@ -194,7 +194,7 @@ class JournalReader:
         """The text that begins at a record of the present segment, and its TextKind; None where it cannot be read."""
         found = self._texts.get(record)
         if found is None and record:
-            found = self._read_text(record)
+            found = text_at(record, self._row)
             if found is not None:
                 self._texts[record] = found
         return found
@@ -213,19 +213,6 @@ class JournalReader:
             return TextKind(found[1])
         except ValueError:
             return None
-
-    def _read_text(self, record: int) -> tuple[bytes, int] | None:
-        row = self._row(record)
-        if row is None or row[0] != RowKind.TEXT:
-            return None
-        kind, length, text = row[1], row[2], row[4:]
-        while len(text) < length:
-            record += 1
-            more = self._row(record)
-            if more is None or more[0] != RowKind.CONTINUED:
-                return None
-            text += more[4:]
-        return text[:length], kind
 
     def _row(self, record: int) -> bytes | None:
         if self._segment is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -23,6 +24,7 @@ from timerd_shm.declare.journal import (
     JOURNAL_VERSION,
     ROW_SIZE,
     BlockHeader,
+    RowKind,
     SegmentHeader,
     journal_fingerprint,
 )
@@ -107,6 +109,21 @@ def rows_of_block(data: bytes | memoryview, header: SegmentHeader, block: int) -
     return int(count)
 
 
+def text_at(record: int, row_of: Callable[[int], bytes | None]) -> tuple[bytes, int] | None:
+    """The text that begins at a record, and its TextKind; None if there is none. `row_of`: the row of a record."""
+    row = row_of(record)
+    if row is None or row[0] != RowKind.TEXT:
+        return None
+    kind, length, text = row[1], row[2], row[4:]
+    while len(text) < length:
+        record += 1
+        more = row_of(record)
+        if more is None or more[0] != RowKind.CONTINUED:
+            return None
+        text += more[4:]
+    return text[:length], kind
+
+
 class Segment:
     """An open segment file."""
 
@@ -147,6 +164,15 @@ class Segment:
     def good(self, block: int, count: int) -> tuple[memoryview, int]:
         """Blocks from that one on as far as they are good, and how many rows they have. The last may be partly full."""
         data = memoryview(self.read(block, count))
+        size, rows = self._good_part(block, data)
+        return data[:size], rows
+
+    def good_into(self, block: int, into: memoryview) -> tuple[int, int]:
+        """The same, read into memory that is there: how many bytes of it are good blocks, and their rows."""
+        return self._good_part(block, into[: self.read_into(block, into) * BLOCK_SIZE])
+
+    def _good_part(self, block: int, data: memoryview) -> tuple[int, int]:
+        """How many bytes of these blocks are good from their beginning on, and how many rows they have."""
         rows = size = 0
         while size < len(data):
             found = rows_of_block(data[size : size + BLOCK_SIZE], self.header, block + size // BLOCK_SIZE)
@@ -156,7 +182,7 @@ class Segment:
             size += BLOCK_SIZE
             if found < BLOCK_ROWS:
                 break
-        return data[:size], rows
+        return size, rows
 
     def next_good(self, block: int, blocks_max: int | None = None) -> int | None:
         """The first good block from that one on, among `blocks_max` blocks (None: all)."""
