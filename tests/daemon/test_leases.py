@@ -217,6 +217,18 @@ def test_a_pid_without_meaning_to_the_daemon_never_ends_a_client(
     assert world.counter("clients") == 1
 
 
+def test_a_client_that_never_shows_its_session_does_not_keep_its_slot(world: World) -> None:
+    """Its process cannot be seen, and may have ended between its hello and the daemon's answer."""
+    ghost, quiet = Peer(world, "ghost"), world.client("quiet")
+    for _ in range(2):
+        ghost.say(UpKind.HELLO, ghost.hello())
+        world.settle()
+    waits(quiet)
+    assert world.counter("clients") == 2
+    world.run(BACK_WITHIN_NS + LEASE)
+    assert world.counter("clients") == 1 and state_of(quiet) is ClientState.SILENT
+
+
 def test_a_client_that_ended_before_its_hello_was_read_does_not_keep_its_slot(
     world: World, processes: dict[int, int]
 ) -> None:

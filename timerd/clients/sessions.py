@@ -127,7 +127,7 @@ class Sessions:
                 raise SessionGoneError("that incarnation is another session's: connect as a new one")
             known = self._by_slot[slot]
             if known.secret != NO_SESSION:
-                self.silence.came(known, now_ns)
+                self.silence.came(known, now_ns, shows_session=False)
                 return known
             # An earlier daemon made the session, and only its hash is left: a new slot, with another session.
             self.close(known, now_ns, goodbye=True)
@@ -147,8 +147,7 @@ class Sessions:
         core = self._core
         # A pid of another namespace is another process here; with other start ticks it is another process by now.
         process = Process(hello.pid if hello.pid_namespace == self._host.pid_namespace else 0, hello.start_ticks)
-        is_known = not self._host.has_ended(process)
-        if not is_known:
+        if self._host.has_ended(process):
             process = Process(0, 0)
         maker = self._host.maker(pid)
         fields: dict[str, Any] = {
@@ -174,7 +173,8 @@ class Sessions:
         session = self._add(slot, process, self._lease_ns, now_ns)
         if tombstone is not None:
             session.gone = core.last_command(slot)
-        session.has_returned = is_known  # else its process may have ended while the hello waited, until a frame comes
+        # A process that cannot be seen may have ended while its hello waited, until a frame shows the session.
+        session.has_returned = process.pid != 0
         self._bind(session, secret)
         self.ends.begin(session, now_ns)
         return session

@@ -36,12 +36,15 @@ class Silence:
         self._core = core
         self._counted_ns = now_ns  # silence was counted up to this time
 
-    def came(self, session: Session, now_ns: int) -> None:
-        """A frame came from the client: it is not silent, and has come back if there was a restart."""
+    def came(self, session: Session, now_ns: int, *, shows_session: bool = True) -> None:
+        """A frame came from the client: it is not silent, and has come back if there was a restart.
+
+        A hello that shows no session says less: its process may have ended while the hello waited.
+        """
         self._core.heard(session.slot, now_ns)
         session.last_frame_ns = now_ns
         session.silent_ns = 0
-        session.has_returned = True
+        session.has_returned |= shows_session
         if session.is_silent:
             session.is_silent = False
             self._core.revive(session.slot, now_ns)

@@ -121,7 +121,7 @@ class Subscriptions:
     def _shut(self, session: Session, error: TimerdError, now_ns: int) -> None:
         """Close an outlet, for a second."""
         self._core.count(OUTLETS_SHUT)
-        self._errors.note(error)
+        self._errors.note(error, session.maker_pid)
         session.subscribed, session.is_shut = False, True
         self._transport.close_outlet(session.slot)
         self._shut_until.append((now_ns + PENALTY_NS, session))
