@@ -79,6 +79,11 @@ BY_EFFECT = {
     (RowKind.SEGMENT, "monotonic_ns"): "bounded by the rows around it; the first one has none before it",
     (RowKind.SEGMENT, "kept_ns"): "it shows where it ends something",
 }
+# Columns that are computed, but where another value may be possible, too: at most half of the changes are missed.
+NEARLY = {
+    (RowKind.OUTCOME, "sequence"): "with an event in delivery that came too late, two values are possible",
+    (RowKind.CLIENT, "client"): "a slot that no other row has is as good as any other",
+}
 # Columns that nothing else in the journal depends on.
 FREE = {
     (RowKind.ANCHOR, "wall_ns"): "the wall clock may be set to any time",
@@ -214,7 +219,10 @@ def test_a_change_of_each_column_is_found(kind: RowKind, journal: Made, late: Ma
             if value is not None:
                 tried.append((place, value, is_found(copy, place, field, value)))
         lost = [(place, value) for place, value, found in tried if not found]
-        if (kind, field.name) not in FREE and (kind, field.name) not in BY_EFFECT and (lost or not tried):
+        if (kind, field.name) in FREE or (kind, field.name) in BY_EFFECT:
+            continue
+        allowed = len(tried) // 2 if (kind, field.name) in NEARLY else 0
+        if len(lost) > allowed or not tried:
             missed.append(f"{field.name}: {len(lost)} of {len(tried)}: {lost[:2]}")
     assert not missed, f"seed={seed}: {kind.name}: " + "; ".join(missed)
 
@@ -222,7 +230,7 @@ def test_a_change_of_each_column_is_found(kind: RowKind, journal: Made, late: Ma
 def test_the_page_says_of_each_column_how_it_is_checked() -> None:
     page = (ROOT / "docs" / "audit.md").read_text()
     known = {(kind, field.name) for kind in ROWS for field in fields(ROWS[kind])}
-    assert known >= BY_EFFECT.keys() | FREE.keys() and not BY_EFFECT.keys() & FREE.keys()
+    assert known >= BY_EFFECT.keys() | FREE.keys() | NEARLY.keys() and not BY_EFFECT.keys() & FREE.keys()
     for kind in ROWS:
         if kind is RowKind.CONTINUED:
             continue

@@ -21,7 +21,7 @@ from timerd_client.protocol.outgoing import Outgoing
 from timerd_shm.generate import DEFECTS
 
 # What is measured runs three times as long: as few as go through nearly all of it, those with groups first.
-MEASURED_SEEDS = (57, 83, 96, 109, 8, 18, 45)
+MEASURED_SEEDS = (13, 83, 96, 109, 8, 18, 45)
 OTHER_SEEDS = [seed for seed in range(22) if seed not in MEASURED_SEEDS]
 FAULTS = (
     "arena destroyed",

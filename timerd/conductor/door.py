@@ -7,9 +7,9 @@ EMFILE). The daemon cannot refuse a connection, but it can end one: a socket tha
 
 libzmq reports each connection for commands to a monitor, and waits where the monitor's queue is full. So between two
 looks it accepts at most MONITORED_MAX of them, however long the look takes to come. A connection to an outlet wakes the
-conductor, unless libzmq has accepted it by then. So few of them stay unseen, and UNSEEN_MAX leaves room for as many
-again. A process has a right to two connections for each one that it holds to NAME.live, as every client does. What it
-has beyond that is its excess.
+conductor, unless libzmq has accepted it by then; the next turn finds it. So few of them stay unseen, and UNSEEN_MAX
+leaves room for as many again. A process has a right to two connections for each one that it holds to NAME.live, as
+every client does. What it has beyond that is its excess.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ MONITORED_MAX = 1_001 + EVENTS_PER_LOOK  # libzmq's queue of a monitor, and RCVH
 UNSEEN_MAX = 2 * MONITORED_MAX
 CLOSE_S = 1.0
 SAY_AGAIN_S = 1.0
+LOOK_NS = 100_000_000  # with a turn so long after a look there is another: for connections to outlets that were unseen
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 log = logging.getLogger("timerd")
@@ -53,19 +54,20 @@ class Door:
         self._closed = False  # the listener
         self._said_s = -SAY_AGAIN_S
         self._more = True  # what the descriptor does not say: it is edge-triggered
+        self._looked_ns = 0
 
     def fileno(self) -> int:
         """A descriptor that is readable when connections for commands were accepted."""
         return int(self._monitor.getsockopt(zmq.FD))
 
-    @property
-    def has_more(self) -> bool:
+    def has_more(self, now_ns: int) -> bool:
         """Whether to look without waiting for the descriptor."""
-        return self._more or self._transport.newcomers
+        return self._more or self._transport.newcomers or now_ns >= self._looked_ns + LOOK_NS
 
-    def look(self) -> None:
+    def look(self, now_ns: int) -> None:
         """After the descriptor was readable, and while there is more: end connections if there are too many."""
         self._transport.newcomers = False
+        self._looked_ns = now_ns
         if lowest_free() > self._most:
             self._shed()
         self._more = self._take()
@@ -121,8 +123,8 @@ class Door:
         self._transport.unbind()
         until_s = time.monotonic() + CLOSE_S
         while not self._closed and time.monotonic() < until_s:
-            self.look()
-            if not self.has_more:
+            self.look(self._looked_ns)
+            if not self._more:
                 time.sleep(0.001)
         self._transport.end_monitor(self._monitor)
 

@@ -51,7 +51,7 @@ class Loop:
     ) -> None:
         self._conductor = conductor
         self._transport = transport
-        self._door = door
+        self._door, self._doorbell = door, door.fileno()
         self._clock = clock
         self._timer = Timer()
         self._ping_ns = watchdog_ns // 2
@@ -62,7 +62,7 @@ class Loop:
             self._timer.fileno(),
             self._bell.fileno(),
             liveness.fileno(),
-            door.fileno(),
+            self._doorbell,
             *transport.filenos(),
         ):
             self._poller.register(readable, select.EPOLLIN)
@@ -96,9 +96,10 @@ class Loop:
             if not over_ns:
                 return "idle"
             due_ns = min(conductor.due_ns, ping_at_ns, over_ns)
-            if self._door.has_more:
-                self._door.look()
-                continue
+            if self._door.has_more(now_ns):
+                self._door.look(now_ns)
+                if self._door.has_more(now_ns):
+                    continue
             if due_ns <= now_ns or transport.has_input():
                 continue
             if due_ns != armed_ns:
@@ -110,8 +111,8 @@ class Loop:
                     armed_ns = NEVER
                 elif readable == self._bell.fileno():
                     self._bell.recv(64)
-                elif readable == self._door.fileno():
-                    self._door.look()
+                elif readable == self._doorbell:
+                    self._door.look(now_ns)
         return signal.Signals(self._stopped_by).name
 
     def close(self) -> None:

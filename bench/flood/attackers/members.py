@@ -56,7 +56,7 @@ def drop_clients(attacker: Attacker) -> None:
 
 
 def claim_incarnations(attacker: Attacker) -> None:
-    """Say hello with the incarnations of others, which the arena shows."""
+    """Say hello with the incarnations of others, which the arena shows, as proofs."""
     reader = ArenaReader.from_descriptor(open_arena_file(attacker.paths))
     with attacker.socket(zmq.DEALER) as socket:
         socket.connect(attacker.paths.commands_endpoint)
@@ -74,12 +74,12 @@ def claim_incarnations(attacker: Attacker) -> None:
     reader.close()
 
 
-def hello(incarnation: bytes, **said: object) -> bytes:
-    """A HELLO frame of that incarnation, without a session."""
+def hello(proof: bytes, **said: object) -> bytes:
+    """A HELLO frame with that proof, without a session."""
     header = struct_of(CommandHeader).pack(PROTOCOL_VERSION, UpKind.HELLO, 0, 0, 0, bytes(16), 1, 0, 0)
     message = {
         "protocol": PROTOCOL_VERSION,
-        "incarnation": incarnation,
+        "proof": proof,
         "name": "attacker",
         "pid": os.getpid(),
         "start_ticks": 0,
