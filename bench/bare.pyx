@@ -4,7 +4,7 @@ from array import array
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
-from timerd.purgatory.memory.hash cimport key_hash
+from timerd.purgatory.memory.hash cimport Seed, key_hash
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
 from timerd_shm.generated.records cimport *
 
@@ -190,7 +190,7 @@ cdef class Bare:
         with nogil:
             while at < count:
                 for i in range(min(GROUP, count - at)):
-                    hashes[i] = key_hash(0, 0, &names[(at + i) * length], length)
+                    hashes[i] = key_hash(Seed(0, 0), 0, &names[(at + i) * length], length)
                     __builtin_prefetch(l.heads + (hashes[i] & l.mask))
                     prefetch_bucket(l, deadlines_ms[at + i])
                 for i in range(min(GROUP, count - at)):
@@ -219,7 +219,7 @@ cdef class Bare:
         with nogil:
             while at < count:
                 for i in range(min(GROUP, count - at)):
-                    hashes[i] = key_hash(0, 0, &names[(at + i) * self.length], self.length)
+                    hashes[i] = key_hash(Seed(0, 0), 0, &names[(at + i) * self.length], self.length)
                     __builtin_prefetch(self.l.heads + (hashes[i] & self.l.mask))
                 for i in range(min(GROUP, count - at)):
                     found = self.l.heads[hashes[i] & self.l.mask]

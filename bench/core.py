@@ -67,6 +67,7 @@ HOT_REGIONS = (Region.OPS, Region.NODES, Region.KEYS)
 TABLES = (Region.KEY_TABLE, Region.HANDLES)
 PAYLOAD = bytes(100)
 VALUE = bytes(8)
+SEED = b"a bench's hashes"
 MEMORY_PER_OP = 600  # bytes of the arena, and of the frames that are encoded beforehand
 
 
@@ -86,9 +87,9 @@ class Rig:
         )
         self.memory = make_memory(self.plan.size, huge)
         with memoryview(self.memory) as view:
-            format_arena(view, self.plan, instance="bench", incarnation=1, hash_seed=2)
+            format_arena(view, self.plan, instance="bench", incarnation=1)
         self.now_ns = 1_000 * S
-        self.core = Core(self.memory, self.now_ns)
+        self.core = Core(self.memory, self.now_ns, SEED)
         self.slot = self.core.open_client(b"i" * 16, b"s" * 16, now_ns=self.now_ns)
         self.number = 1
 

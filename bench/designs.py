@@ -289,9 +289,9 @@ class Conductor:
         self.plan = plan_within(budget)
         self.memory = mmap.mmap(-1, self.plan.size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
         with memoryview(self.memory) as view:
-            format_arena(view, self.plan, instance="bench", incarnation=1, hash_seed=2)
+            format_arena(view, self.plan, instance="bench", incarnation=1)
         now_ns = time.monotonic_ns()
-        self.core = Core(self.memory, now_ns)
+        self.core = Core(self.memory, now_ns, bytes(16))
         self.slot = self.core.open_client(b"i" * 16, b"s" * 16, now_ns=now_ns)
         self.number = 1
         self.reports: list[bytes] = []

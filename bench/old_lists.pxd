@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from old_records cimport *
 from posix.time cimport timespec
-from timerd.purgatory.memory.hash cimport key_hash
+from timerd.purgatory.memory.hash cimport Seed, key_hash
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
 from timerd_shm.generated.records cimport BLOCK_DATA, Block
 
@@ -71,7 +71,7 @@ cdef inline uint32_t copy_payload(Purgatory *p, const uint8_t *data, uint32_t le
 
 cdef inline uint32_t find_key(Purgatory *p, const uint8_t *name, uint8_t length) noexcept nogil:
     """Index + 1 of the key; 0 if no operation ever watched it."""
-    cdef uint64_t hash = key_hash(0, 0, name, length)
+    cdef uint64_t hash = key_hash(Seed(0, 0), 0, name, length)
     cdef uint32_t at = read32(&p.heads[hash & (PURGATORY_KEYS - 1)])
     cdef Key *key
     while at:
@@ -90,7 +90,7 @@ cdef inline uint32_t find_or_make_key(Purgatory *p, const uint8_t *name, uint8_t
     if at or p.keys_used == PURGATORY_KEYS:
         return at
     key = p.keys + p.keys_used
-    key.hash = key_hash(0, 0, name, length)
+    key.hash = key_hash(Seed(0, 0), 0, name, length)
     key.name_length = length
     copy_short(key.name, name, length)
     head = &p.heads[key.hash & (PURGATORY_KEYS - 1)]

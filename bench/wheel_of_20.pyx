@@ -9,7 +9,7 @@ A task that is due by then expires.
 from array import array
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.hash cimport key_hash
+from timerd.purgatory.memory.hash cimport Seed, key_hash
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
 
 cdef extern from *:
@@ -202,7 +202,7 @@ cdef inline void expire(Wheels *w, uint32_t name) noexcept nogil:
 
 cdef inline uint32_t find(Wheels *w, const uint8_t *name, uint32_t length) noexcept nogil:
     """A pending task of this name; 0 if there is none."""
-    cdef uint64_t hash = key_hash(0, 0, name, length)
+    cdef uint64_t hash = key_hash(Seed(0, 0), 0, name, length)
     cdef uint32_t at = head_of(w, hash)[0]
     while at and not (w.tasks[at - 1].hash == hash and same_short(w.tasks[at - 1].name, name, length)):
         at = w.tasks[at - 1].chain
@@ -221,7 +221,7 @@ cdef inline uint32_t add(Wheels *w, const uint8_t *name, uint32_t length, int64_
         made = w.used
     task = w.tasks + made - 1
     task.deadline_ms = deadline_ms
-    task.hash = key_hash(0, 0, name, length)
+    task.hash = key_hash(Seed(0, 0), 0, name, length)
     copy_short(task.name, name, length)
     head = head_of(w, task.hash)
     task.chain = head[0]

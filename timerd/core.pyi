@@ -23,12 +23,16 @@ class Core:
 
     `memory` is a formatted arena (format_arena) or one that an earlier daemon left. Attaching stores the words of a
     cut transaction again, makes everything anew that is derived from the op records, and delivers the newest event to
-    the operations that it had not reached. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
+    the operations that it had not reached. `seed` (16 bytes) is what its tables are hashed with; where the arena's
+    hashes are of another one, they are made anew. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
     """
 
-    def __init__(self, memory: WriteableBuffer, now_ns: int) -> None: ...
+    def __init__(self, memory: WriteableBuffer, now_ns: int, seed: bytes) -> None: ...
     @property
     def incarnation(self) -> int: ...
+    @property
+    def rehashed(self) -> bool:
+        """Whether attaching found hashes of another seed, and made them anew."""
     @property
     def newest(self) -> int:
         """Sequence of the newest event."""

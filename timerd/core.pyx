@@ -58,8 +58,8 @@ cdef class Core:
     cdef Taken memory, journal, images
     cdef readonly uint64_t redo_replayed, reports_due_ns
 
-    def __init__(self, memory, uint64_t now_ns):
-        self.redo_replayed = attach_memory(&self.arena, &self.memory, memory, now_ns)
+    def __init__(self, memory, uint64_t now_ns, bytes seed not None):
+        self.redo_replayed = attach_memory(&self.arena, &self.memory, memory, now_ns, seed)
 
     def __dealloc__(self):
         release_memory(&self.arena, &self.memory, &self.journal, &self.images)
@@ -91,6 +91,10 @@ cdef class Core:
     @property
     def incarnation(self):
         return self._here().header.incarnation
+
+    @property
+    def rehashed(self):
+        return self._here().rehashed
 
     @property
     def newest(self):

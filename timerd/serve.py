@@ -116,11 +116,17 @@ class _Start:
         huge = arena.map_pages()
         pages = f", {huge >> 20:,} MiB of it on huge pages" if huge else ""
         log.info("arena %s: %s: %s%s", arena.origin, arena.location.path, arena.plan.in_words(), pages)
-        core = Core(arena.memory, now_ns)
+        core = Core(arena.memory, now_ns, arena.seed)
         self._undo.callback(core.release)
         log.info("attached in %.1f ms, at event %d", (self.clock.now_ns() - now_ns) / 1e6, core.newest)
         if core.redo_replayed:
             log.warning("an earlier daemon was killed in a transaction of %d words: finished", core.redo_replayed)
+        if core.rehashed and arena.origin == ATTACHED:
+            log.warning(
+                "%s was missing, or of another arena: its hashes were made anew, and marks before event %d are too old",
+                arena.location.seed,
+                arena.header().tail,
+            )
         arena.sign(os.getpid(), now_ns)
         self._undo.callback(arena.sign, 0, 0)
         return core

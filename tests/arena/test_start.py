@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from arenas import SEED
 from churn import all_is_in_order, churned
 from harness import Rig
 from timerd_shm.declare.errors import ArenaDamagedError
@@ -59,4 +60,4 @@ def test_an_arena_without_a_tick_is_refused_by_name() -> None:
     memory = bytearray(rig.memory)
     struct.pack_into("<Q", memory, offset_of(ArenaHeader, "tick_ns"), 0)
     with pytest.raises(ArenaDamagedError, match="header"):
-        rig.module.Core(memory, rig.now_ns)
+        rig.module.Core(memory, rig.now_ns, SEED)

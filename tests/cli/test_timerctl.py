@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from arenas import SEED
 from commands import Key, Register
 from daemons import Daemon
 from damage import LONG_KEY, Pen
@@ -23,6 +24,7 @@ from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import LEASE_NS
 from timerd_shm.declare.states import OpState
+from timerd_shm.host.paths import InstancePaths, read_location
 from timerd_shm.host.process import boot_id
 from timerd_shm.read.reader import ArenaReader
 
@@ -189,6 +191,32 @@ def test_check_names_the_error_and_fails(dead: Rig, run: Run, runtime_dir: Path)
     status, out, _ = run("check", "--json", "--file", str(runtime_dir / "arena"))
     found = json.loads(out)
     assert (status, found["sound"], found["truth"], len(found["derived"])) == (Exit.PROBLEM, False, [], 1)
+    assert not found["hashes_verified"], "a copy has no seed"
+
+
+def test_check_computes_hashes_again_where_it_may_read_the_seed(dead: Rig, run: Run, runtime_dir: Path) -> None:
+    """Without it, hashes of records are believed. Tables are compared with them in both cases."""
+    seed = read_location(InstancePaths(runtime_dir, "default")).seed
+
+    def checked() -> tuple[bool, list[str]]:
+        found = json.loads(run("check", "--json")[1])
+        return found["hashes_verified"], [*found["truth"], *found["derived"]]
+
+    assert checked() == (False, [])
+    assert run("check")[1].splitlines()[-1].startswith("Hashes were not computed again")
+    seed.write_bytes(SEED)
+    assert checked() == (True, []) and len(run("check")[1].splitlines()) == 1
+    with ArenaReader.from_bytes(dead.memory) as reader:
+        last, count = reader.header().newest, reader.events.count
+    Pen(dead.memory).set(Region.EVENTS, last % count, "key", b"another".ljust(48, b"\0"))
+    bury(dead, runtime_dir)
+    verified, found = checked()
+    assert verified and any(f"event {last} says its key's hash is" in sentence for sentence in found)
+    seed.unlink()
+    assert checked() == (False, [])
+    seed.write_bytes(bytes(16))
+    other = "its hashes are of another seed than the one that is given: the next start makes them anew"
+    assert checked() == (False, [other])
 
 
 def test_an_unfinished_turn_of_a_killed_daemon_is_reported_and_is_no_error(

@@ -214,7 +214,7 @@ def test_members_of_the_unix_group_may_connect_and_read_the_arena(
     sockets = (paths.commands, paths.outlet(0), paths.liveness)
     assert [mode(path) for path in sockets] == [0o660] * 3
     assert mode(paths.arena) == mode(read_location(paths).path) == 0o640
-    assert mode(paths.lock) == mode(read_location(paths).lock) == 0o600
+    assert mode(paths.lock) == mode(read_location(paths).lock) == mode(read_location(paths).seed) == 0o600
     for file in (runtime_dir, paths.outcomes, *sockets, paths.arena, read_location(paths).path):
         assert file.stat().st_gid == group.gr_gid, file
 

@@ -112,7 +112,7 @@ def test_a_member_learns_whether_the_daemon_runs_and_can_neither_open_its_lock_n
     make_daemon: MakeDaemon, runtime_dir: Path, group: grp.struct_group
 ) -> None:
     daemon = make_daemon(f"--unix-group={group.gr_name}")
-    locks = [daemon.paths.lock, read_location(daemon.paths).lock]
+    locks = [daemon.paths.lock, read_location(daemon.paths).lock, read_location(daemon.paths).seed]
 
     def look() -> str:
         opens = any(os.access(path, mode) for path in locks for mode in (os.R_OK, os.W_OK))

@@ -14,7 +14,7 @@ import pytest
 
 import timerd.journal.files
 import timerd.journal.writer
-from arenas import Memory
+from arenas import SEED, Memory
 from commands import Key, Register
 from harness import S, fire
 from journals import (
@@ -243,11 +243,11 @@ def test_a_journal_that_was_off_for_a_while_does_not_claim_to_continue(rig: Jour
     settle(rig, client, b"a")
     rig.drop_journal()
     rig.core.release()
-    rig.core = rig.module.Core(rig.memory, rig.now_ns)  # a daemon without --journal
+    rig.core = rig.module.Core(rig.memory, rig.now_ns, SEED)  # a daemon without --journal
     rig.core.begin_turn(rig.now_ns)
     rig.core.end_turn(rig.now_ns)
     rig.core.release()
-    rig.core = rig.module.Core(rig.memory, rig.now_ns)
+    rig.core = rig.module.Core(rig.memory, rig.now_ns, SEED)
     rig.open_journal()
     rig.tend()
     starts = starts_of(rig)
@@ -261,7 +261,7 @@ def test_a_journal_that_begins_late_writes_the_existing_operations(tmp_path: Pat
     rig.drop_journal()
     rig.core.release()
     rig.plan = rig.plan._replace(level=JournalLevel.EVENTS)
-    rig.core = rig.module.Core(rig.memory, rig.now_ns)
+    rig.core = rig.module.Core(rig.memory, rig.now_ns, SEED)
     rig.open_journal()
     client.issue(Register((Key(b"n"),)))
     rig.turn()
@@ -474,7 +474,7 @@ def test_rows_whose_buffer_is_lost_are_reported(rig: JournaledRig) -> None:
     settle(rig, client, *numbered(0, 60))
     rig.drop_journal()
     rig.core.release()
-    rig.core = rig.module.Core(rig.memory, rig.now_ns)
+    rig.core = rig.module.Core(rig.memory, rig.now_ns, SEED)
     rig.buffer = empty_buffer(rig.core.incarnation)
     rig.open_journal(buffered=False)
     settle(rig, client, b"after")

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from collisions import keys_of_a_known_seed_share_no_chain
 from commands import Key, Register
 from copies import SteppedCopy
 from crashes import recovers_from_a_crash_at_every_point
@@ -147,6 +148,7 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "DELIVERED_TO_TWO_MEMBERS": delivered_to_one_at_a_time,
     "ACKNOWLEDGED_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
     "TURN_NOT_NOTED": a_turns_clock_comes_before_its_rows,
+    "WEAK_HASH": keys_of_a_known_seed_share_no_chain,
     "ROWS_APART": rows_are_true_with_what_they_tell,
     "UNLOGGED_STORE": a_copy_shows_one_turn,
     "IMAGE_AFTER_STORE": a_copy_shows_one_turn,

@@ -219,7 +219,7 @@ def damaged(_: td.Client, daemon: Daemon) -> None:
         os.close(descriptor)
     at = offset_of(ArenaHeader, "tail")
     arena[at : at + 8] = b"\xff" * 8
-    Core(arena, time.monotonic_ns())
+    Core(arena, time.monotonic_ns(), bytes(16))
 
 
 @meets(ErrorCode.ARENA_TRUNCATED, "bytes")

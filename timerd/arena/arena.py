@@ -29,10 +29,13 @@ ATTACHED = "attached"
 class Arena:
     """An arena that is mapped for writing. With it goes the lock against all other daemons, in whatever directory."""
 
-    def __init__(self, descriptor: int, location: ArenaLocation, plan: ArenaPlan, origin: str, lock: ArenaLock) -> None:
+    def __init__(
+        self, descriptor: int, location: ArenaLocation, plan: ArenaPlan, origin: str, lock: ArenaLock, seed: bytes
+    ) -> None:
         self.location = location
         self.plan = plan
         self.origin = origin  # a phrase for the log: made, made anew and why, or ATTACHED
+        self.seed = seed  # of its hashes: a secret
         self.memory = mmap.mmap(descriptor, plan.size)
         self._descriptor = descriptor
         self._lock = lock
@@ -80,9 +83,10 @@ class Arena:
         self._lock.release()
 
     def remove(self) -> None:
-        """Remove the names of the arena and of the journal's buffer; a process that maps them keeps them."""
+        """Remove the names of the arena, its seed and the journal's buffer; a process that maps them keeps them."""
         self.location.path.unlink(missing_ok=True)
         self.location.journal_buffer.unlink(missing_ok=True)
+        self.location.seed.unlink(missing_ok=True)
         self._lock.remove()
 
     def refresh(self) -> None:

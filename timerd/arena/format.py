@@ -23,12 +23,11 @@ def format_arena(
     instance: str = "default",
     boot: bytes = bytes(16),
     incarnation: int | None = None,
-    hash_seed: int | None = None,
     wall_ns: int = 0,
 ) -> None:
     """Write an empty arena into `view`, which is all zero and has `plan.size` bytes. The core makes the derived fields.
 
-    `incarnation` and `hash_seed` are random unless a test gives them.
+    `incarnation` is random unless a test gives it. The core enters the seed of its hashes.
     """
     assert len(view) == plan.size, f"len(view)={len(view)}; plan.size={plan.size}"
     nothing = unpack(ArenaHeader, bytes(size_of(ArenaHeader)))
@@ -38,7 +37,6 @@ def format_arena(
         header_size=layout.HEADER_SIZE,
         incarnation=secrets.randbits(64) or 1 if incarnation is None else incarnation,
         size=plan.size,
-        hash_seed=secrets.randbits(64) if hash_seed is None else hash_seed,
         boot_id=boot,
         tick_ns=plan.tick_ns,
         instance=instance.encode(),

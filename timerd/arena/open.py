@@ -28,6 +28,7 @@ from .arena import ATTACHED, Arena
 from .check import check_arena
 from .format import format_arena
 from .plan import ArenaPlan, plan_of
+from .seed import make_seed, read_seed
 
 
 def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_id: int | None = None) -> Arena:
@@ -92,7 +93,8 @@ def _open_or_create(
             with mmap.mmap(descriptor, plan.size) as memory, memoryview(memory) as view:
                 format_arena(view, plan, instance=paths.instance, boot=boot, wall_ns=wall_ns)
         give_to_group(descriptor, group_id)
-        arena = Arena(descriptor, location, plan, origin, lock)
+        seed = read_seed(location.seed) if origin == ATTACHED else None
+        arena = Arena(descriptor, location, plan, origin, lock, seed or make_seed(location.seed))
     except BaseException:
         os.close(descriptor)
         raise

@@ -26,6 +26,10 @@ def attached_already() -> TimerdError:
     return ClosedError("this Core is attached already; make another one")
 
 
+def no_seed(length: int) -> TimerdError:
+    return InvalidValueError(f"the seed has {length} bytes, and the core needs 16")
+
+
 def released() -> TimerdError:
     return ClosedError("the arena was released")
 

@@ -59,9 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             print("Nothing was removed.")
             return Exit.PROBLEM
         for path in (
-            arena,
-            location.journal_buffer,
-            location.lock,
+            *location.files,
             paths.commands,
             paths.liveness,
             *paths.snapshots(),

@@ -116,5 +116,5 @@ def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
 
 def _remove_arena(paths: InstancePaths) -> None:
     location = ArenaLocation("shm", paths.shm_name, 0)
-    for path in (location.path, location.lock):
+    for path in location.files:
         path.unlink(missing_ok=True)

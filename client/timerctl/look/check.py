@@ -26,6 +26,8 @@ from timerd_shm.declare.errors import (
     LayoutMismatchError,
     TimerdUnavailableError,
 )
+from timerd_shm.host.paths import read_location
+from timerd_shm.read.hashing import SEED_SIZE, seed_check
 from timerd_shm.read.reader import RETRY, ArenaReader
 
 EPILOG = """\
@@ -33,11 +35,17 @@ Exit status 1 when something is wrong. A daemon that was killed may have left
 derived things (lists, counts) half changed: its next start rebuilds them. They
 are printed, and are not an error.
 
+The hashes of keys and ids have a secret seed, which the daemon's user alone
+may read. For any other user, and for a copy, tables are compared with the
+hashes that records say, and these with nothing (hashes_verified: false).
+
 examples:
   timerctl check
   timerctl check --file /tmp/copy.arena     a copy of an arena
   timerctl check --json | jq .truth
 """
+
+UNVERIFIED = "Hashes were not computed again: only the daemon's user can read their seed."
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -56,14 +64,16 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, and print what was found."""
+    seed = seed_of(arguments)
     with arena_of(arguments) as (reader, live):
         began = time.monotonic()
         header = reader.header()
         # No process writes this arena, so an odd turn is one that has never ended.
         killed_in_turn = not live and bool(header.turn & 1 or header.redo_count)
         with ArenaReader.from_bytes(finished(reader)) as whole:
-            found = examine(whole, cut=True, progress=show_progress if sys.stderr.isatty() else None)
+            found = examine(whole, cut=True, progress=show_progress if sys.stderr.isatty() else None, seed=seed)
             operations = whole.ops.row().in_use
+    verified = seed is not None and header.seed_check == seed_check(seed)
     if sys.stderr.isatty():
         show_progress("")
     if killed_in_turn:
@@ -71,9 +81,19 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         problems, lagging = [*found.truth, *found.derived], []
     if arguments.json:
-        print_json({"sound": not problems, "live": live, "killed_in_turn": killed_in_turn, **found._asdict()})
+        print_json(
+            {
+                "sound": not problems,
+                "live": live,
+                "killed_in_turn": killed_in_turn,
+                "hashes_verified": verified,
+                **found._asdict(),
+            }
+        )
     else:
         report(found, problems, lagging, operations, time.monotonic() - began)
+        if not verified:
+            print(UNVERIFIED)
     return Exit.PROBLEM if problems else Exit.OK
 
 
@@ -89,6 +109,17 @@ def report(found: Findings, problems: list[str], lagging: list[str], operations:
             print(f"  {sentence}")
     verdict = f"{len(problems)} problems" if problems else "Sound"
     print(f"{verdict}: {operations} operations checked in {seconds:.2f} s.")
+
+
+def seed_of(arguments: argparse.Namespace) -> bytes | None:
+    """The seed of the arena's hashes, where this process may read it: as the daemon's user."""
+    if arguments.file is not None:
+        return None
+    try:
+        seed = read_location(paths_of(arguments)).seed.read_bytes()
+    except (OSError, ArenaNotReadyError, LayoutMismatchError):
+        return None
+    return seed if len(seed) == SEED_SIZE else None
 
 
 def show_progress(part: str) -> None:

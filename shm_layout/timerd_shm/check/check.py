@@ -35,25 +35,34 @@ Progress = Callable[[str], None]
 
 
 def check(
-    arena: ArenaReader | bytes | bytearray | memoryview, *, cut: bool = False, progress: Progress | None = None
+    arena: ArenaReader | bytes | bytearray | memoryview,
+    *,
+    cut: bool = False,
+    progress: Progress | None = None,
+    seed: bytes | None = None,
 ) -> list[str]:
     """A sentence, with the values, for each thing that is wrong in an arena; none when the arena is sound.
 
     With `cut`, the last turn may have left acknowledged outcomes and answers, which the next turn frees. `progress` is
-    called with the name of each part before it is checked. Raises the errors of ArenaReader.
+    called with the name of each part before it is checked. `seed` is that of the arena's hashes: without it, tables are
+    compared with the hashes that records say, and these with nothing. Raises the errors of ArenaReader.
     """
-    found = examine(arena, cut=cut, progress=progress)
+    found = examine(arena, cut=cut, progress=progress, seed=seed)
     return [*found.truth, *found.derived]
 
 
 def examine(
-    arena: ArenaReader | bytes | bytearray | memoryview, *, cut: bool = False, progress: Progress | None = None
+    arena: ArenaReader | bytes | bytearray | memoryview,
+    *,
+    cut: bool = False,
+    progress: Progress | None = None,
+    seed: bytes | None = None,
 ) -> Findings:
     """The findings of check(), with truth and derived apart."""
     if isinstance(arena, ArenaReader):
-        return Checker(arena, cut).run(progress)
+        return Checker(arena, cut, seed).run(progress)
     with ArenaReader.from_bytes(arena) as reader:
-        return Checker(reader, cut).run(progress)
+        return Checker(reader, cut, seed).run(progress)
 
 
 def finished(reader: ArenaReader) -> bytearray:
@@ -126,7 +135,7 @@ class Checker(Truth):
             except DamageError as error:
                 self.wrong(f"key {index}: {error}")
                 continue
-            if len(name) != key.name_length or hashing.key_hash(self.header.hash_seed, key.purgatory, name) != key.hash:
+            if len(name) != key.name_length or self.key_hash(key.purgatory, name, key.hash) != key.hash:
                 self.wrong(
                     f"key {index} {name!r} does not have the length {key.name_length} and hash 0x{key.hash:x} "
                     "that it says"
@@ -368,7 +377,10 @@ class Checker(Truth):
                 )
             slots[entry - 1] = slot
         for index, op in self.handles.items():
-            tag = hashing.handle_tag(op.client, op.command)
+            if self.seed is not None:
+                tag = hashing.handle_tag(self.seed, op.client, op.command)
+            else:
+                tag = tags[slots[index]] if index in slots else 0
             at = next((at for at in hashing.handle_probes(tag, row.count) if entries[at] in (0, index + 1)), -1)
             if at < 0 or entries[at] != index + 1:
                 self.stale(f"{self.name_op(index)} cannot be found by its handle: probing ends at {at}")
@@ -384,6 +396,10 @@ class Checker(Truth):
             record = self.ids[index]
             if other := names.setdefault((record.purgatory, record.hash_low, record.hash_high), index) - index:
                 self.wrong(f"ids {index} and {index + other} are the same")
+            if self.seed is not None:
+                hash_ = hashing.id_chain_hash(self.seed, record.purgatory, record.hash_low, record.hash_high)
+                if hash_ != record.chain_hash:
+                    self.stale(f"id {index} says that its hash is 0x{record.chain_hash:x}, and it is 0x{hash_:x}")
             if record.state == IdState.SETTLED:
                 settled.append((record.settled_ns, index))
                 continue
@@ -410,7 +426,7 @@ class Checker(Truth):
             Region.ID_TABLE,
             self.ids,
             self.id_used,
-            lambda record: hashing.id_head(record.hash_low, reader.id_table.count),
+            lambda record: hashing.id_head(record.chain_hash, reader.id_table.count),
         )
 
     def check_blocks(self) -> None:

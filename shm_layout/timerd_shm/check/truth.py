@@ -42,11 +42,14 @@ class Findings(NamedTuple):
 class Truth:
     """One check of one arena: its records, what is wrong with them, and what its derived fields should be."""
 
-    def __init__(self, reader: ArenaReader, cut: bool) -> None:
+    def __init__(self, reader: ArenaReader, cut: bool, seed: bytes | None = None) -> None:
         self.reader = reader
         self.cut = cut
         self.header = reader.header()
         self.found = Findings([], [])
+        # Of the hashes; None = it is not known, and stored hashes are believed.
+        self.seed = seed if seed is not None and self.header.seed_check == hashing.seed_check(seed) else None
+        self.seed_differs = seed is not None and self.seed is None
         self.left_out: Counter[int] = Counter()
         self.ops = list(reader.ops.used())
         self.nodes = list(reader.nodes.used())
@@ -124,6 +127,8 @@ class Truth:
             self.wrong(f"a transaction of {header.redo_count} words is being stored")
         if not header.newest + 1 - reader.events.count <= header.tail <= header.newest + 1 or header.tail == 0:
             self.wrong(f"the ring of {reader.events.count} events says that it holds {header.tail}..{header.newest}")
+        if self.seed_differs:
+            self.stale("its hashes are of another seed than the one that is given: the next start makes them anew")
         if not self.purgatories or self.purgatories[0].state != 1:
             self.wrong("there is no default purgatory")
         if not max(header.journal_segment, header.journal_written) <= header.journal_rows:
@@ -380,7 +385,7 @@ class Truth:
             if not EventKind.FIRE <= event.kind <= EventKind.FORGET:
                 self.wrong(f"event {sequence} is of kind {event.kind}")
             try:
-                hash_ = hashing.key_hash(header.hash_seed, event.purgatory, reader.event_key(event))
+                hash_ = self.key_hash(event.purgatory, reader.event_key(event), event.key_hash)
             except DamageError as error:
                 self.wrong(f"event {sequence}: {error}")
                 continue
@@ -408,6 +413,10 @@ class Truth:
                 f"the header says that event {header.unfinished} is being delivered; the ring holds "
                 f"{header.tail}..{header.newest}"
             )
+
+    def key_hash(self, purgatory: int, name: bytes, stored: int) -> int:
+        """The hash of a key; without the seed, the one that is stored."""
+        return stored if self.seed is None else hashing.key_hash(self.seed, purgatory, name)
 
     # blobs -----------------------------------------------------------------------------------------------------------
 

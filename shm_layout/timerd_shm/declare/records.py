@@ -24,7 +24,7 @@ class ArenaHeader(NamedTuple):
     header_size: Annotated[int, U32, "where the regions begin, in bytes"]
     incarnation: Annotated[int, U64, "random; numbers compare only within one incarnation"]
     size: Annotated[int, U64, "bytes of the whole arena"]
-    hash_seed: Annotated[int, U64, "random; key hashes are keyed with it"]
+    seed_check: Annotated[int, U64, "tells of which seed (ARENA.seed) stored hashes are; 0: they are being made anew"]
     boot_id: Annotated[bytes, raw(16), "the boot; times of CLOCK_MONOTONIC are of this boot"]
     tick_ns: Annotated[int, U64, "width of a bucket of level 0"]
     instance: Annotated[bytes, raw(32), "name of the instance, zero padded"]
@@ -215,7 +215,7 @@ class ClientRecord(NamedTuple):
     died_ns: Annotated[int, U64, "CLOCK_MONOTONIC when it was found dead"]
     held: Annotated[int, U32, "outcomes of its group, no calls, that it holds: delivered, and not done", DERIVED]
     calls_held: Annotated[int, U32, "calls of its group that it holds: delivered, and not done", DERIVED]
-    names: Annotated[int, U32, "first block of the names that it handles (index + 1): the hash of each as a key, a U64"]
+    names: Annotated[int, U32, "first block of the names that it handles (index + 1): the unkeyed hash of each, a U64"]
     nodes: Annotated[int, U32, "watch nodes of its own operations", DERIVED]
     maker_start_ticks: Annotated[int, U64, "field 22 of the /proc/PID/stat of that process"]
     maker_pid: Annotated[int, U32, "process that said hello, as the kernel says: its share; 0 = not known"]
@@ -298,7 +298,7 @@ class IdRecord(NamedTuple):
     next: Annotated[int, U32, "link: list of settled ids, oldest first", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
     chain: Annotated[int, U32, "next id of the same slot of the id table (index + 1)", DERIVED]
-    reserved_tail: Annotated[int, U32, "zero"]
+    chain_hash: Annotated[int, U32, "keyed hash of purgatory and id: its slot of the id table", DERIVED]
 
 
 class IdTableRecord(NamedTuple):

@@ -361,10 +361,10 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_DELIVERED_TO_TWO_MEMBERS
         DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER
         DEFECT_TURN_NOT_NOTED
+        DEFECT_WEAK_HASH
         DEFECT_ROWS_APART
         DEFECT_UNLOGGED_STORE
         DEFECT_IMAGE_AFTER_STORE
-        LAYOUT_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS
@@ -372,6 +372,7 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
+    const uint64_t LAYOUT_FINGERPRINT
     const uint64_t JOURNAL_FINGERPRINT
 
     ctypedef struct ArenaHeader:
@@ -381,7 +382,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t header_size
         uint64_t incarnation
         uint64_t size
-        uint64_t hash_seed
+        uint64_t seed_check
         uint8_t boot_id[16]
         uint64_t tick_ns
         uint8_t instance[32]
@@ -604,7 +605,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t next
         uint32_t prev
         uint32_t chain
-        uint32_t reserved_tail
+        uint32_t chain_hash
 
     ctypedef struct IdTableRecord:
         uint32_t even
@@ -1216,8 +1217,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *IdRecord_word_prev(IdRecord *record)
     uint64_t IdRecord_with_chain(uint64_t word, uint64_t value)
     uint64_t *IdRecord_word_chain(IdRecord *record)
-    uint64_t IdRecord_with_reserved_tail(uint64_t word, uint64_t value)
-    uint64_t *IdRecord_word_reserved_tail(IdRecord *record)
+    uint64_t IdRecord_with_chain_hash(uint64_t word, uint64_t value)
+    uint64_t *IdRecord_word_chain_hash(IdRecord *record)
     uint64_t IdTableRecord_with_even(uint64_t word, uint64_t value)
     uint64_t *IdTableRecord_word_even(IdTableRecord *record)
     uint64_t IdTableRecord_with_odd(uint64_t word, uint64_t value)

@@ -369,10 +369,11 @@
 #define DEFECT_DELIVERED_TO_TWO_MEMBERS 16
 #define DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER 17
 #define DEFECT_TURN_NOT_NOTED 18
-#define DEFECT_ROWS_APART 19
-#define DEFECT_UNLOGGED_STORE 20
-#define DEFECT_IMAGE_AFTER_STORE 21
-#define LAYOUT_FINGERPRINT 851808055
+#define DEFECT_WEAK_HASH 19
+#define DEFECT_ROWS_APART 20
+#define DEFECT_UNLOGGED_STORE 21
+#define DEFECT_IMAGE_AFTER_STORE 22
+#define LAYOUT_FINGERPRINT 4128665005ULL
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -383,7 +384,7 @@ typedef struct ArenaHeader {
     uint32_t header_size; /* where the regions begin, in bytes */
     uint64_t incarnation; /* random; numbers compare only within one incarnation */
     uint64_t size; /* bytes of the whole arena */
-    uint64_t hash_seed; /* random; key hashes are keyed with it */
+    uint64_t seed_check; /* tells of which seed (ARENA.seed) stored hashes are; 0: they are being made anew */
     uint8_t boot_id[16]; /* the boot; times of CLOCK_MONOTONIC are of this boot */
     uint64_t tick_ns; /* width of a bucket of level 0 */
     uint8_t instance[32]; /* name of the instance, zero padded */
@@ -430,7 +431,7 @@ _Static_assert(offsetof(ArenaHeader, fingerprint) == 16, "ArenaHeader.fingerprin
 _Static_assert(offsetof(ArenaHeader, header_size) == 20, "ArenaHeader.header_size");
 _Static_assert(offsetof(ArenaHeader, incarnation) == 24, "ArenaHeader.incarnation");
 _Static_assert(offsetof(ArenaHeader, size) == 32, "ArenaHeader.size");
-_Static_assert(offsetof(ArenaHeader, hash_seed) == 40, "ArenaHeader.hash_seed");
+_Static_assert(offsetof(ArenaHeader, seed_check) == 40, "ArenaHeader.seed_check");
 _Static_assert(offsetof(ArenaHeader, boot_id) == 48, "ArenaHeader.boot_id");
 _Static_assert(offsetof(ArenaHeader, tick_ns) == 64, "ArenaHeader.tick_ns");
 _Static_assert(offsetof(ArenaHeader, instance) == 72, "ArenaHeader.instance");
@@ -683,7 +684,7 @@ typedef struct ClientRecord {
     uint64_t died_ns; /* CLOCK_MONOTONIC when it was found dead */
     uint32_t held; /* outcomes of its group, no calls, that it holds: delivered, and not done */
     uint32_t calls_held; /* calls of its group that it holds: delivered, and not done */
-    uint32_t names; /* first block of the names that it handles (index + 1): the hash of each as a key, a U64 */
+    uint32_t names; /* first block of the names that it handles (index + 1): the unkeyed hash of each, a U64 */
     uint32_t nodes; /* watch nodes of its own operations */
     uint64_t maker_start_ticks; /* field 22 of the /proc/PID/stat of that process */
     uint32_t maker_pid; /* process that said hello, as the kernel says: its share; 0 = not known */
@@ -838,7 +839,7 @@ typedef struct IdRecord {
     uint32_t next; /* link: list of settled ids, oldest first */
     uint32_t prev; /* link */
     uint32_t chain; /* next id of the same slot of the id table (index + 1) */
-    uint32_t reserved_tail; /* zero */
+    uint32_t chain_hash; /* keyed hash of purgatory and id: its slot of the id table */
 } IdRecord;
 _Static_assert(sizeof(IdRecord) == 48, "IdRecord");
 _Static_assert(offsetof(IdRecord, hash_low) == 0, "IdRecord.hash_low");
@@ -852,7 +853,7 @@ _Static_assert(offsetof(IdRecord, settled_ns) == 24, "IdRecord.settled_ns");
 _Static_assert(offsetof(IdRecord, next) == 32, "IdRecord.next");
 _Static_assert(offsetof(IdRecord, prev) == 36, "IdRecord.prev");
 _Static_assert(offsetof(IdRecord, chain) == 40, "IdRecord.chain");
-_Static_assert(offsetof(IdRecord, reserved_tail) == 44, "IdRecord.reserved_tail");
+_Static_assert(offsetof(IdRecord, chain_hash) == 44, "IdRecord.chain_hash");
 
 /* Two heads of id chains. */
 typedef struct IdTableRecord {
@@ -1874,8 +1875,8 @@ static inline uint64_t IdRecord_with_prev(uint64_t word, uint64_t value) { retur
 static inline uint64_t *IdRecord_word_prev(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 32); }
 static inline uint64_t IdRecord_with_chain(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *IdRecord_word_chain(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
-static inline uint64_t IdRecord_with_reserved_tail(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *IdRecord_word_reserved_tail(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
+static inline uint64_t IdRecord_with_chain_hash(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *IdRecord_word_chain_hash(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
 static inline uint64_t IdTableRecord_with_even(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *IdTableRecord_word_even(IdTableRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t IdTableRecord_with_odd(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }

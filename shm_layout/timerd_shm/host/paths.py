@@ -10,6 +10,8 @@ holds the instance. In it, for an instance NAME:
     NAME.live   a connection of each client: it ends with the client; who listens there is the daemon
                                              NAME.journal  link to the journal's directory, if there is one
                                              NAME.snapshot.NUMBER  a copy of the arena, for a short time
+
+Beside the arena stand ARENA.lock, ARENA.seed (both 0600) and ARENA.journal (ArenaLocation).
 """
 
 from __future__ import annotations
@@ -148,6 +150,16 @@ class ArenaLocation(NamedTuple):
     def journal_buffer(self) -> Path:
         """The journal's buffer, which stands beside the arena."""
         return self.path.with_name(f"{self.path.name}.journal")
+
+    @property
+    def seed(self) -> Path:
+        """The seed of the arena's hashes, beside it. Only the daemon's user may open it."""
+        return self.path.with_name(f"{self.path.name}.seed")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The arena and what stands beside it; the lock last, as long as the others may be there."""
+        return self.path, self.journal_buffer, self.seed, self.lock
 
 
 def instance_name(name: str | None = None) -> str:

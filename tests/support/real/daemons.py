@@ -99,10 +99,8 @@ class Daemon:
         if self.process is not None:
             self.stop()
         if self.paths.arena.exists():
-            location = read_location(self.paths)
-            location.path.unlink(missing_ok=True)
-            location.journal_buffer.unlink(missing_ok=True)
-            location.lock.unlink(missing_ok=True)
+            for file in read_location(self.paths).files:
+                file.unlink(missing_ok=True)
             self.paths.arena.unlink()
 
     def stats(self) -> dict[str, Any]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from arenas import SEED
 from commands import Command, Key, Register
 from harness import BUDGET, MS, Client, Rig, fire, requeue
 from timerd_shm.declare.limits import TOMBSTONE_KEPT_NS
 from timerd_shm.declare.states import Orphans
+from timerd_shm.read.hashing import key_hash
 
 LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
 ID = bytes(range(16))
 GROUP = b"workers"
-SLOTS_APART = (b"k0", b"k2", b"k3", b"k5")  # in hash slots of their own, so that one transaction takes their events
+SLOTS_APART = (b"k0", b"k2", b"k3", b"k4")  # in hash slots of their own, so that one transaction takes their events
+assert len({key_hash(SEED, 0, key) % 16 for key in SLOTS_APART}) == len(SLOTS_APART), "choose others"
 HOUR = 3_600_000 * MS
 
 Act = Callable[[Rig], None]

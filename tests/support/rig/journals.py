@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from arenas import SEED
 from commands import Key, Register
 from harness import MS, Client, Rig, S, fire
 from timerd.journal.files import JournalFiles, JournalPlan
@@ -105,7 +106,7 @@ class JournaledRig(Rig):
         size = len(self.memory)
         rig.buffer = bytearray(memory[size:] or self.buffer)
         rig.plan, rig.module, rig.now_ns, rig.memory = self.plan, self.module, self.now_ns, bytearray(memory[:size])
-        rig.core, rig.clients, rig.opened = self.module.Core(rig.memory, self.advanced_ns), [], self.opened
+        rig.core, rig.clients, rig.opened = self.module.Core(rig.memory, self.advanced_ns, SEED), [], self.opened
         rig.budget, rig.advanced_ns = self.budget, self.advanced_ns
         if directory is not None:
             rig.plan = self.plan._replace(directory=directory)

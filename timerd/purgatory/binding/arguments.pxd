@@ -7,7 +7,7 @@ they get.
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, in_use
-from timerd.purgatory.memory.hash cimport key_hash
+from timerd.purgatory.memory.hash cimport name_hash
 from timerd.purgatory.index.purgatories cimport (
     find_purgatory, made_by, open_purgatory, purgatory_is_open, share_of_purgatories,
 )
@@ -186,9 +186,7 @@ cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, l
     for name in names if most else ():
         if not 1 <= len(name) <= KEY_SIZE_MAX:
             raise refusals().invalid_call_name(len(name))
-        hashes[count] = key_hash(
-            a.header.hash_seed, purgatory, <const uint8_t *>PyBytes_AS_STRING(name), <uint32_t>len(name)
-        )
+        hashes[count] = name_hash(purgatory, <const uint8_t *>PyBytes_AS_STRING(name), <uint32_t>len(name))
         count += 1
     take_time(a, now_ns)
     if not set_calls(a, slot, most, hashes, count):

@@ -5,12 +5,14 @@ change what the region table is compared with. Then the table is checked. Only t
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.before_images cimport td_begin_images, td_end_images, td_image_room, td_images
 from timerd.purgatory.memory.builtins cimport CACHE_LINE
 from timerd.purgatory.memory.faults cimport faults_beside, faults_nothing_beside
+from timerd.purgatory.memory.hash cimport Seed
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd.purgatory.journal.buffer cimport buffer_is_sound, make_texts
 from timerd.purgatory.journal.rows cimport open_journal, tend_journal
@@ -74,11 +76,17 @@ cdef inline void drop_arena(Arena *a, Taken *memory):
     let_go(memory)
 
 
-cdef inline uint64_t attach_memory(Arena *a, Taken *memory, source, uint64_t now_ns) except? 0xFFFFFFFFFFFFFFFF:
+cdef inline uint64_t attach_memory(
+    Arena *a, Taken *memory, source, uint64_t now_ns, bytes seed
+) except? 0xFFFFFFFFFFFFFFFF:
     """Take an arena's memory and attach it; how many words of a cut transaction were stored again."""
     if memory.taken:
         raise refusals().attached_already()
+    if len(seed) != sizeof(Seed):
+        raise refusals().no_seed(len(seed))
     take(memory, source)
+    if not TD_DEFECT(DEFECT_WEAK_HASH):  # else the seed is 0, which everybody knows
+        memcpy(&a.seed, PyBytes_AS_STRING(seed), sizeof(Seed))
     a.base = <char *>memory.buffer.buf
     try:
         with memoryview(source) as view, view.cast("B") as octets:

@@ -10,7 +10,7 @@ from timerd.purgatory.memory.blob cimport blob_length, blocks_for, drop_blob, fi
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.free_bitmap cimport NOBODY
-from timerd.purgatory.memory.hash cimport handle_tag, key_hash
+from timerd.purgatory.memory.hash cimport handle_tag, id_hash, key_hash
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_action, journal_group
 from timerd.purgatory.index.ids cimport find_id
@@ -272,7 +272,7 @@ cdef inline uint32_t id_of(Arena *a, OperationCommand *command, const uint8_t *i
     cdef uint64_t low, high
     memcpy(&low, id, 8)
     memcpy(&high, id + 8, 8)
-    return find_id(a, command.purgatory, low, high)
+    return find_id(a, id_hash(a.seed, command.purgatory, low, high), command.purgatory, low, high)
 
 
 cdef inline void apply_group_ack(
@@ -319,7 +319,7 @@ cdef inline void apply_operation(
             return
         op = a.ops + (a.ids[known - 1].op - 1)
     else:
-        tag = ahead.tag if ahead.kind else handle_tag(slot, command.operation)
+        tag = ahead.tag if ahead.kind else handle_tag(a.seed, slot, command.operation)
         op = find_operation(a, slot, command.operation, tag)
     if command.kind == COMMAND_KIND_CANCEL or command.kind == COMMAND_KIND_CANCEL_ID:
         apply_cancel(a, slot, number, op, command, wants)
@@ -355,7 +355,7 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Prefetc
         r.slot = slot
         r.hashed = ahead.kind != 0
         r.first_hash = ahead.hash
-        r.tag = ahead.tag if ahead.kind else handle_tag(slot, number)
+        r.tag = ahead.tag if ahead.kind else handle_tag(a.seed, slot, number)
         return apply_register(a, &r, p + length)
     if COMMAND_KIND_FIRE <= kind <= COMMAND_KIND_FORGET:
         key = <KeyCommand *>p
@@ -364,7 +364,7 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Prefetc
         if <uint64_t>length != <uint64_t>sizeof(KeyCommand) + key.key_length + key.value_length:
             return False
         p += sizeof(KeyCommand)
-        hash = ahead.hash if ahead.kind else key_hash(a.header.hash_seed, purgatory, p, key.key_length)
+        hash = ahead.hash if ahead.kind else key_hash(a.seed, purgatory, p, key.key_length)
         apply_event(a, slot, number, key, p, p + key.key_length, hash)
         return True
     if COMMAND_KIND_CANCEL <= kind <= COMMAND_KIND_GROUP_ACK:

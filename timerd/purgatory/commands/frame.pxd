@@ -39,7 +39,7 @@ cdef inline uint32_t prefetch_commands(
 
     The first stage touches the table entries by which the commands find their records.
     """
-    cdef uint64_t line = handle_line(slot, number), last = number | (HANDLE_LANES - 1)  # of the line
+    cdef uint64_t line = handle_line(a.seed, slot, number), last = number | (HANDLE_LANES - 1)  # of the line
     cdef uint32_t seen = 0, most = min(count, PREFETCH_GROUP)
     cdef Prefetched *x = ahead
     while seen < most and end - p >= <int>sizeof(uint64_t):
@@ -51,7 +51,7 @@ cdef inline uint32_t prefetch_commands(
         x.lone = False
         if p[0] == COMMAND_KIND_REGISTER:
             if number + seen > last:
-                line, last = handle_line(slot, number + seen), (number + seen) | (HANDLE_LANES - 1)
+                line, last = handle_line(a.seed, slot, number + seen), (number + seen) | (HANDLE_LANES - 1)
             prefetch_registration(a, x, tag_in(line, number + seen))
         elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:
             prefetch_event(a, x)

@@ -100,7 +100,7 @@ cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcep
 
 cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uint32_t length) noexcept nogil:
     """Prefetch the entries of its key in the tables."""
-    x.hash = key_hash(a.header.hash_seed, x.at[1], name, length)
+    x.hash = key_hash(a.seed, x.at[1], name, length)
     x.position = x.hash & a.key_mask
     __builtin_prefetch(a.key_heads + x.position)
     __builtin_prefetch(a.slots + (x.hash & a.slot_mask))
@@ -139,7 +139,7 @@ cdef inline void prefetch_operation(Arena *a, Prefetched *x, uint32_t slot) noex
     if x.length < sizeof(OperationCommand):
         return
     x.kind = command.kind
-    x.tag = handle_tag(slot, command.operation)
+    x.tag = handle_tag(a.seed, slot, command.operation)
     x.position = x.tag & a.handle_mask
     __builtin_prefetch(a.handles + x.position)
 

@@ -2,6 +2,8 @@
 
 Settled ids stand in a list, oldest first (header.ids_next). When no record is free, the oldest id is forgotten. Then
 header.ids_floor_ns rises: up to that time an id may have been forgotten. So no id is forgotten silently.
+
+An id is 16 bytes of its client's choice, so its chain is found by a keyed hash of them. Steps count as records.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -12,9 +14,9 @@ from timerd.purgatory.memory.transaction cimport td_commit, td_put
 from timerd_shm.generated.records cimport *
 
 
-cdef inline uint32_t find_id(Arena *a, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
-    """The id's record (index + 1), or 0."""
-    cdef uint32_t found = a.id_heads[low & a.id_mask]
+cdef inline uint32_t find_id(Arena *a, uint32_t hash, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
+    """The id's record (index + 1), or 0; `hash` is the id_hash."""
+    cdef uint32_t found = a.id_heads[hash & a.id_mask]
     while found:
         if (
             a.ids[found - 1].hash_low == low
@@ -23,20 +25,22 @@ cdef inline uint32_t find_id(Arena *a, uint32_t purgatory, uint64_t low, uint64_
         ):
             return found
         found = a.ids[found - 1].chain
+        a.turn.touched += 1
     return 0
 
 
 cdef inline void chain_id(Arena *a, uint32_t found) noexcept nogil:
-    cdef uint32_t *head = a.id_heads + (a.ids[found - 1].hash_low & a.id_mask)
+    cdef uint32_t *head = a.id_heads + (a.ids[found - 1].chain_hash & a.id_mask)
     a.ids[found - 1].chain = head[0]
     head[0] = found
 
 
 cdef inline void free_id(Arena *a, uint32_t found) noexcept nogil:
     """Free a record. Its state word says FREE already, or nothing reached it."""
-    cdef uint32_t *link = a.id_heads + (a.ids[found - 1].hash_low & a.id_mask)
+    cdef uint32_t *link = a.id_heads + (a.ids[found - 1].chain_hash & a.id_mask)
     while link[0] != found:
         link = &a.ids[link[0] - 1].chain
+        a.turn.touched += 1
     link[0] = a.ids[found - 1].chain
     free_record(a, REGION_IDS, found - 1)
 
@@ -66,7 +70,7 @@ cdef inline void forget_old_ids(Arena *a) noexcept nogil:
         a.turn.touched += 1
 
 
-cdef inline uint32_t fill_id(Arena *a, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
+cdef inline uint32_t fill_id(Arena *a, uint32_t hash, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
     """A new id record (index + 1), still FREE. The oldest settled id makes room. 0 when all name pending operations."""
     cdef uint32_t found = allocate(a, REGION_IDS)
     cdef IdRecord *record
@@ -83,6 +87,7 @@ cdef inline uint32_t fill_id(Arena *a, uint32_t purgatory, uint64_t low, uint64_
     record.purgatory = purgatory
     record.op = 0
     record.settled_ns = 0
+    record.chain_hash = hash
     chain_id(a, found)
     return found
 

@@ -3,6 +3,8 @@
 Event watchers of a key stand in a list, in order of registration. Watermark watchers stand in a heap
 (watermark_heap.pxd). A node leaves at once when its operation settles, or when its key is satisfied or failed for the
 operation.
+
+Chains are short, because keys are hashed with a seed that no client has. Steps of a chain count as records of the turn.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -34,6 +36,7 @@ cdef inline uint32_t find_key(
         if key_of(a, found - 1).hash == hash and key_is(a, key_of(a, found - 1), purgatory, name, length):
             return found
         found = key_of(a, found - 1).chain
+        a.turn.touched += 1
     return 0
 
 
@@ -84,6 +87,7 @@ cdef inline void release_key(Arena *a, uint32_t found) noexcept nogil:
     link = a.key_heads + (key.hash & a.key_mask)
     while link[0] != found:
         link = &key_of(a, link[0] - 1).chain
+        a.turn.touched += 1
     link[0] = key.chain
     if a.delivery.key == found:
         a.delivery.key = 0

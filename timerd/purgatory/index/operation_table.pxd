@@ -1,16 +1,24 @@
 """From (client, command number) to operation: so an owner's cancel finds its operation. Derived: a start makes it anew.
 
 The table has open addressing. Sixteen neighbouring commands of a client share a line of sixteen entries, each in a lane
-of its own. So the sequential numbers of a client touch one cache line in sixteen commands. A hash chooses the lane.
-Without the hash, a client that registers with every sixteenth command only would fill one lane. Probing goes on in the
+of its own. So the sequential numbers of a client touch one cache line in sixteen commands. A keyed hash chooses the
+lane. Without it, a client that registers with every sixteenth command only would fill one lane. Probing goes on in the
 lane, then in the next lane, so it comes by every entry. A removed entry leaves no mark: the entries behind it move up.
-So a look-up in vain ends as early as if the entry had never been there.
+So a look-up in vain ends as early as if the entry had never been there. Eight steps of probing count as a record of the
+turn: an entry has 8 bytes.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.hash cimport handle_tag
 from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    enum { STEPS_IN_RECORD = 8 };
+    """
+    enum:
+        STEPS_IN_RECORD
 
 
 cdef inline uint64_t next_handle(Arena *a, uint64_t position) noexcept nogil:
@@ -27,27 +35,33 @@ cdef inline uint64_t probes_between(Arena *a, uint64_t home, uint64_t position) 
 
 
 cdef inline void handle_insert(Arena *a, uint32_t op_index, uint32_t tag) noexcept nogil:
-    """Let the operation be found by its tag: handle_tag(its client, its command)."""
+    """Let the operation be found by its tag: handle_tag() of its client and its command."""
     cdef uint64_t position = tag & a.handle_mask
+    cdef uint32_t steps = 0
     # The table has at least twice as many entries as there are operations, so a free one is near.
     while a.handles[position].op:
         position = next_handle(a, position)
+        steps += 1
+    a.turn.touched += steps // STEPS_IN_RECORD
     a.handles[position].tag = tag
     a.handles[position].op = op_index + 1
 
 
 cdef inline void handle_remove(Arena *a, uint32_t op_index) noexcept nogil:
     """Remove an operation's entry, if there is one."""
-    handle_remove_tag(a, op_index, handle_tag(a.ops[op_index].client, a.ops[op_index].command))
+    handle_remove_tag(a, op_index, handle_tag(a.seed, a.ops[op_index].client, a.ops[op_index].command))
 
 
 cdef inline void handle_remove_tag(Arena *a, uint32_t op_index, uint32_t tag) noexcept nogil:
     """Remove an operation's entry, if there is one; `tag` is the handle_tag of its client and command."""
     cdef uint64_t position = tag & a.handle_mask, behind
+    cdef uint32_t steps = 0
     while a.handles[position].op != op_index + 1:
         if a.handles[position].op == 0:
+            a.turn.touched += steps // STEPS_IN_RECORD
             return
         position = next_handle(a, position)
+        steps += 1
     behind = next_handle(a, position)
     while a.handles[behind].op:
         # This entry may move up if probing for it comes by the gap.
@@ -55,12 +69,15 @@ cdef inline void handle_remove_tag(Arena *a, uint32_t op_index, uint32_t tag) no
             a.handles[position] = a.handles[behind]
             position = behind
         behind = next_handle(a, behind)
+        steps += 1
+    a.turn.touched += steps // STEPS_IN_RECORD
     a.handles[position].op = 0
 
 
 cdef inline OpRecord *find_operation(Arena *a, uint32_t client, uint64_t command, uint32_t tag) noexcept nogil:
     """The client's operation of that command number, or NULL; `tag` is the handle_tag of both."""
     cdef uint64_t position = tag & a.handle_mask
+    cdef uint32_t steps = 0
     cdef OpRecord *op
     while a.handles[position].op:
         if a.handles[position].tag == tag:
@@ -71,6 +88,9 @@ cdef inline OpRecord *find_operation(Arena *a, uint32_t client, uint64_t command
                 and op.client_generation == a.clients[client].generation
                 and op.state != OP_STATE_FREE
             ):
+                a.turn.touched += steps // STEPS_IN_RECORD
                 return op
         position = next_handle(a, position)
+        steps += 1
+    a.turn.touched += steps // STEPS_IN_RECORD
     return NULL

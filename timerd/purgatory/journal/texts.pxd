@@ -121,4 +121,4 @@ cdef inline uint32_t id_text(Arena *a, OpRecord *op) noexcept nogil:
     if op.id_record == 0:
         return 0
     known = a.ids + (op.id_record - 1)
-    return text_of(a, TEXT_KIND_ID, known.hash_low, <const uint8_t *>&known.hash_low, 16)
+    return text_of(a, TEXT_KIND_ID, known.chain_hash, <const uint8_t *>&known.hash_low, 16)

@@ -116,4 +116,4 @@ cdef inline bint is_refused(Arena *a, uint32_t slot, uint64_t command) noexcept 
 
 cdef inline bint is_unknown(Arena *a, uint32_t slot, uint64_t command) noexcept nogil:
     """Whether the registration with that command number has neither an operation nor a refusal."""
-    return find_operation(a, slot, command, handle_tag(slot, command)) == NULL and not is_refused(a, slot, command)
+    return find_operation(a, slot, command, handle_tag(a.seed, slot, command)) == NULL and not is_refused(a, slot, command)

@@ -14,10 +14,11 @@ All outcomes are alike, so the first of the list is delivered. Among calls, a cu
 member handles. It begins anew when a member becomes ready.
 """
 
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, node_of, settled_of, spent
-from timerd.purgatory.memory.blob cimport blob_length, blob_words
+from timerd.purgatory.memory.blob cimport blob_length, blob_words, copy_blob
 from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.hash cimport name_hash
 from timerd.purgatory.memory.list cimport append, is_empty, link_of, op_at
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_group
@@ -114,7 +115,7 @@ cdef inline void match_calls(Arena *a, uint32_t group) noexcept nogil:
 
 
 cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
-    """Whether the client handles the calls of that name, the hash of a key."""
+    """Whether the client handles the calls of that name, by its name_hash."""
     cdef uint32_t blob = a.clients[slot].names, left = blob_length(a, blob) // sizeof(uint64_t), count, i
     cdef uint64_t *names
     while left:
@@ -130,8 +131,13 @@ cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
 
 
 cdef inline uint64_t name_of(Arena *a, OpRecord *op) noexcept nogil:
-    """The name of a call: the hash of its first key. A call keeps its nodes."""
-    return key_of(a, node_of(a, op.first_node - 1).key).hash
+    """The name of a call: the name_hash of its first key. A call keeps its nodes."""
+    cdef KeyRecord *key = key_of(a, node_of(a, op.first_node - 1).key)
+    cdef uint8_t name[KEY_SIZE_MAX]
+    if key.name_blob == 0:
+        return name_hash(key.purgatory, key.name, key.name_length)
+    copy_blob(a, key.name_blob, name)
+    return name_hash(key.purgatory, name, key.name_length)
 
 
 cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:

@@ -13,6 +13,7 @@ from timerd.purgatory.members.state cimport Members
 from timerd.purgatory.turn.state cimport Turn
 from timerd_shm.generated.records cimport *
 
+from .hash cimport Seed
 from .state cimport Slab
 from .transaction cimport TD_DEFECT, TdTransaction
 
@@ -50,6 +51,8 @@ ctypedef struct Arena:
     uint64_t slot_mask
     uint64_t event_mask
     uint64_t handle_mask
+    Seed seed  # of every hash; clients do not know it
+    bint rehashed  # the start found hashes of another seed, and made them anew
     # The transaction being staged, and the outcomes that it numbers for one client.
     TdTransaction tx
     uint32_t staged_client

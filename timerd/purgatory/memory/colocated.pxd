@@ -68,6 +68,7 @@ cdef inline void leave_colocated(Arena *a, OpRecord *op, uint32_t index) noexcep
     cdef uint32_t *link = a.key_heads + (key.hash & a.key_mask)
     while link[0] != index + 1:
         link = &key_of(a, link[0] - 1).chain
+        a.turn.touched += 1
     link[0] = key.chain
     key.refs = 0
     (<WatchNode *>op.colocated_node).linked = 0

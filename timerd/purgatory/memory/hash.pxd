@@ -1,42 +1,55 @@
-"""The hashes of the arena. timerd_shm.read.hashing is the same arithmetic in Python."""
+"""The hashes of the arena: SipHash-1-3 (hash.h) under a seed that no client has. timerd_shm.read.hashing has the same in Python.
+
+A client that knew the seed could aim its keys at one chain. So the seed is not in the arena, which clients read. The header
+has a check value, which tells whether the stored hashes are of this seed.
+"""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
 from timerd_shm.generated.records cimport HANDLE_LANE_BITS, HANDLE_LANES
 
-from .bytes cimport copy_short
+
+cdef extern from "hash.h" nogil:
+    ctypedef struct Seed:
+        uint64_t k0
+        uint64_t k1
+
+    uint64_t td_sip_short(Seed seed, uint64_t message, uint32_t length)
+    uint64_t td_sip_marked(Seed seed, const uint8_t *bytes, uint32_t length, uint8_t mark)
 
 
-cdef inline uint64_t mix(uint64_t h) noexcept nogil:
-    h ^= h >> 33
-    h *= <uint64_t>0xFF51AFD7ED558CCD
-    h ^= h >> 33
-    h *= <uint64_t>0xC4CEB9FE1A85EC53
-    return h ^ (h >> 33)
+cdef inline uint64_t check_of(Seed seed) noexcept nogil:
+    """What the header says of the seed: its hash of an empty message. Never 0, which says that hashes are being made anew."""
+    return td_sip_short(seed, 0, 0) | 1
 
 
-cdef inline uint64_t key_hash(uint64_t seed, uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:
-    """Keyed hash of a watch key within its purgatory; the last chunk is padded with zeros."""
-    cdef uint64_t h = seed ^ (purgatory * <uint64_t>0x9E3779B97F4A7C15) ^ length
-    cdef uint64_t chunk = 0
-    if length < 8:
-        copy_short(<uint8_t *>&chunk, name, length)
-        return mix(h ^ chunk)
-    while length >= 8:
-        memcpy(&chunk, name, 8)
-        h = mix(h ^ chunk)
-        name += 8
-        length -= 8
-    if length:
-        # The last 8 bytes of the name, without the bytes that are hashed already: a copy of known size is one load.
-        memcpy(&chunk, name + length - 8, 8)
-        h = mix(h ^ (chunk >> (8 * (8 - length))))
-    return h
+cdef inline uint64_t key_hash(Seed seed, uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:
+    """Keyed hash of a watch key: of its name, and behind it the index of its purgatory, one byte."""
+    return td_sip_marked(seed, name, length, <uint8_t>purgatory)
 
 
-cdef inline uint64_t handle_line(uint32_t client, uint64_t command) noexcept nogil:
-    """The hash of the line in the handle table that sixteen neighbouring commands of a client share."""
-    return mix(((command >> HANDLE_LANE_BITS) * <uint64_t>0x9E3779B97F4A7C15) ^ client)
+cdef inline uint64_t name_hash(uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:
+    """Hash of a call's name, without a seed: a member's few names are looked through, and no table is indexed by it.
+
+    So the names that the arena has of its members outlive the seed.
+    """
+    return td_sip_marked(Seed(0, 0), name, length, <uint8_t>purgatory)
+
+
+cdef inline uint32_t id_hash(Seed seed, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
+    """Keyed hash of the 16 bytes that stand for an id, in the same way. The client chooses all of them."""
+    cdef uint64_t words[2]
+    words[0] = low
+    words[1] = high
+    return <uint32_t>td_sip_marked(seed, <const uint8_t *>&words[0], 16, <uint8_t>purgatory)
+
+
+cdef inline uint64_t handle_line(Seed seed, uint32_t client, uint64_t command) noexcept nogil:
+    """The hash of the line in the handle table that sixteen neighbouring commands of a client share.
+
+    Of 7 bytes: the slot in two, the line's number in five.
+    """
+    cdef uint64_t line = (command >> HANDLE_LANE_BITS) & <uint64_t>0xFFFFFFFFFF
+    return td_sip_short(seed, line << 16 | client, 7)
 
 
 cdef inline uint32_t tag_in(uint64_t line, uint64_t command) noexcept nogil:
@@ -44,6 +57,6 @@ cdef inline uint32_t tag_in(uint64_t line, uint64_t command) noexcept nogil:
     return <uint32_t>((line << HANDLE_LANE_BITS) | ((command ^ (line >> 32)) & (HANDLE_LANES - 1)))
 
 
-cdef inline uint32_t handle_tag(uint32_t client, uint64_t command) noexcept nogil:
+cdef inline uint32_t handle_tag(Seed seed, uint32_t client, uint64_t command) noexcept nogil:
     """An operation's tag in the handle table."""
-    return tag_in(handle_line(client, command), command)
+    return tag_in(handle_line(seed, client, command), command)

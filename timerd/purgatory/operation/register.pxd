@@ -13,6 +13,7 @@ from timerd.purgatory.memory.blob cimport blob_length, drop_blob, fill_blob
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.free_bitmap cimport allocate_spare
+from timerd.purgatory.memory.hash cimport id_hash
 from timerd.purgatory.memory.list cimport unlink
 from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
@@ -289,14 +290,15 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     cdef IdRecord *id_record
     cdef Verdict v, old
     cdef uint64_t limit = 0, word
-    cdef uint32_t code, index, known = 0, fresh_id = 0, ordinal = 0, settled_key = 0
+    cdef uint32_t code, index, hash = 0, known = 0, fresh_id = 0, ordinal = 0, settled_key = 0
     cdef bint remembered = False, pending
     if not read_registration(a, r, end):
         return False
     a.turn.touched += command.keys  # each is hashed, compared with the others and looked up, also if it is refused
     code = refusal_of(a, r, &limit)
     if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_HAS_ID:
-        known = find_id(a, command.purgatory, r.id_low, r.id_high)
+        hash = id_hash(a.seed, command.purgatory, r.id_low, r.id_high)
+        known = find_id(a, hash, command.purgatory, r.id_low, r.id_high)
         if known and not may_replace(a, r, &a.ids[known - 1]):
             code = ERROR_CODE_OPERATION_EXISTS
             limit = a.ids[known - 1].outcome
@@ -332,7 +334,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     fill_payload(a, op, r.payload, command.payload_length)
     if command.flags & REGISTER_FLAG_HAS_ID:
         if not known:
-            known = fresh_id = fill_id(a, command.purgatory, r.id_low, r.id_high)
+            known = fresh_id = fill_id(a, hash, command.purgatory, r.id_low, r.id_high)
             if known == 0:
                 abandon(a, op, 0)
                 limit = met(MET_IDS, capacity(a, REGION_IDS))

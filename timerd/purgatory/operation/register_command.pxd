@@ -71,7 +71,7 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
         if i == 0 and r.hashed:
             key.hash = r.first_hash
         else:
-            key.hash = key_hash(a.header.hash_seed, command.purgatory, p, key.length)
+            key.hash = key_hash(a.seed, command.purgatory, p, key.length)
         p += key.length
         if key.length > KEY_INLINE:
             r.blocks += blocks_for(key.length)

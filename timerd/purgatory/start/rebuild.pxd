@@ -19,6 +19,7 @@ from timerd.purgatory.memory.builtins cimport CACHE_LINE, __builtin_prefetch
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.free_bitmap cimport free_spare
+from timerd.purgatory.memory.hash cimport id_hash
 from timerd.purgatory.memory.list cimport append, is_empty, make_empty, node_at
 from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport td_put
@@ -36,6 +37,7 @@ from timerd.purgatory.operation.apply_event cimport begin_delivery
 from timerd_shm.generated.records cimport *
 
 from .rebuild_order cimport EARLY, Order, Ordered, drop_order, is_outcome_due, make_order, restore_order, sort_by_number
+from .rehash cimport begin_rehash, end_rehash, fill_event_again, fill_key_again
 from .validate cimport (
     BLOCK_COUNTED, Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, key_is_sound, look_for_damage,
     nodes_are_sound, op_is_sound,
@@ -160,6 +162,8 @@ cdef inline bint use_key(Arena *a, Marks *m, uint32_t index, Damage *damage) noe
         damaged(damage, REGION_KEYS, index)
         return False
     m.keys[index] = KEY_NAMED
+    if a.rehashed:
+        fill_key_again(a, key)
     make_empty(a, &key.next)
     key.heap = 0
     key.refs = 0
@@ -340,6 +344,7 @@ cdef inline void restore_ids(
             damaged(damage, REGION_IDS, i)
             return
         m.ids[i] = 1
+        a.ids[i].chain_hash = id_hash(a.seed, a.ids[i].purgatory, a.ids[i].hash_low, a.ids[i].hash_high)
         chain_id(a, i + 1)
         if a.ids[i].state == ID_STATE_SETTLED:
             items[count].number = a.ids[i].settled_ns
@@ -388,6 +393,8 @@ cdef inline void restore_ring(Arena *a, Marks *m, Damage *damage) noexcept nogil
         if not event_is_sound(a, m.blocks, e, sequence):
             damaged(damage, REGION_EVENTS, sequence & a.event_mask)
             return
+        if a.rehashed:
+            fill_event_again(a, e)
         use_blob(a, m, e.value)
         use_blob(a, m, e.key_blob)
         a.header.ring_bytes += blob_length(a, e.value) + blob_length(a, e.key_blob)
@@ -533,6 +540,7 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
         and m.ids != NULL and m.answers != NULL
     )
     if made:
+        begin_rehash(a)
         clear_derived(a)
         a.header.wheel_tick = a.turn.now_ns // a.wheel.tick_ns
         a.wheel.visited_tick = a.header.wheel_tick
@@ -553,6 +561,7 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
         if not ring_is_empty(a):
             # The newest event may not have reached every watcher. An operation that has seen it ignores it.
             begin_delivery(a, event_at(a, a.header.newest))
+        end_rehash(a)
     drop_order(&order)
     free(m.ops)
     free(m.nodes)

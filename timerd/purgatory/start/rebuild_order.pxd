@@ -228,7 +228,7 @@ cdef inline void *restore_order(void *order) noexcept nogil:
             o.settled.number = op.outcome_number
             o.settled.index = i
         if op.group == 0 and op.client_generation and op.client_generation == o.generations[op.client]:
-            insert_later(a, &handles, i + 1, handle_tag(op.client, op.command))
+            insert_later(a, &handles, i + 1, handle_tag(a.seed, op.client, op.command))
     for i in range(EARLY):
         insert_later(a, &handles, 0, 0)
     link_in_order(o, &pending)

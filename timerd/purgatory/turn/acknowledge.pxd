@@ -33,7 +33,7 @@ cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noex
         if op.group or op.outcome_number > acknowledged:
             break
         prefetch_outcome(a, op.prefetch_hint)
-        tags[n] = handle_tag(slot, op.command)
+        tags[n] = handle_tag(a.seed, slot, op.command)
         __builtin_prefetch(a.handles + (tags[n] & a.handle_mask))
         if op.payload:
             __builtin_prefetch(a.blocks + (op.payload - 1))

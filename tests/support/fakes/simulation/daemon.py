@@ -160,12 +160,8 @@ class Daemon:
         assert not self.is_up
         plan = plan_arena(**self._knobs)
         self.memory = bytearray(plan.size)
-        format_arena(
-            memoryview(self.memory),
-            plan,
-            incarnation=self._rng.getrandbits(63) + 1,
-            hash_seed=self._rng.getrandbits(64),
-        )
+        format_arena(memoryview(self.memory), plan, incarnation=self._rng.getrandbits(63) + 1)
+        self._seed = self._rng.getrandbits(64).to_bytes(16, "little")
         self._buffer = bytearray()
         if self._directory is not None:
             self.directories.append(self._directory / str(len(self.directories)))
@@ -176,13 +172,13 @@ class Daemon:
         now_ns = self.schedule.now_ns
         while self._rng.random() < 0.2:
             core_faults.record(1 + self._rng.randrange(60))
-            core = core_faults.Core(self.memory, now_ns)
+            core = core_faults.Core(self.memory, now_ns, self._seed)
             core.release()
             copies = core_faults.snapshots()
             if copies:
                 self._faults["killed in recovery"] += 1
                 self.memory[:] = copies[-1]
-        self._core = core_faults.Core(self.memory, now_ns)
+        self._core = core_faults.Core(self.memory, now_ns, self._seed)
         if self._core.redo_replayed:
             self._faults["transactions finished by a start"] += 1
         self.check("after a start")
@@ -273,7 +269,7 @@ class Daemon:
 
     def check(self, when: str) -> None:
         """Assert that check() finds nothing."""
-        found = check(memoryview(self.memory))
+        found = check(memoryview(self.memory), seed=self._seed)
         assert not found, f"{when}: check() finds " + "; ".join(found[:5])
 
     def _on_input(self) -> None:

@@ -1,0 +1,50 @@
+"""The seed of an arena's hashes: 16 random bytes in ARENA.seed beside the arena, which only the daemon's user may open.
+
+A client that knew the seed could choose keys of one chain, and each command on them would walk the whole chain. So the
+seed is in no place that clients may read: not in the arena, and in no message.
+
+A new arena gets a new seed. Where the file is missing, or was open to others, a start makes a new seed as well, and the
+core makes all hashes anew (purgatory/start/rehash.pxd).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from timerd_shm.declare.errors import ResourceLimitError
+from timerd_shm.read.hashing import SEED_SIZE
+
+
+def read_seed(path: Path) -> bytes | None:
+    """The seed of an arena, SEED_SIZE bytes; None if there is none that nobody else can know."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            return None
+        seed = os.read(descriptor, SEED_SIZE + 1)
+    finally:
+        os.close(descriptor)
+    return seed if len(seed) == SEED_SIZE else None
+
+
+def make_seed(path: Path) -> bytes:
+    """A new seed, in a file of its own (0600) in the place of any that is there. Raises ResourceLimitError."""
+    seed = secrets.token_bytes(SEED_SIZE)
+    try:
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(seed)
+    except OSError as error:
+        raise ResourceLimitError(
+            f"the seed of the arena's hashes cannot be made: {path}: {error.strerror}: "
+            "remove what is there, or give this daemon another --instance"
+        ) from None
+    return seed

@@ -1,0 +1,57 @@
+"""Hashes are made anew where the arena's are of another seed: the file of the seed was lost, or is another arena's.
+
+The header's check value tells. It is 0 meanwhile, and stored last. So a start that is killed in between leaves an arena
+whose hashes the next start makes anew, all of them: they follow from names and ids.
+
+One thing is lost. Slots of the ring count events that the ring holds no more, and nobody knows which keys these had. So
+each slot counts the last of them, and a mark before it is too old.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena, capacity
+from timerd.purgatory.memory.blob cimport copy_blob
+from timerd.purgatory.memory.hash cimport check_of, key_hash
+from timerd.purgatory.memory.transaction cimport TD_ORDERED_STORE
+from timerd_shm.generated.records cimport *
+
+
+cdef inline void begin_rehash(Arena *a) noexcept nogil:
+    """Look whether the hashes are of this seed, and if not, let the slots of the ring be made anew."""
+    cdef uint32_t i
+    a.rehashed = a.header.seed_check != check_of(a.seed)
+    if a.rehashed:
+        TD_ORDERED_STORE(a.base, &a.header.seed_check, 0)
+        for i in range(capacity(a, REGION_SLOTS)):
+            fill_slot(a.slots + i, a.header.tail - 1)
+
+
+cdef inline void fill_slot(SlotRecord *slot, uint64_t newest) noexcept nogil:
+    slot.newest = newest
+
+
+cdef inline void fill_key_again(Arena *a, KeyRecord *key) noexcept nogil:
+    cdef uint8_t name[KEY_SIZE_MAX]
+    if key.name_blob:
+        copy_blob(a, key.name_blob, name)
+        key.hash = key_hash(a.seed, key.purgatory, name, key.name_length)
+    else:
+        key.hash = key_hash(a.seed, key.purgatory, key.name, key.name_length)
+
+
+cdef inline void fill_event_again(Arena *a, EventRecord *e) noexcept nogil:
+    """The hash of an event's key, and the event's place in its slot. Events come in order."""
+    cdef uint8_t name[KEY_SIZE_MAX]
+    cdef SlotRecord *slot
+    if e.key_blob:
+        copy_blob(a, e.key_blob, name)
+        e.key_hash = key_hash(a.seed, e.purgatory, name, e.key_length)
+    else:
+        e.key_hash = key_hash(a.seed, e.purgatory, e.key, e.key_length)
+    slot = a.slots + (e.key_hash & a.slot_mask)
+    e.previous = slot.newest
+    slot.newest = e.sequence
+
+
+cdef inline void end_rehash(Arena *a) noexcept nogil:
+    if a.rehashed:
+        TD_ORDERED_STORE(a.base, &a.header.seed_check, check_of(a.seed))
