@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from arenas import SEED
 from commands import Key, Register
 from harness import MS, S, fire
 from journals import JournaledRig, kinds, numbered, settle
@@ -34,7 +35,7 @@ def test_an_orderly_end_is_the_last_row_and_a_start_goes_on_behind_it(tmp_path: 
         f"complete to row {rows[-1].number:,}"
     )
     rig.core.release()
-    rig.core = rig.module.Core(rig.memory, rig.now_ns)
+    rig.core = rig.module.Core(rig.memory, rig.now_ns, SEED)
     rig.open_journal()
     rig.turn(rig.now_ns + MS)
     behind = kinds(rig.rows())[len(rows) :]
