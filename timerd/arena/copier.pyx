@@ -2,12 +2,9 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_SetFromErrno
-from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp
-
-cdef extern from "<unistd.h>" nogil:
-    ssize_t pwrite(int fd, const void *data, size_t size, int64_t offset)
+from timerd.host.write_all cimport write_all
 
 cdef extern from "<sys/mman.h>" nogil:
     enum:
@@ -47,7 +44,6 @@ cdef extern from "before_images.h" nogil:
     void STORE_RELEASE(uint64_t *word, uint64_t value)
 
 
-
 class CopyOverrunError(Exception):
     pass
 
@@ -58,21 +54,6 @@ cdef enum Status:
     STOPPED
     OVERRUN
     FAILED
-
-
-cdef int write_all(int fd, const uint8_t *data, uint64_t size, uint64_t offset) noexcept nogil:
-    """Write all of it; -1 with errno."""
-    cdef ssize_t written
-    while size:
-        written = pwrite(fd, data, size, offset)
-        if written < 0 and errno == EINTR:
-            continue
-        if written < 0:
-            return -1
-        data += written
-        size -= written
-        offset += written
-    return 0
 
 
 cdef bint is_zero(const uint8_t *data, uint64_t size) noexcept nogil:

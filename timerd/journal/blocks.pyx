@@ -2,14 +2,11 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_SetFromErrno
-from libc.errno cimport EINTR, errno
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
+from timerd.host.write_all cimport write_all
 from timerd_shm.generated.records cimport *
-
-cdef extern from "<unistd.h>" nogil:
-    ssize_t pwrite(int fd, const void *data, size_t size, int64_t offset)
 
 cdef extern from *:
     """
@@ -78,21 +75,6 @@ cdef void fill_block(
     memcpy(block + (1 + before) * ROW_SIZE, row_of(buffer, first + before), (count - before) * ROW_SIZE)
     memset(block + (1 + count) * ROW_SIZE, 0, (BLOCK_ROWS - count) * ROW_SIZE)
     header.crc = crc32(block + sizeof(uint32_t), BLOCK_SIZE - sizeof(uint32_t))
-
-
-cdef int write_all(int fd, const uint8_t *data, uint64_t size, uint64_t offset) noexcept nogil:
-    """Write all of it; -1 with errno."""
-    cdef ssize_t written
-    while size:
-        written = pwrite(fd, data, size, offset)
-        if written < 0 and errno == EINTR:
-            continue
-        if written < 0:
-            return -1
-        data += written
-        size -= written
-        offset += written
-    return 0
 
 
 def write_blocks(buffer, uint64_t first, uint64_t last, int fd, uint64_t segment, uint64_t sequence):
