@@ -89,6 +89,7 @@ DEFECTS = (
     "TURN_NOT_NOTED",  # the journal: a turn's clock comes before its first row
     "WEAK_HASH",  # rule 8: tables are keyed with a seed that everybody knows, so that a client can choose a chain
     "ROWS_APART",  # rule 2: the journal's rows become true before the change that they report
+    "FORGETS_THE_LEAST",  # rule 15: a client that has few remembered ids makes room for one that has many
     "UNLOGGED_STORE",  # a copy of the arena: stores of four bytes are not logged
     "IMAGE_AFTER_STORE",  # a copy of the arena: a line is logged after it was changed
 )

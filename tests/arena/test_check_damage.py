@@ -169,7 +169,7 @@ def two_records_of_one_id(pen: Pen, sound: bytes) -> None:
 
 def settled_ids_out_of_order(pen: Pen, sound: bytes) -> None:
     with ArenaReader.from_bytes(sound) as reader:
-        first = next(walk.settled_ids(reader))
+        first = next(walk.remembered_ids(reader, 0))
     pen.set(Region.IDS, first, "settled_ns", 1 << 62)
 
 
@@ -303,7 +303,10 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
         an_id_that_names_a_stranger,
     ),
     "two records of one id": (r"ids \d+ and \d+ are the same", two_records_of_one_id),
-    "settled ids out of order": (r"settled ids do not stand in order of settling", settled_ids_out_of_order),
+    "settled ids out of order": (
+        r"remembered ids of client 0 do not stand in order of settling",
+        settled_ids_out_of_order,
+    ),
     "an answer of nobody": (r"answers are kept for client 3, which does not exist", an_answer_of_nobody),
     "an answer that is acknowledged and kept": (
         r"the answer to command 3 of client 1 is kept",

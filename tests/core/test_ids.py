@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import struct
+from random import Random
+
 import pytest
 
 from commands import Key, OperationAct, Register
 from harness import MS, Client, Rig, S, fire
+from rules import a_client_makes_itself_forget_first
+from tiers import in_tiers
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import SETTLED_IDS_KEPT_NS
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandKind
+from timerd_shm.read import walk
+from timerd_shm.read.reader import ArenaReader
 
 ID, OTHER_ID = bytes(range(16)), bytes(range(1, 17))
 KEYS = (Key(b"session/9"),)
@@ -120,6 +127,79 @@ def test_remembered_ids_are_bounded_and_the_oldest_is_forgotten_first() -> None:
     assert rig.arena.in_use()["IDS"] <= 8
     assert code(client, rig.do(client, arm(bytes([19]) * 16))) == ErrorCode.OPERATION_EXISTS
     assert code(client, rig.do(client, arm(bytes([0]) * 16))) is None
+    rig.check()
+
+
+def test_a_client_that_fills_all_ids_makes_itself_forget_the_oldest_and_no_other_client() -> None:
+    rig = Rig(capacity=32, ids=16, quota_operations=32)
+    a_client_makes_itself_forget_first(rig, between=rig.restart)
+    rig.check()
+
+
+def remembered(rig: Rig) -> list[list[bytes]]:
+    """The remembered ids of each client slot, oldest first."""
+    with ArenaReader.from_bytes(rig.memory) as reader:
+        ids = reader.ids
+        return [
+            [
+                struct.pack("<QQ", ids[index].hash_low, ids[index].hash_high)
+                for index in walk.remembered_ids(reader, slot)
+            ]
+            for slot in range(len(reader.clients))
+        ]
+
+
+@pytest.mark.parametrize("seed", in_tiers((1, 2, 3, 4, 5), 1))
+def test_remembered_ids_are_those_of_a_dumb_model(seed: int) -> None:
+    """Clients register, replace and leave at random. An id goes from the front of a list that is about the longest."""
+    print(f"seed {seed}")
+    random = Random(seed)
+    rig = Rig(capacity=64, ids=48, clients=6, quota_clients=6)
+    clients = [rig.client() for _ in range(5)]
+    model: list[list[bytes]] = [[] for _ in range(len(remembered(rig)))]
+    evicted = 0
+    for step in range(1_500):
+        client = random.choices(clients, weights=[(1 + step // 300 * at) for at in range(len(clients))])[0]
+        id = random.randrange(400).to_bytes(16, "little")
+        before, longest = [list(ids) for ids in model], max(map(len, model))
+        answer = client.answer(rig.do(client, arm(id, "replace", timeout_ns=0), now_ns=rig.now_ns + MS))
+        rig.acknowledge()
+        assert answer is None or answer.code == ErrorCode.NONE, f"seed {seed}, step {step}"
+        for ids in model:
+            if id in ids:
+                ids.remove(id)
+        model[client.slot].append(id)
+        found = remembered(rig)
+        if found != model:
+            (slot,) = (slot for slot, ids in enumerate(model) if found[slot] != ids)
+            assert sum(map(len, before)) == 48, f"seed {seed}, step {step}: forgotten without need"
+            assert len(before[slot]) >= longest // 8 * 7, f"seed {seed}, step {step}: {before[slot]} is not the longest"
+            model[slot].pop(0)
+            evicted += 1
+        assert found == model, f"seed {seed}, step {step}"
+        if random.random() < 0.02:
+            rig.restart()
+        elif random.random() < 0.02:
+            at = random.randrange(len(clients))
+            rig.close(clients[at], goodbye=True)
+            clients[at] = rig.client()
+    assert evicted > 100, f"seed {seed}: only {evicted} ids were forgotten"
+    rig.check()
+
+
+def test_ids_of_many_clients_are_forgotten_after_their_time_and_the_floor_does_not_fall() -> None:
+    rig = Rig(capacity=256, ids=256, clients=200, quota_clients=200, settled_ids_kept=S)
+    clients = [rig.client() for _ in range(150)]
+    for number, client in enumerate(reversed(clients)):
+        rig.do(client, arm(number.to_bytes(16, "little"), timeout_ns=0), now_ns=rig.now_ns + MS)
+    rig.acknowledge()
+    last_ns, floor_ns = rig.now_ns, 0
+    rig.turn(rig.now_ns + S)
+    for _ in range(30):
+        rig.turn(rig.now_ns + MS)
+        assert rig.arena.header.ids_floor_ns >= floor_ns
+        floor_ns = rig.arena.header.ids_floor_ns
+    assert (rig.arena.in_use()["IDS"], floor_ns) == (0, last_ns)
     rig.check()
 
 

@@ -34,6 +34,7 @@ from journals import JournaledRig
 from networks import World
 from rules import (
     CAPACITY,
+    a_client_makes_itself_forget_first,
     a_frame_sent_again_is_skipped,
     a_limited_event_is_taken_once,
     a_lost_frame_is_expected_again,
@@ -150,6 +151,7 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "TURN_NOT_NOTED": a_turns_clock_comes_before_its_rows,
     "WEAK_HASH": keys_of_a_known_seed_share_no_chain,
     "ROWS_APART": rows_are_true_with_what_they_tell,
+    "FORGETS_THE_LEAST": a_client_makes_itself_forget_first,
     "UNLOGGED_STORE": a_copy_shows_one_turn,
     "IMAGE_AFTER_STORE": a_copy_shows_one_turn,
 }

@@ -390,7 +390,7 @@ class Checker(Truth):
     def check_ids(self) -> None:
         reader = self.reader
         self.id_used = {index for index, record in enumerate(self.ids) if record.state != IdState.FREE}
-        settled: list[tuple[int, int]] = []
+        settled: dict[int, set[int]] = {slot: set() for slot in range(len(self.clients))}
         names: dict[tuple[int, int, int], int] = {}
         for index in sorted(self.id_used):
             record = self.ids[index]
@@ -401,7 +401,10 @@ class Checker(Truth):
                 if hash_ != record.chain_hash:
                     self.stale(f"id {index} says that its hash is 0x{record.chain_hash:x}, and it is 0x{hash_:x}")
             if record.state == IdState.SETTLED:
-                settled.append((record.settled_ns, index))
+                if record.op - 1 in settled:
+                    settled[record.op - 1].add(index)
+                else:
+                    self.wrong(f"id {index} is paid for by client {record.op - 1}, and there are {len(self.clients)}")
                 continue
             op = self.ops[record.op - 1] if 1 <= record.op <= len(self.ops) else None
             if op is None or op.state != OpState.PENDING or op.id_record != index + 1:
@@ -414,13 +417,14 @@ class Checker(Truth):
             if known is None or known.state != IdState.LIVE or known.op != index + 1:
                 self.wrong(f"{self.name_op(index)} is pending under id {op.id_record - 1}, which does not name it")
         with self.derived_links():
-            got = list(walk.settled_ids(reader, self.ids))
-            if set(got) != {index for _, index in settled}:
-                expected = sorted(index for _, index in settled)
-                self.stale(f"settled ids: the list holds {some(sorted(got))}, and those are {some(expected)}")
-            times = [self.ids[index].settled_ns for index in got]
-            if times != sorted(times):
-                self.stale(f"settled ids do not stand in order of settling: {some(times)}")
+            for slot, expected in settled.items():
+                got = list(walk.remembered_ids(reader, slot, self.ids))
+                what = f"remembered ids of client {slot}"
+                if set(got) != expected:
+                    self.stale(f"{what}: the list holds {some(sorted(got))}, and those are {some(sorted(expected))}")
+                times = [self.ids[index].settled_ns for index in got]
+                if times != sorted(times):
+                    self.stale(f"{what} do not stand in order of settling: {some(times)}")
         self.check_chains(
             "id",
             Region.ID_TABLE,

@@ -55,8 +55,6 @@ class ArenaHeader(NamedTuple):
     reserved_word: Annotated[int, U32, "zero"]
     ids_kept_ns: Annotated[int, U64, "how long a settled id is remembered"]
     group_kept_ns: Annotated[int, U64, "how long a group's outcome is kept while the group has no member"]
-    ids_next: Annotated[int, U32, "link: head of the settled ids, oldest first", DERIVED]
-    ids_prev: Annotated[int, U32, "link: tail", DERIVED]
     journal_rows: Annotated[int, U64, "rows that were put in the journal: the number of the next one"]
     journal_segment: Annotated[int, U64, "row with which the journal's present segment begins"]
     journal_gaps: Annotated[int, U64, "dropped rows that GAP rows have counted"]
@@ -221,7 +219,8 @@ class ClientRecord(NamedTuple):
     maker_pid: Annotated[int, U32, "process that said hello, as the kernel says: its share; 0 = not known"]
     reserved_word: Annotated[int, U32, "zero"]
     purgatories: Annotated[int, U64, "those that it has named, a bit each: it knows their indices"]
-    reserved_tail: Annotated[bytes, raw(8), "zero"]
+    ids_next: Annotated[int, U32, "link: head of the remembered ids that it pays for, oldest first", DERIVED]
+    ids_prev: Annotated[int, U32, "link: tail", DERIVED]
 
 
 class LevelRecord(NamedTuple):
@@ -293,9 +292,9 @@ class IdRecord(NamedTuple):
     outcome: Annotated[int, U8, "Outcome of the settled operation"]
     purgatory: Annotated[int, U8, "index of its purgatory"]
     reserved: Annotated[int, U8, "zero"]
-    op: Annotated[int, U32, "its operation (index + 1) while LIVE"]
+    op: Annotated[int, U32, "LIVE: its operation (index + 1); SETTLED: the client slot that pays for it (index + 1)"]
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
-    next: Annotated[int, U32, "link: list of settled ids, oldest first", DERIVED]
+    next: Annotated[int, U32, "link: list of the remembered ids of a client slot, oldest first", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
     chain: Annotated[int, U32, "next id of the same slot of the id table (index + 1)", DERIVED]
     chain_hash: Annotated[int, U32, "keyed hash of purgatory and id: its slot of the id table", DERIVED]

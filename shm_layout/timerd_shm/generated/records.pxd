@@ -363,8 +363,10 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_TURN_NOT_NOTED
         DEFECT_WEAK_HASH
         DEFECT_ROWS_APART
+        DEFECT_FORGETS_THE_LEAST
         DEFECT_UNLOGGED_STORE
         DEFECT_IMAGE_AFTER_STORE
+        LAYOUT_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS
@@ -372,7 +374,6 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
-    const uint64_t LAYOUT_FINGERPRINT
     const uint64_t JOURNAL_FINGERPRINT
 
     ctypedef struct ArenaHeader:
@@ -413,8 +414,6 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t reserved_word
         uint64_t ids_kept_ns
         uint64_t group_kept_ns
-        uint32_t ids_next
-        uint32_t ids_prev
         uint64_t journal_rows
         uint64_t journal_segment
         uint64_t journal_gaps
@@ -549,7 +548,8 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t maker_pid
         uint32_t reserved_word
         uint64_t purgatories
-        uint8_t reserved_tail[8]
+        uint32_t ids_next
+        uint32_t ids_prev
 
     ctypedef struct LevelRecord:
         uint64_t occupied_low
@@ -1007,10 +1007,6 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ArenaHeader_word_quota_clients(ArenaHeader *record)
     uint64_t ArenaHeader_with_reserved_word(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_reserved_word(ArenaHeader *record)
-    uint64_t ArenaHeader_with_ids_next(uint64_t word, uint64_t value)
-    uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record)
-    uint64_t ArenaHeader_with_ids_prev(uint64_t word, uint64_t value)
-    uint64_t *ArenaHeader_word_ids_prev(ArenaHeader *record)
     uint64_t RegionRecord_with_record_size(uint64_t word, uint64_t value)
     uint64_t *RegionRecord_word_record_size(RegionRecord *record)
     uint64_t RegionRecord_with_count(uint64_t word, uint64_t value)
@@ -1161,6 +1157,10 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ClientRecord_word_maker_pid(ClientRecord *record)
     uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_reserved_word(ClientRecord *record)
+    uint64_t ClientRecord_with_ids_next(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_ids_next(ClientRecord *record)
+    uint64_t ClientRecord_with_ids_prev(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_ids_prev(ClientRecord *record)
     uint64_t BucketRecord_with_next(uint64_t word, uint64_t value)
     uint64_t *BucketRecord_word_next(BucketRecord *record)
     uint64_t BucketRecord_with_prev(uint64_t word, uint64_t value)

@@ -371,9 +371,10 @@
 #define DEFECT_TURN_NOT_NOTED 18
 #define DEFECT_WEAK_HASH 19
 #define DEFECT_ROWS_APART 20
-#define DEFECT_UNLOGGED_STORE 21
-#define DEFECT_IMAGE_AFTER_STORE 22
-#define LAYOUT_FINGERPRINT 4128665005ULL
+#define DEFECT_FORGETS_THE_LEAST 21
+#define DEFECT_UNLOGGED_STORE 22
+#define DEFECT_IMAGE_AFTER_STORE 23
+#define LAYOUT_FINGERPRINT 1154686364
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -415,8 +416,6 @@ typedef struct ArenaHeader {
     uint32_t reserved_word; /* zero */
     uint64_t ids_kept_ns; /* how long a settled id is remembered */
     uint64_t group_kept_ns; /* how long a group's outcome is kept while the group has no member */
-    uint32_t ids_next; /* link: head of the settled ids, oldest first */
-    uint32_t ids_prev; /* link: tail */
     uint64_t journal_rows; /* rows that were put in the journal: the number of the next one */
     uint64_t journal_segment; /* row with which the journal's present segment begins */
     uint64_t journal_gaps; /* dropped rows that GAP rows have counted */
@@ -424,7 +423,7 @@ typedef struct ArenaHeader {
     uint64_t journal_written; /* rows that stand in the journal's files for good */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
 } ArenaHeader;
-_Static_assert(sizeof(ArenaHeader) == 336, "ArenaHeader");
+_Static_assert(sizeof(ArenaHeader) == 328, "ArenaHeader");
 _Static_assert(offsetof(ArenaHeader, magic) == 0, "ArenaHeader.magic");
 _Static_assert(offsetof(ArenaHeader, layout_version) == 8, "ArenaHeader.layout_version");
 _Static_assert(offsetof(ArenaHeader, fingerprint) == 16, "ArenaHeader.fingerprint");
@@ -462,14 +461,12 @@ _Static_assert(offsetof(ArenaHeader, quota_clients) == 256, "ArenaHeader.quota_c
 _Static_assert(offsetof(ArenaHeader, reserved_word) == 260, "ArenaHeader.reserved_word");
 _Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 264, "ArenaHeader.ids_kept_ns");
 _Static_assert(offsetof(ArenaHeader, group_kept_ns) == 272, "ArenaHeader.group_kept_ns");
-_Static_assert(offsetof(ArenaHeader, ids_next) == 280, "ArenaHeader.ids_next");
-_Static_assert(offsetof(ArenaHeader, ids_prev) == 284, "ArenaHeader.ids_prev");
-_Static_assert(offsetof(ArenaHeader, journal_rows) == 288, "ArenaHeader.journal_rows");
-_Static_assert(offsetof(ArenaHeader, journal_segment) == 296, "ArenaHeader.journal_segment");
-_Static_assert(offsetof(ArenaHeader, journal_gaps) == 304, "ArenaHeader.journal_gaps");
-_Static_assert(offsetof(ArenaHeader, journal_level) == 312, "ArenaHeader.journal_level");
-_Static_assert(offsetof(ArenaHeader, journal_written) == 320, "ArenaHeader.journal_written");
-_Static_assert(offsetof(ArenaHeader, redo_count) == 328, "ArenaHeader.redo_count");
+_Static_assert(offsetof(ArenaHeader, journal_rows) == 280, "ArenaHeader.journal_rows");
+_Static_assert(offsetof(ArenaHeader, journal_segment) == 288, "ArenaHeader.journal_segment");
+_Static_assert(offsetof(ArenaHeader, journal_gaps) == 296, "ArenaHeader.journal_gaps");
+_Static_assert(offsetof(ArenaHeader, journal_level) == 304, "ArenaHeader.journal_level");
+_Static_assert(offsetof(ArenaHeader, journal_written) == 312, "ArenaHeader.journal_written");
+_Static_assert(offsetof(ArenaHeader, redo_count) == 320, "ArenaHeader.redo_count");
 
 /* One word of the transaction in the redo slot. Its value is absolute, so storing it again changes nothing. */
 typedef struct RedoEntry {
@@ -690,7 +687,8 @@ typedef struct ClientRecord {
     uint32_t maker_pid; /* process that said hello, as the kernel says: its share; 0 = not known */
     uint32_t reserved_word; /* zero */
     uint64_t purgatories; /* those that it has named, a bit each: it knows their indices */
-    uint8_t reserved_tail[8]; /* zero */
+    uint32_t ids_next; /* link: head of the remembered ids that it pays for, oldest first */
+    uint32_t ids_prev; /* link: tail */
 } ClientRecord;
 _Static_assert(sizeof(ClientRecord) == 256, "ClientRecord");
 _Static_assert(offsetof(ClientRecord, state) == 0, "ClientRecord.state");
@@ -734,7 +732,8 @@ _Static_assert(offsetof(ClientRecord, maker_start_ticks) == 224, "ClientRecord.m
 _Static_assert(offsetof(ClientRecord, maker_pid) == 232, "ClientRecord.maker_pid");
 _Static_assert(offsetof(ClientRecord, reserved_word) == 236, "ClientRecord.reserved_word");
 _Static_assert(offsetof(ClientRecord, purgatories) == 240, "ClientRecord.purgatories");
-_Static_assert(offsetof(ClientRecord, reserved_tail) == 248, "ClientRecord.reserved_tail");
+_Static_assert(offsetof(ClientRecord, ids_next) == 248, "ClientRecord.ids_next");
+_Static_assert(offsetof(ClientRecord, ids_prev) == 252, "ClientRecord.ids_prev");
 
 /* Which buckets of a level hold something: bit b is bucket b. */
 typedef struct LevelRecord {
@@ -834,9 +833,9 @@ typedef struct IdRecord {
     uint8_t outcome; /* Outcome of the settled operation */
     uint8_t purgatory; /* index of its purgatory */
     uint8_t reserved; /* zero */
-    uint32_t op; /* its operation (index + 1) while LIVE */
+    uint32_t op; /* LIVE: its operation (index + 1); SETTLED: the client slot that pays for it (index + 1) */
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
-    uint32_t next; /* link: list of settled ids, oldest first */
+    uint32_t next; /* link: list of the remembered ids of a client slot, oldest first */
     uint32_t prev; /* link */
     uint32_t chain; /* next id of the same slot of the id table (index + 1) */
     uint32_t chain_hash; /* keyed hash of purgatory and id: its slot of the id table */
@@ -1665,10 +1664,6 @@ static inline uint64_t ArenaHeader_with_quota_clients(uint64_t word, uint64_t va
 static inline uint64_t *ArenaHeader_word_quota_clients(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
 static inline uint64_t ArenaHeader_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ArenaHeader_word_reserved_word(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
-static inline uint64_t ArenaHeader_with_ids_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 280); }
-static inline uint64_t ArenaHeader_with_ids_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ArenaHeader_word_ids_prev(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 280); }
 static inline uint64_t RegionRecord_with_record_size(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *RegionRecord_word_record_size(RegionRecord *record) { return (uint64_t *)(void *)((char *)record + 8); }
 static inline uint64_t RegionRecord_with_count(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1819,6 +1814,10 @@ static inline uint64_t ClientRecord_with_maker_pid(uint64_t word, uint64_t value
 static inline uint64_t *ClientRecord_word_maker_pid(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 232); }
 static inline uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ClientRecord_word_reserved_word(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 232); }
+static inline uint64_t ClientRecord_with_ids_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *ClientRecord_word_ids_next(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 248); }
+static inline uint64_t ClientRecord_with_ids_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ClientRecord_word_ids_prev(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 248); }
 static inline uint64_t BucketRecord_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *BucketRecord_word_next(BucketRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t BucketRecord_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }

@@ -16,12 +16,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from timerd_shm.declare import layout
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.records import AnswerRecord, ArenaHeader, EventRecord, IdRecord, KeyRecord, OpRecord, WatchNode
+from timerd_shm.declare.records import AnswerRecord, ClientRecord, EventRecord, IdRecord, KeyRecord, OpRecord, WatchNode
 
 from .reader import ArenaReader, DamageError, Table
 
 Item = TypeVar("Item", covariant=True)
-IDS_LINK = offset_of(ArenaHeader, "ids_next") // layout.LINK_UNIT
+# How many links behind a client's list of outcomes its other lists have their heads.
+ANSWERS_HEAD, IDS_HEAD = (
+    (offset_of(ClientRecord, name) - offset_of(ClientRecord, "next")) // layout.LINK_UNIT
+    for name in ("answers_next", "ids_next")
+)
 
 
 class Indexed(Protocol[Item]):
@@ -163,15 +167,15 @@ def waiting_calls(reader: ArenaReader, group: int, records: Indexed[OpRecord] | 
 def answers(reader: ArenaReader, slot: int, records: Indexed[AnswerRecord] | None = None) -> Iterator[int]:
     """The answers that a client has not acknowledged, in order of command number."""
     head = reader.clients[slot]
-    # Its second pair lies right behind the first one: one link further.
-    link = reader.clients.link(slot) + 1
+    link = reader.clients.link(slot) + ANSWERS_HEAD
     return linked(reader.answers, link, head.answers_next, head.answers_prev, f"answers of client {slot}", records)
 
 
-def settled_ids(reader: ArenaReader, records: Indexed[IdRecord] | None = None) -> Iterator[int]:
-    """The remembered ids of settled operations, oldest first."""
-    header = reader.header()
-    return linked(reader.ids, IDS_LINK, header.ids_next, header.ids_prev, "settled ids", records)
+def remembered_ids(reader: ArenaReader, slot: int, records: Indexed[IdRecord] | None = None) -> Iterator[int]:
+    """The ids of settled operations that a client slot pays for, oldest first."""
+    head = reader.clients[slot]
+    link = reader.clients.link(slot) + IDS_HEAD
+    return linked(reader.ids, link, head.ids_next, head.ids_prev, f"remembered ids of client {slot}", records)
 
 
 def free_records(reader: ArenaReader, region: Region, records: Indexed[Any]) -> Iterator[int]:

@@ -47,7 +47,8 @@ def busy_rig() -> Rig:
     rig.turn(rig.now_ns + 10 * MS)
     rig.acknowledge()
     rig.turn(rig.now_ns + 40 * MS)
-    rig.do(alice, Register((Key(b"gone"),), timeout_ns=MS, id=b"settled at first"))
+    for id in (b"settled at first", b"settled too, too"):
+        rig.do(alice, Register((Key(b"gone"),), timeout_ns=MS, id=id))
     rig.turn(rig.now_ns + 10 * MS)
     rig.acknowledge()
     for number in range(6):
@@ -169,11 +170,11 @@ def read_arena(memory: bytes | bytearray) -> None:
     except REFUSALS:
         return
     with reader:
-        walks = [walk.settled_ids(reader), walk.events(reader)]
+        walks: list[Iterable[object]] = [walk.events(reader)]
         with contextlib.suppress(DamageError):
             walks += [walk.bucket(reader, bucket.level, bucket.index) for bucket in walk.occupied_buckets(reader)]
         for slot in range(len(reader.clients)):
-            walks += [walk.outcomes(reader, slot), walk.answers(reader, slot)]
+            walks += [walk.outcomes(reader, slot), walk.answers(reader, slot), walk.remembered_ids(reader, slot)]
         for key in range(min(reader.keys.row().high_water, len(reader.keys))):
             walks += [walk.event_watchers(reader, key), walk.watermark_watchers(reader, key)]
         with contextlib.suppress(DamageError):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from commands import Key, KeyAct, Register
 from groups import answer, silence, watch, work, worker
 from harness import BUDGET, MS, Client, Rig, S, fire
+from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.states import Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
@@ -45,6 +46,26 @@ def a_limited_event_is_taken_once(rig: Rig, between: Callable[[], None] = lambda
     between()
     late = rig.do(c, Register(ONE, timeout_ns=30 * MS, mark=mark))
     assert (a.state(first), c.state(late)) == (Outcome.COMPLETED, Outcome.NONE)
+
+
+def with_id(number: int) -> Register:
+    """An operation with an id of this number, which expires at once."""
+    return Register(ONE, timeout_ns=0, id=number.to_bytes(16, "little"), wants_answer=True)
+
+
+def a_client_makes_itself_forget_first(rig: Rig, between: Callable[[], None] = lambda: None) -> None:
+    """One client fills the ids of the arena again and again. `between` runs in between."""
+    few, many = rig.client(), rig.client()
+    rig.do(few, *(with_id(number) for number in range(3)))
+    for number in range(100, 300):
+        rig.do(many, with_id(number), now_ns=rig.now_ns + MS)
+        rig.acknowledge()
+        if number == 200:
+            between()
+    assert rig.arena.count("ids_forgotten") > 50
+    for number in range(3):
+        again = few.answer(rig.do(few, with_id(number)))
+        assert again is not None and again.code == ErrorCode.OPERATION_EXISTS, f"id {number} is forgotten"
 
 
 ON_K = Register((Key(b"k"),), timeout_ns=50 * MS)

@@ -7,6 +7,7 @@ first, then what is derived from it: after a crash between the two, the next sta
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.journal.state cimport Journal
+from timerd.purgatory.index.state cimport Remembered
 from timerd.purgatory.wheel.state cimport Wheel
 from timerd.purgatory.events.state cimport Delivery
 from timerd.purgatory.members.state cimport Members
@@ -60,6 +61,7 @@ ctypedef struct Arena:
     # What each room remembers beside the records. Its state.pxd says what that is.
     Slab slab
     Journal journal
+    Remembered remembered
     Wheel wheel
     Delivery delivery
     Members members

@@ -18,7 +18,8 @@ from timerd.purgatory.memory.list cimport unlink
 from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_group, journal_register
-from timerd.purgatory.index.ids cimport fill_id, find_id, free_id
+from timerd.purgatory.index.ids cimport find_id, free_id
+from timerd.purgatory.index.remembered cimport fill_id, leave_remembered
 from timerd.purgatory.index.keys cimport attach, fill_key, find_key, free_nodes, release_key
 from timerd.purgatory.index.operation_table cimport handle_insert
 from timerd.purgatory.index.purgatories cimport is_before
@@ -290,7 +291,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     cdef IdRecord *id_record
     cdef Verdict v, old
     cdef uint64_t limit = 0, word
-    cdef uint32_t code, index, hash = 0, known = 0, fresh_id = 0, ordinal = 0, settled_key = 0
+    cdef uint32_t code, index, hash = 0, known = 0, fresh_id = 0, payer = 0, ordinal = 0, settled_key = 0
     cdef bint remembered = False, pending
     if not read_registration(a, r, end):
         return False
@@ -309,6 +310,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
             replaced = a.ops + (a.ids[known - 1].op - 1)
         else:
             remembered = known != 0
+            payer = a.ids[known - 1].op - 1 if remembered else 0
     if code == ERROR_CODE_NONE and not make_room(a, r.blocks):
         code = ERROR_CODE_ARENA_FULL
         limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
@@ -389,7 +391,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     charge(a, op, pending, 0, nodes_of(op), 0)
     count_registered(a, op.purgatory, 1, pending)
     if remembered:
-        unlink(a, &a.ids[known - 1].next)
+        leave_remembered(a, a.ids + (known - 1), payer)
     if replaced != NULL:
         finish_settle(a, replaced, True)
     if followed != NULL:

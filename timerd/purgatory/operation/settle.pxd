@@ -14,7 +14,7 @@ from timerd.purgatory.memory.list cimport append, link_of
 from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE, td_put
 from timerd.purgatory.journal.rows cimport journal_outcome
-from timerd.purgatory.index.ids cimport settled_word
+from timerd.purgatory.index.remembered cimport remember_id, settled_word
 from timerd.purgatory.index.keys cimport free_node, free_nodes, leave_key
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.wheel.wheel cimport wheel_remove
@@ -110,6 +110,7 @@ cdef inline void stage_settle(
     cdef uint32_t flags = op.flags, value = 0, error = 0
     cdef uint64_t number = 0
     cdef uint64_t *held = NULL
+    cdef IdRecord *id_record
     if op.group:
         held = &a.groups[op.group - 1].bytes_held
     elif owner != NULL:
@@ -135,8 +136,9 @@ cdef inline void stage_settle(
     if v.failed != op.failed:
         td_put(&a.tx, &op.failed, v.failed)
     if op.id_record:
-        td_put(&a.tx, IdRecord_word_state(&a.ids[op.id_record - 1]), settled_word(&a.ids[op.id_record - 1], outcome))
-        td_put(&a.tx, &a.ids[op.id_record - 1].settled_ns, a.turn.now_ns)
+        id_record = a.ids + (op.id_record - 1)
+        td_put(&a.tx, IdRecord_word_state(id_record), settled_word(id_record, outcome, op.client))
+        td_put(&a.tx, &id_record.settled_ns, a.turn.now_ns)
     stage_outcome(a, op, outcome, settled_key, e, flags, value, number, error)
 
 
@@ -228,7 +230,7 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
     elif not op.flags & OP_FLAG_KEYS_KEPT:
         free_nodes(a, op.first_node)
     if op.id_record:
-        append(a, &a.header.ids_next, &a.ids[op.id_record - 1].next)
+        remember_id(a, a.ids + (op.id_record - 1))
     if op.state == OP_STATE_FREE:
         free_op(a, op)
         return

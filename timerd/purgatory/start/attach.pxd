@@ -7,6 +7,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.state cimport drop_slab, make_slab
 from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd.purgatory.journal.state cimport drop_journal
+from timerd.purgatory.index.state cimport drop_remembered, make_remembered
 from timerd.purgatory.wheel.state cimport drop_wheel, make_wheel
 from timerd.purgatory.events.state cimport drop_delivery, make_delivery
 from timerd.purgatory.members.state cimport drop_members, make_members
@@ -57,6 +58,7 @@ cdef inline bint make_rooms(Arena *a) noexcept nogil:
     """Allocate the memory of each room; False if there is none. drop_rooms() frees it."""
     return (
         make_slab(&a.slab, capacity(a, REGION_NODES), capacity(a, REGION_KEYS))
+        and make_remembered(&a.remembered, capacity(a, REGION_CLIENTS))
         and make_wheel(&a.wheel, a.header.tick_ns, capacity(a, REGION_BUCKETS))
         and make_delivery(&a.delivery)
         and make_members(&a.members, capacity(a, REGION_CLIENTS), capacity(a, REGION_GROUPS))
@@ -68,6 +70,7 @@ cdef inline void drop_rooms(Arena *a) noexcept nogil:
     drop_wheel(&a.wheel)
     drop_delivery(&a.delivery)
     drop_members(&a.members)
+    drop_remembered(&a.remembered)
     drop_journal(&a.journal)
 
 

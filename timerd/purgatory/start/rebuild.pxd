@@ -24,6 +24,7 @@ from timerd.purgatory.memory.list cimport append, is_empty, make_empty, node_at
 from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.index.ids cimport chain_id
+from timerd.purgatory.index.remembered cimport remember_id
 from timerd.purgatory.index.keys cimport attach, chain_key
 from timerd.purgatory.wheel.state cimport Joined
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
@@ -90,6 +91,8 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
     for i in range(capacity(a, REGION_CLIENTS)):
         make_empty(a, &a.clients[i].next)
         make_empty(a, &a.clients[i].answers_next)
+        make_empty(a, &a.clients[i].ids_next)
+        a.remembered.counts[i] = 0
         a.clients[i].pending = 0
         a.clients[i].unacknowledged = 0
         a.clients[i].answers = 0
@@ -114,7 +117,8 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         a.members.unmatched[i] = 0
         a.members.outdated[i] = 0
     a.turn.dropping = 0
-    make_empty(a, &a.header.ids_next)
+    a.remembered.total = 0
+    a.remembered.fullest_until = 0
     a.header.ring_bytes = 0
     a.header.unfinished = 0
     a.header.registrations = 0
@@ -352,7 +356,7 @@ cdef inline void restore_ids(
             count += 1
     sort_by_number(items, spare, count)
     for k in range(count):
-        append(a, &a.header.ids_next, &a.ids[items[k].index].next)
+        remember_id(a, a.ids + items[k].index)
 
 
 cdef inline void restore_answers(

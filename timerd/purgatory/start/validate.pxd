@@ -153,7 +153,7 @@ cdef inline bint id_is_sound(Arena *a, IdRecord *id, uint32_t index) noexcept no
     if id.state > ID_STATE_SETTLED or id.outcome > OUTCOME_FAILED or not purgatory_is_there(a, id.purgatory):
         return False
     if id.state == ID_STATE_SETTLED:
-        return True
+        return 1 <= id.op <= capacity(a, REGION_CLIENTS)
     if id.op == 0 or id.op > a.regions[REGION_OPS].high_water:
         return False
     return a.ops[id.op - 1].state == OP_STATE_PENDING and a.ops[id.op - 1].id_record == index + 1

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE
-from timerd.purgatory.index.ids cimport forget_old_ids
+from timerd.purgatory.index.remembered cimport forget_old_ids
 from timerd.purgatory.wheel.wheel cimport next_tick, wheel_jump
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
 from timerd.purgatory.members.groups cimport dispatch_outcomes

@@ -1,0 +1,140 @@
+"""Remembered ids: those of settled operations. Each client slot pays for the ids that it has registered.
+
+Example: an arena has room for 65,536 ids. One client has settled 65,000 operations with ids, and 500 others have settled
+a few each. The next id makes room by forgetting the oldest id of the client with 65,000. So a client makes the others
+forget nothing, as long as it has the most.
+
+A slot's remembered ids stand in a list, oldest first (ClientRecord.ids_next). The next client of the slot takes them over.
+When an id is forgotten, header.ids_floor_ns rises: up to that time an id may have been forgotten. So none is forgotten
+silently.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.list cimport append, id_at, unlink
+from timerd.purgatory.memory.slab cimport allocate
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_commit, td_put
+from timerd_shm.generated.records cimport *
+
+from .ids cimport chain_id, free_id
+
+
+cdef extern from *:
+    """
+    #define FORGOTTEN_A_TURN 64 /* ids that a turn forgets because of their age, at most */
+    #define LISTS_A_TURN 8 /* lists whose oldest id a turn looks at */
+    #define COUNTS_A_TURN 64 /* slots of which a turn looks whether they have a list */
+    #define COUNTS_A_RECORD 16 /* counts in a cache line: looking at them costs a turn as much as a record */
+    """
+    enum:
+        FORGOTTEN_A_TURN
+        LISTS_A_TURN
+        COUNTS_A_TURN
+        COUNTS_A_RECORD
+
+
+cdef inline uint64_t settled_word(IdRecord *record, uint32_t outcome, uint32_t slot) noexcept nogil:
+    """The state word of an id whose operation settles. The client slot that registered the operation pays for the id."""
+    cdef uint64_t word = IdRecord_word_state(record)[0]
+    word = IdRecord_with_state(word, ID_STATE_SETTLED)
+    word = IdRecord_with_op(word, slot + 1)
+    return IdRecord_with_outcome(word, outcome)
+
+
+cdef inline void take_fullest(Arena *a, uint32_t slot) noexcept nogil:
+    a.remembered.fullest = slot
+    a.remembered.fullest_until = a.remembered.counts[slot] // 8 * 7
+
+
+cdef inline void remember_id(Arena *a, IdRecord *record) noexcept nogil:
+    """The id's operation has settled, in truth."""
+    cdef uint32_t slot = record.op - 1
+    append(a, &a.clients[slot].ids_next, &record.next)
+    a.remembered.counts[slot] += 1
+    a.remembered.total += 1
+    if a.remembered.counts[slot] > a.remembered.counts[a.remembered.fullest]:
+        take_fullest(a, slot)
+
+
+cdef inline void leave_remembered(Arena *a, IdRecord *record, uint32_t slot) noexcept nogil:
+    """The id of this slot's list is no longer one of a settled operation, in truth."""
+    unlink(a, &record.next)
+    a.remembered.counts[slot] -= 1
+    a.remembered.total -= 1
+
+
+cdef inline void forget_oldest_id(Arena *a, uint32_t slot) noexcept nogil:
+    """Forget the oldest id of a slot that has some. For times up to the floor, an unknown id may be a forgotten one."""
+    cdef IdRecord *record = id_at(a, a.clients[slot].ids_next)
+    if record.settled_ns > a.header.ids_floor_ns:
+        td_put(&a.tx, &a.header.ids_floor_ns, record.settled_ns)
+    td_put(&a.tx, IdRecord_word_state(record), IdRecord_with_state(IdRecord_word_state(record)[0], ID_STATE_FREE))
+    td_commit(&a.tx)
+    leave_remembered(a, record, slot)
+    free_id(a, <uint32_t>(record - a.ids) + 1)
+    a.daemon[DAEMON_IDS_FORGOTTEN] += 1
+
+
+cdef inline uint32_t fullest_slot(Arena *a) noexcept nogil:
+    """The slot with the most remembered ids, or with 7/8 of that: the search walks over all slots, so its result is kept."""
+    cdef uint32_t *counts = a.remembered.counts
+    cdef uint32_t slot, most = a.remembered.fullest
+    if counts[most] <= a.remembered.fullest_until or TD_DEFECT(DEFECT_FORGETS_THE_LEAST):
+        for slot in range(a.remembered.slots):
+            if counts[slot] and (counts[slot] > counts[most]) != TD_DEFECT(DEFECT_FORGETS_THE_LEAST):
+                most = slot
+        take_fullest(a, most)
+        a.turn.touched += a.remembered.slots // COUNTS_A_RECORD
+    return a.remembered.fullest
+
+
+cdef inline void forget_old_ids(Arena *a) noexcept nogil:
+    """Forget ids that settled longer ago than the window: some of them, in a turn that there is anyway.
+
+    Looking costs every turn the same, so it is not charged: a turn of a small bound would have nothing left for its work.
+    """
+    cdef uint32_t looked, forgotten = 0, lists = 0, slot
+    cdef uint64_t settled_ns
+    if a.remembered.total == 0:
+        return
+    for looked in range(COUNTS_A_TURN):
+        slot = a.remembered.next_slot
+        if a.remembered.counts[slot]:
+            if lists == LISTS_A_TURN:
+                return
+            lists += 1
+        while a.remembered.counts[slot]:
+            settled_ns = id_at(a, a.clients[slot].ids_next).settled_ns
+            if a.turn.now_ns < settled_ns or a.turn.now_ns - settled_ns < a.header.ids_kept_ns:
+                break
+            if forgotten == FORGOTTEN_A_TURN:
+                return
+            forget_oldest_id(a, slot)
+            forgotten += 1
+            a.turn.touched += 1
+        a.remembered.next_slot = slot + 1 if slot + 1 < a.remembered.slots else 0
+
+
+cdef inline uint32_t fill_id(Arena *a, uint32_t hash, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
+    """A new id record (index + 1), still FREE. If there is none, the slot with the most remembered ids makes room.
+
+    0 when all ids name pending operations.
+    """
+    cdef uint32_t found = allocate(a, REGION_IDS)
+    cdef IdRecord *record
+    if found == 0:
+        if a.remembered.total == 0:
+            return 0
+        forget_oldest_id(a, fullest_slot(a))
+        found = allocate(a, REGION_IDS)
+    record = a.ids + (found - 1)
+    record.hash_low = low
+    record.hash_high = high
+    record.state = ID_STATE_FREE
+    record.outcome = 0
+    record.purgatory = purgatory
+    record.op = 0
+    record.settled_ns = 0
+    record.chain_hash = hash
+    chain_id(a, found)
+    return found

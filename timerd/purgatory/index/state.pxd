@@ -1,0 +1,25 @@
+"""What is remembered of settled ids beside the arena's records. arena.pxd composes it into the Arena."""
+
+from libc.stdint cimport uint32_t
+from libc.stdlib cimport calloc, free
+
+
+ctypedef struct Remembered:
+    # The remembered ids of each client slot. A slot with none costs a look at its count, and no look at its record.
+    uint32_t *counts
+    uint32_t slots
+    uint32_t total
+    uint32_t fullest  # a slot with the most, or nearly so
+    uint32_t fullest_until  # with no more ids than this, that slot is no longer taken for the fullest
+    uint32_t next_slot  # whose oldest ids are looked at next
+
+
+cdef inline bint make_remembered(Remembered *r, uint32_t slots) noexcept nogil:
+    """False if there is no memory; drop_remembered() frees what was made."""
+    r.counts = <uint32_t *>calloc(slots, sizeof(uint32_t))
+    r.slots = slots
+    return r.counts != NULL
+
+
+cdef inline void drop_remembered(Remembered *r) noexcept nogil:
+    free(r.counts)
