@@ -202,8 +202,9 @@ class Snapshots:
         self._until_ns = ended_ns + KEEP_NS if isinstance(answer, str) else self._rest_ns
         self._answer, self._answered, self._asked = answer, self._asked, {}
         for session, numbers in self._answered.items():
-            for number in numbers:
-                yield session, number, answer
+            if self._is_there(session):  # a client may have ended while the copy was made
+                for number in numbers:
+                    yield session, number, answer
 
     def _rest(self) -> int:
         """No copy is being made any more; the time."""

@@ -159,6 +159,19 @@ def test_a_copy_ends_when_nobody_waits_for_it_any_more(world: World) -> None:
     assert not world.copies.is_copying and world.copies.whole == 0
 
 
+@pytest.mark.parametrize("fails", (False, True))
+def test_a_client_that_ends_while_its_copy_is_made_ends_no_turn(world: World, fails: bool) -> None:
+    world.copies.take_ns = 2 * COPY_NS_MAX if fails else 2 * S
+    alice, bob = world.client("alice"), world.client("bob")
+    for client in (alice, bob):
+        client.say(UpKind.QUERY, {"id": 4, **ASK})
+    world.settle()
+    alice.say(UpKind.BYE)
+    world.run(COPY_NS_MAX + 2 * LOOK_NS)
+    [(kind, _)] = bob.take_answers()
+    assert kind is (DownKind.ERROR if fails else DownKind.RESULT)
+
+
 def test_a_copy_that_takes_too_long_is_given_up_with_an_error(world: World) -> None:
     world.copies.take_ns = 2 * COPY_NS_MAX
     alice = world.client("alice")
