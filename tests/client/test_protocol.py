@@ -285,6 +285,31 @@ def test_a_second_welcome_after_a_report_changes_nothing() -> None:
     assert state_of(operation) is State.COMPLETED
 
 
+def test_a_client_connects_to_its_outlet_once_however_many_hellos_a_stopped_daemon_answers(world: World) -> None:
+    connected: list[tuple[int, bytes]] = []
+    subscribe = world.daemon.subscribe
+    world.daemon.subscribe = lambda *outlet: (connected.append(outlet), subscribe(*outlet))[1]  # type: ignore[method-assign]
+    socket = world.stop()
+    world.pass_time(40_000)
+    assert (link_state(world), len(socket) > 30) == (LinkState.LOST, True)
+    world.speak()
+    for frame in socket:
+        world.daemon.receive(frame)
+    world.pass_time(400)
+    assert (link_state(world), len(connected)) == (LinkState.LIVE, 1)
+
+
+def test_a_client_whose_outlet_was_closed_connects_again_although_its_questions_are_answered(world: World) -> None:
+    """libzmq does not try again where a daemon has refused it, and frames of the DEALER keep the client LIVE."""
+    world.daemon.subscribed = False
+    operation = world.register()
+    world.fire()
+    for _ in range(10):
+        world.protocol.query({"query": "purgatory", "name": "x"}, Reply(world.link), world.now)
+        world.pass_time(DAEMON_LOST_NS / MS / 8)
+    assert (link_state(world), state_of(operation)) == (LinkState.LIVE, State.COMPLETED)
+
+
 def test_answers_to_an_earlier_incarnation_are_ignored() -> None:
     """A daemon that was stopped answers all hellos at once. Numbers of the old session mean nothing to the new one."""
     world = World()

@@ -133,6 +133,7 @@ class Protocol:
         self.session = Session(self.ledger, identity, random)
         self.inbox = Inbox(self.session, self.incoming, self.query)
         self.silence = Silence(now_ns, lost_ns)
+        self._outlet_silence = Silence(now_ns, lost_ns)  # of the outlet alone: the DEALER may still get answers
         self.grace_ns = grace_ns
         self.state = CONNECTING
         self.refused: TimerdError | None = None  # why the daemon refuses this client
@@ -222,6 +223,7 @@ class Protocol:
                 self._ask_at if self._asking else NEVER,
                 self._last_sent_ns + HEARTBEAT_NS,
                 self.silence.lost_at_ns,
+                self._outlet_silence.lost_at_ns,
             )
         if state is CLOSED:
             return NEVER
@@ -240,7 +242,7 @@ class Protocol:
         elif now_ns >= self._hello_at:
             if self.state is HELLO and self._subscribed < 4:
                 # the connection may have reached a daemon that did not know the session yet
-                self.session.subscribe()
+                self._subscribe(now_ns)
                 self._subscribed += 1
             else:
                 if self.state is HELLO:
@@ -285,6 +287,9 @@ class Protocol:
 
     def _tick_live(self, now_ns: int) -> None:
         self.inbox.tick(now_ns)
+        self._outlet_silence.look(now_ns)
+        if now_ns >= self._outlet_silence.lost_at_ns:
+            self._subscribe(now_ns)  # the daemon has refused the connection, and libzmq does not try again
         if self.outgoing.in_flight and now_ns >= self._retransmit_at:
             self.outgoing.go_back()
             self._retransmit_wait_ns = min(2 * self._retransmit_wait_ns, RETRANSMIT_LAST_NS)
@@ -423,6 +428,8 @@ class Protocol:
         self.silence.last_frame_ns = now_ns
         if self.state is LOST or (published and self.state is HELLO):
             self._go_live(now_ns)
+        if published:
+            self._outlet_silence.last_frame_ns = now_ns
         self.session.note_newest(header.newest)
         if header.applied > self.ledger.applied:
             self._acknowledged(header.applied, now_ns)
@@ -506,6 +513,7 @@ class Protocol:
             # the daemon knows less than it has acknowledged, or more than was sent: this record is not this client's
             self._begin_anew(now_ns)
             return
+        again = self.state in (HELLO, LIVE) and (welcome["slot"], welcome["session"]) == (session.slot, session.secret)
         self.silence.last_frame_ns = now_ns
         self._acknowledged(applied, now_ns)
         session.welcomed(welcome)
@@ -513,11 +521,18 @@ class Protocol:
         incoming.unknown_to_daemon(command for command in welcome.get("unknown", ()) if isinstance(command, int))
         incoming.forgotten_by_daemon(int(welcome.get("gone", 0)))
         self.inbox.welcomed(int(welcome["lease_ns"]), now_ns)
+        if again:
+            return  # a daemon that was stopped answers each HELLO; one connection to the outlet is enough
         self._stand(HELLO)
-        session.subscribe()
+        self._subscribe(now_ns)
         self._subscribed = 1
         self._hello_wait_ns = RETRANSMIT_FIRST_NS
         self._hello_at = now_ns + self._hello_wait_ns
+
+    def _subscribe(self, now_ns: int) -> None:
+        """Connect to the outlet, and wait for a report on it."""
+        self.session.subscribe()
+        self._outlet_silence.last_frame_ns = now_ns
 
     def _go_live(self, now_ns: int) -> None:
         self._stand(LIVE)

@@ -80,6 +80,12 @@ class Network(DaemonEnd["Sockets"]):
         self._by_routing.pop(sockets.routing, None)
         self.leave(sockets)
 
+    def close_outlet(self, slot: int) -> None:
+        heard_by = self.outlets.get(slot, ())
+        super().close_outlet(slot)
+        for sockets in heard_by:
+            sockets.outlet_closed()
+
     def leave(self, sockets: Sockets) -> None:
         """Take somebody off all outlets."""
         for slot, heard_by in self.outlets.items():
@@ -122,9 +128,13 @@ class Network(DaemonEnd["Sockets"]):
             self.on_input()
 
     def arrive_at_outlet(self, sockets: Sockets, slot: int, session: bytes) -> None:
-        if sockets.routing in self._by_routing:
-            self.asking.append((sockets, slot, session))
-            self.on_input()
+        if sockets.routing not in self._by_routing:
+            return
+        if slot not in self.outlets:
+            sockets.try_outlet_again(slot, session)
+            return
+        self.asking.append((sockets, slot, session))
+        self.on_input()
 
     def carry(
         self, channel: Channel, deliver: Callable[[], None], *, what: str, reliable: bool = False, once: bool = False
@@ -246,6 +256,22 @@ class Sockets:
             network.carry(
                 self._up, lambda: network.arrive_at_outlet(self, *outlet), what="subscriptions", reliable=True
             )
+
+    def outlet_closed(self) -> None:
+        """The daemon has closed the outlet: its frames under way are lost, and an XSUB connects again."""
+        self._published.epoch += 1
+        self._under_way = len(self._outcomes)
+        if self._outlet is not None:
+            self.try_outlet_again(*self._outlet)
+
+    def try_outlet_again(self, slot: int, session: bytes) -> None:
+        """Connect some time later. Once refused, an XSUB does not try again; nobody was there to refuse it."""
+
+        def connect() -> None:
+            if self.is_open and self._is_connected and self._outlet == (slot, session):
+                self._connect_outlet()
+
+        self._network.schedule.after(self._network.rng.randrange(1, 100 * MS), connect)
 
     def receive(self, *, published: bool) -> bytes | None:
         frames = self._outcomes if published else self._answers
