@@ -288,7 +288,12 @@ def test_a_second_welcome_after_a_report_changes_nothing() -> None:
 def test_a_client_connects_to_its_outlet_once_however_many_hellos_a_stopped_daemon_answers(world: World) -> None:
     connected: list[tuple[int, bytes]] = []
     subscribe = world.daemon.subscribe
-    world.daemon.subscribe = lambda *outlet: (connected.append(outlet), subscribe(*outlet))[1]  # type: ignore[method-assign]
+
+    def note(slot: int, session: bytes) -> None:
+        connected.append((slot, session))
+        subscribe(slot, session)
+
+    world.daemon.subscribe = note  # type: ignore[method-assign]
     socket = world.stop()
     world.pass_time(40_000)
     assert (link_state(world), len(socket) > 30) == (LinkState.LOST, True)

@@ -4,6 +4,7 @@
         ^                         |                                       |
         +--- "hello first", "session gone" --------------------------------+
     any of them --3 s without a frame--> LOST --WELCOME--> HELLO, or --any report--> LIVE
+    LIVE, 3 s without a report on the subscription: subscribe again
 
 A Protocol has five parts, and each knows only those above it:
 
@@ -41,7 +42,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgpack
 from timerd_client.hot import Ledger
@@ -65,16 +66,13 @@ from .incoming import Incoming, Query
 from .outgoing import Outgoing
 from .session import NO_SESSION, Identity, Session
 from .silence import Silence
+from .statistics import Statistics
 
 RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
-ACKNOWLEDGE_DELAY_NS: Final = (
-    5_000_000  # outcomes wait this long for a frame to ride in; the daemon reminds after 50 ms
-)
+ACKNOWLEDGE_DELAY_NS: Final = 5_000_000  # outcomes wait so long for a frame to ride in; the daemon reminds after 50 ms
 ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # or until there are so many
-ACKNOWLEDGE_ANSWERS_MAX: Final = (
-    ANSWERS_PER_CLIENT_MAX // 4
-)  # or so many answers: the daemon stops when too many are unacknowledged
+ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # the daemon stops when too many are unacknowledged
 # Ticks are no further apart than this while all is well, so a longer pause is this process's own.
 assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_NS=}"
 
@@ -100,19 +98,6 @@ MALFORMED: Final = (struct.error, ValueError, LookupError, TypeError, AttributeE
 _COMMANDS: Final = int(UpKind.COMMANDS)
 _REPORT: Final = int(DownKind.REPORT)
 SENDING_HELLO: Final = (CONNECTING, LOST)  # HELLO is sent until WELCOME comes
-
-
-class Statistics(NamedTuple):
-    """What this client has counted since it was made. The daemon's counters are in `timerctl stats`."""
-
-    waiting: int  # operations that have not settled
-    unacknowledged: int  # commands that the daemon has not acknowledged
-    commands_unknown: int  # commands that were unacknowledged when the daemon forgot this client
-    given_up: int  # operations that settled as UNAVAILABLE
-    outcomes_after_giving_up: int  # late outcomes of these, cancellations not counted
-    outcomes_unknown: int  # outcomes that nobody waited for
-    frames_ignored: int  # frames of another daemon or version, or malformed
-    commands_refused: int  # refused commands that have no operation, such as fire() and advance()
 
 
 class Protocol:
