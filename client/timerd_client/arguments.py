@@ -109,7 +109,7 @@ def kept(keys: Keys) -> Keys:
 
 def watch(keys: Keys, when: When) -> Watch:
     """Keys and condition of a registration; raises InvalidKeyError, TooManyKeysError, InvalidConditionError, ..."""
-    if not isinstance(when, When):
+    if not isinstance(when, When) or not when.is_sound:
         raise InvalidConditionError(f"when={when!r}: give ANY, ALL, ALL_SETTLED, at_least(k) or total(n)")
     targets: Iterable[tuple[Key, int | None]]
     if isinstance(keys, (str, bytes)):

@@ -19,11 +19,17 @@ TOTAL_MAX = (1 << 64) - 1
 
 
 class When(NamedTuple):
-    """A condition. `needed` is k of at_least, 0 = all keys; `total` is the amount to reach."""
+    """A condition, made by a name above. `needed` is k of at_least, 0 = all keys; `total` is the amount to reach."""
 
     kind: Condition
     needed: int = 0
     total: int = 0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a function of this module may have made it."""
+        numbers = ((self.needed, KEYS_MAX), (self.total, TOTAL_MAX))
+        return isinstance(self.kind, Condition) and all(type(n) is int and 0 <= n <= most for n, most in numbers)
 
 
 ANY: Final = When(Condition.AT_LEAST, 1)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from timerd_client.arguments import EVENT_PREFIX, U64_MAX, each, key_bytes, timeout_ns, unsigned
+from timerd_client.arguments import U64_MAX, each, key_bytes, timeout_ns, unsigned, watch
+from timerd_client.conditions import When
 from timerd_client.types import Key
 from timerd_client.waiter import Notified, RawSettlement, Waiter
 from timerd_shm.declare.fields import fields, offset_of, size_of
@@ -327,16 +328,9 @@ class Head(NamedTuple):
 
     purgatory: int
     flags: int
-    condition: int
-    total: int
     registered_ns: int
     mark_sequence: int
     mark_command: int
-
-
-def are_keys(column: list[Any]) -> bool:
-    """Whether each is one key, str or bytes."""
-    return all(key.__class__ is str or key.__class__ is bytes for key in column)
 
 
 def are_bodies(column: list[Any]) -> bool:
@@ -355,7 +349,7 @@ def amounts_of(amounts: list[Any]) -> list[int]:
 
 
 def plain_keys(keys: list[Key]) -> Sequence[Key]:
-    """A column of keys, checked, for issue_registrations and issue_events. Raises InvalidKeyError, KeyTooLongError."""
+    """A column of keys, checked, for issue_events. Raises InvalidKeyError, KeyTooLongError."""
     try:
         encoded = [key.encode() if key.__class__ is str else key for key in keys]
         sizes = set(map(len, encoded))
@@ -366,30 +360,40 @@ def plain_keys(keys: list[Key]) -> Sequence[Key]:
     return encoded
 
 
+class Watches:
+    """The keys of a column of registrations, checked and encoded for issue_registrations.
+
+    Raises what a registration with wrong keys raises, and says of which row.
+    """
+
+    def __init__(self, keys: list[Any], when: When) -> None:
+        self.rows = each("keys", keys, lambda one: watch(one, when))
+        # As an operation has them: one key, or a tuple.
+        self.names = [
+            one if one.__class__ is str or one.__class__ is bytes else row.names
+            for one, row in zip(keys, self.rows, strict=True)
+        ]
+
+
 def issue_registrations(
     ledger: Ledger,
     head: Head,
-    keys: Sequence[Any],
-    watches: Sequence[tuple[int, int]] | None,
+    watches: Watches,
     payloads: Sequence[bytes] | bytes,
     durations_ns: Sequence[int] | int,
     start: int,
     rows: int,
 ) -> int:
-    """Issue `rows` registrations, from row `start` of the columns on; the command number of the first.
-
-    Without `watches`, `keys` come from plain_keys. With `watches` (needed, number of keys) they are encoded.
-    """
-    heads: dict[tuple[int, int, int, tuple[int, int]], bytes] = {}
+    """Issue `rows` registrations, from row `start` of the columns on; the command number of the first."""
+    heads: dict[tuple[int, int, int, int, int], bytes] = {}
     commands: list[bytes] = []
     size = len(payloads) if isinstance(payloads, bytes) else 0
     for row in range(start, start + rows):
-        tail = keys[row] if watches is not None else EVENT_PREFIX[len(keys[row])] + keys[row]
+        names, tail, condition, needed, total = watches.rows[row]
         payload = payloads if isinstance(payloads, bytes) else payloads[row]
         size = len(payload)
         duration_ns = durations_ns if isinstance(durations_ns, int) else durations_ns[row]
-        watch = watches[row] if watches is not None else (1, 1)
-        kind = (len(tail), size, duration_ns, watch)
+        kind = (len(tail), size, duration_ns, needed, len(names))
         packed = heads.get(kind)
         if packed is None:
             packed = heads[kind] = pack_register(
@@ -397,15 +401,16 @@ def issue_registrations(
                 head.purgatory,
                 head.flags,
                 REGISTER_SIZE + len(tail) + size,
-                head.condition,
-                *watch,
+                condition,
+                needed,
+                len(names),
                 0,
                 size,
                 head.registered_ns,
                 duration_ns,
                 head.mark_sequence,
                 head.mark_command,
-                head.total,
+                total,
             )
         commands.append(packed + tail + payload)
     return ledger.issue_all(commands)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from timerd_client.arguments import U64_MAX, column, each, mark_of, payload_bytes, timeout_ns, unsigned, watch
-from timerd_client.conditions import ANY, When
+from timerd_client.arguments import U64_MAX, column, each, mark_of, payload_bytes, timeout_ns, unsigned
+from timerd_client.conditions import When
 from timerd_client.hot import (
     Rows,
+    Watches,
     amounts_of,
     are_bodies,
-    are_keys,
     durations_of,
     issue_events,
     issue_registrations,
@@ -181,22 +181,13 @@ def register_many(
         durations_ns = durations_of(column("timeout", timeout, rows))
     else:
         durations_ns = timeout_ns(timeout)  # type: ignore[arg-type]
-    watched: list[tuple[int, int]] | None = None
-    encoded: Sequence[Any]
-    if when is ANY and are_keys(names):
-        encoded = plain_keys(names)
-    else:
-        watches = each("keys", names, lambda one: watch(one, when))
-        names = [one.names for one in watches]
-        watched = [(one.needed, len(one.names)) for one in watches]
-        encoded = [one.encoded for one in watches]
-
+    watches = Watches(names, when)
     if since is not None:
         mark_of(since)
     link = surface._link
-    made = batch(link, names, payload_column, registered_ns, durations_ns)
+    made = batch(link, watches.names, payload_column, registered_ns, durations_ns)
     try:
-        _issue(surface, made, encoded, watched, when, registered_ns, since)
+        _issue(surface, made, watches, registered_ns, since)
     except BaseException:  # the caller gets no handle, so what was registered is withdrawn
         with link.lock:
             orphans = [number for number in made.commands() if link.protocol.ledger.pending.get(number) is made]
@@ -208,14 +199,12 @@ def register_many(
 def _issue(
     surface: Surface[OperationT],
     made: Batch,
-    encoded: Sequence[Any],
-    watched: Sequence[tuple[int, int]] | None,
-    when: When,
+    watches: Watches,
     registered_ns: int,
     since: Mark | None,
 ) -> None:
     """Issue a registration for each row, part by part. All parts have the given mark, or the mark of the call."""
-    rows, start = len(encoded), 0
+    rows, start = len(made), 0
     link, ledger, session = surface._link, surface._ledger, surface._link.protocol.session
     with link.lock:
         if link.sealed:
@@ -231,13 +220,11 @@ def _issue(
             head = Head(
                 surface._indices[surface.name],
                 flags,
-                int(when.kind),
-                when.total,
                 registered_ns,
                 sequence,
                 command,
             )
-            first = issue_registrations(ledger, head, encoded, watched, made._payloads, made._durations_ns, start, room)
+            first = issue_registrations(ledger, head, watches, made._payloads, made._durations_ns, start, room)
             made.add_part(first, start, room)
             ledger.pending.add_all(first, room, made)
             link.wake_if_due(ledger.issued)

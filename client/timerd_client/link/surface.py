@@ -117,6 +117,8 @@ class Surface(Caller, Generic[OperationT]):
         else:
             names, tail, condition, needed, total = watch(keys, when)
             count = len(names)
+            if keys.__class__ is str or keys.__class__ is bytes:
+                names = keys
         duration_ns: int
         if timeout.__class__ is float and 0.0 <= timeout <= TIMEOUT_S_MAX:
             duration_ns = round(timeout * 1e9)

@@ -22,7 +22,8 @@ from typing import Any, cast
 
 from fakedaemon import MS, FakeDaemon, World
 from mutations import down
-from timerd_client import ALL, ANY, at_least, hot, total
+from timerd_client import ALL, ALL_SETTLED, ANY, at_least, hot, total
+from timerd_client.conditions import When
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.link import Link
 from timerd_client.link.operation import ThreadedOperation
@@ -35,7 +36,7 @@ from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import BackpressureError, ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of
-from timerd_shm.declare.states import Orphans
+from timerd_shm.declare.states import Condition, Orphans
 from timerd_shm.declare.states import Outcome as Settled
 from timerd_shm.declare.wire import DownKind, OutcomeRecord, ReportHeader
 from timerd_shm.host.paths import InstancePaths
@@ -44,7 +45,9 @@ STEPS = 120
 KEYS: tuple[Any, ...] = (
     "k", "j", "key", b"k", b"\xff\x00", "schlüssel", "k" * 255, b"b" * 255,
     "", b"", "k" * 256, "\ud800", 7, None, ["k", "j"], ("k", b"i"), ["k", "k"], {"p": 3, "k": None}, [],
-    bytearray(b"k"),
+    bytearray(b"k"), ("k", "j", "i"), {"p": 7}, {b"p": (1 << 64) - 1, "q": 1 << 64}, {"p": -1}, {"p": True}, {}, (),
+    tuple(f"k{number}" for number in range(16)), [f"k{number}" for number in range(17)], {"k"}, ("k", 7),
+    ("k", "schlüssel", "k"), ("\ud800",), tuple(f"k{number}" for number in range(65)), {7: 1}, ("k", b"k"),
 )  # fmt: skip
 TIMEOUTS: tuple[Any, ...] = (
     0, 0.0, 1, 0.25, 0.1, 1e-9, 1.5e-9, 2.5e-9, 0.3, 5, 30.5, None, timedelta(milliseconds=20), 3660 * 86_400,
@@ -54,7 +57,10 @@ BODIES: tuple[Any, ...] = (
     b"", b"v", b"v" * 100, bytes(65_536), bytearray(b"array"), memoryview(b"view"), "text", None, bytes(65_537),
 )  # fmt: skip
 AMOUNTS: tuple[Any, ...] = (1, 1, 2, 4096, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 0, -1, 1 << 64, True, 1.0, None)
-CONDITIONS = (ANY, ANY, ANY, ALL, at_least(2), total(5))
+CONDITIONS: tuple[Any, ...] = (
+    ANY, ANY, ANY, ALL, ALL_SETTLED, at_least(2), at_least(64), total(5), total((1 << 64) - 1), None, (0, 1, 0),
+    When(Condition.AT_LEAST, 70), When(Condition.AT_LEAST, -1), When(Condition.TOTAL, 0, 1 << 64),
+)  # fmt: skip
 BIG = 1 << 32
 
 

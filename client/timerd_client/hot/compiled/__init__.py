@@ -7,13 +7,13 @@
     outcomes   the outcomes of a report settle what is pending
 
 The other .pxd files are plain C under these: pending_table and pending_batches find who waits for a command number,
-command_buffer keeps the bytes of commands, and fast_arguments checks arguments and writes commands.
+command_buffer keeps the bytes of commands, fast_arguments checks arguments, and watch the keys and the condition.
 """
 
 from __future__ import annotations
 
 from .calls import Caller, Line, takes_fire, takes_register
-from .columns import amounts_of, are_bodies, are_keys, durations_of, issue_events, issue_registrations, plain_keys
+from .columns import Watches, amounts_of, are_bodies, durations_of, issue_events, issue_registrations, plain_keys
 from .ledger import Ledger, Pending
 from .outcomes import settle_all
 from .promises import Handle, Promised, Rows, copy_records
@@ -26,9 +26,9 @@ __all__ = (
     "Pending",
     "Promised",
     "Rows",
+    "Watches",
     "amounts_of",
     "are_bodies",
-    "are_keys",
     "copy_records",
     "durations_of",
     "issue_events",

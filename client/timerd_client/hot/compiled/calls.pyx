@@ -4,24 +4,27 @@ Under the GIL, code that calls nothing happens at once. A call therefore takes t
 it: that thread may have lost the GIL in the middle of something. See `Line.enter`.
 """
 
-from cpython.bytes cimport PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 from timerd_client.hot.compiled.command_buffer cimport buffer_reserve
 from timerd_client.hot.compiled.fast_arguments cimport *
 from timerd_client.hot.compiled.ledger cimport Ledger
 from timerd_client.hot.compiled.pending_table cimport table_put, table_reserve
 from timerd_client.hot.compiled.promises cimport Handle
+from timerd_client.hot.compiled.watch cimport *
 from timerd_shm.generated.records cimport *
 
 import threading
 import time
 from functools import update_wrapper
 
-from timerd_client.conditions import ANY
+from timerd_client.conditions import ANY, When
 from timerd_client.hot import python
 from timerd_client.mark import Mark
+from timerd_shm.declare.states import Condition
 
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
@@ -38,6 +41,8 @@ cdef extern from "<time.h>" nogil:
 cdef object _monotonic_ns = time.monotonic_ns
 cdef int64_t ISSUED_MAX = python.ISSUED_MAX
 cdef object _ANY = ANY
+cdef object _When = When
+cdef object _Condition = Condition
 cdef object _ERROR = "error"
 cdef object _EMPTY = b""
 cdef tuple _NOTHING = ()
@@ -152,31 +157,36 @@ cdef inline bint is_own_mark(Ledger ledger, object since, RegisterCommand *head)
     return True
 
 
-cdef Handle register_fast(Caller caller, object key, object timeout, object payload, object since):
+cdef Handle register_fast(
+    Caller caller, object keys, object timeout, object when, object payload, object since
+):
     """Register, if the fast path takes these arguments and the window has room. None = nothing was done."""
     cdef Line line = caller._link
     cdef Ledger ledger = caller._ledger
     cdef RegisterCommand head
-    cdef Py_ssize_t key_size
+    cdef Watch watch
     cdef uint64_t size, duration_ns
-    cdef const char *name = key_of(key, &key_size)
+    cdef object names
     cdef bint entered
+    cdef char *to
     cdef Handle made
-    if name == NULL or not is_body(payload) or not duration_of(timeout, &duration_ns):
+    if not is_body(payload) or not duration_of(timeout, &duration_ns) or not read_condition(when, _ANY, _When, _Condition, &watch):
+        return None
+    names = read_keys(keys, &watch)
+    if names is None:
         return None
     head.kind = COMMAND_KIND_REGISTER
     head.purgatory = caller._indices[caller.name]
     head.flags = 0
-    head.condition = CONDITION_AT_LEAST
-    head.needed = head.keys = 1
+    head.condition, head.needed, head.keys, head.total = watch.condition, watch.needed, watch.count, watch.total
     head.orphans = 0
-    head.total = 0
     head.timeout_ns = duration_ns
     head.registered_ns = line.now()
-    size = sizeof(RegisterCommand) + 2 + key_size + PyBytes_GET_SIZE(payload)
+    size = sizeof(RegisterCommand) + watch.size + PyBytes_GET_SIZE(payload)
+    head.length, head.payload_length = <uint32_t>size, <uint32_t>PyBytes_GET_SIZE(payload)
     made = (<PyTypeObject *>caller.operation).tp_new(caller.operation, _NOTHING, NULL)
     made._link = line
-    made._names = key
+    made._names = names
     made.payload = payload
     made.deadline_ns = NO_DEADLINE if duration_ns == NO_DEADLINE else head.registered_ns + duration_ns
     entered = line.enter()
@@ -190,7 +200,10 @@ cdef Handle register_fast(Caller caller, object key, object timeout, object payl
             return None
         buffer_reserve(&ledger.commands, size, 1)
         table_reserve(&ledger.pending.table, 1)
-        write_registration(ledger.add(size), &head, name, key_size, payload)
+        to = ledger.add(size)
+        memcpy(to, &head, sizeof(RegisterCommand))
+        write_watch(to + sizeof(RegisterCommand), &watch)
+        memcpy(to + sizeof(RegisterCommand) + watch.size, PyBytes_AS_STRING(payload), head.payload_length)
         made.command = ledger.issued
         Py_INCREF(made)
         table_put(&ledger.pending.table, made.command, <PyObject *>made)
@@ -240,8 +253,8 @@ def takes_register(method):
         wait=False,
     ):
         cdef Handle made
-        if when is _ANY and id is None and orphans is None and wait is False and if_exists is _ERROR:
-            made = register_fast(self, keys, timeout, payload, since)
+        if id is None and orphans is None and wait is False and if_exists is _ERROR:
+            made = register_fast(self, keys, timeout, when, payload, since)
             if made is not None:
                 return made
         return method(self, keys, timeout=timeout, when=when, payload=payload, id=id, if_exists=if_exists, since=since,

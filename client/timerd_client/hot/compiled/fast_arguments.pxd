@@ -64,20 +64,6 @@ cdef inline bint is_body(object body) noexcept:
     return type(body) is bytes and PyBytes_GET_SIZE(body) <= PAYLOAD_SIZE_MAX
 
 
-cdef inline void write_registration(
-    char *to, RegisterCommand *head, const char *key, Py_ssize_t key_size, object payload
-) noexcept:
-    """Write a registration that one event key completes: its head, with the lengths added, the key, and the payload."""
-    head.payload_length = <uint32_t>PyBytes_GET_SIZE(payload)
-    head.length = <uint32_t>(sizeof(RegisterCommand) + 2 + key_size + head.payload_length)
-    memcpy(to, head, sizeof(RegisterCommand))
-    to += sizeof(RegisterCommand)
-    to[0] = <char>key_size
-    to[1] = KEY_KIND_EVENT
-    memcpy(to + 2, key, key_size)
-    memcpy(to + 2 + key_size, PyBytes_AS_STRING(payload), head.payload_length)
-
-
 cdef inline void write_event(
     char *to, KeyCommand *head, const char *key, Py_ssize_t key_size, object value
 ) noexcept:
