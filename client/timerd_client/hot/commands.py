@@ -10,7 +10,14 @@ from typing import Final
 
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
 from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.declare.wire import CommandFlag, CommandKind, KeyCommand, OperationCommand, RegisterCommand
+from timerd_shm.declare.wire import (
+    CommandFlag,
+    CommandKind,
+    KeyCommand,
+    OperationCommand,
+    RegisterCommand,
+    RegisterFlag,
+)
 
 REGISTER_SIZE: Final = size_of(RegisterCommand)
 KEY_COMMAND_SIZE: Final = size_of(KeyCommand)
@@ -20,6 +27,12 @@ pack_register = struct_of(RegisterCommand).pack
 pack_key = struct_of(KeyCommand).pack
 pack_operation = struct_of(OperationCommand).pack
 
+IF_EXISTS: Final = {  # what register() does when there is an operation of that id
+    "error": 0,
+    "keep": int(RegisterFlag.KEEP),
+    "replace": int(RegisterFlag.REPLACE),
+    "replace_cancelled": int(RegisterFlag.REPLACE_CANCELLED),
+}
 _REGISTER = int(CommandKind.REGISTER)
 _TIMED: Final = {  # the offset of (registered_ns, timeout_ns) in the commands that have them
     CommandKind.REGISTER: offset_of(RegisterCommand, "registered_ns"),

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from timerd_client.arguments import U64_MAX, each, key_bytes, timeout_ns, unsigned, watch
 from timerd_client.conditions import When
@@ -68,6 +69,8 @@ class Line:
         self.sealed = False  # no more commands are issued: the link is closed, or is being closed
         self.idle = False  # whether no thread or loop is about to send
         self.alarm = ISSUED_MAX  # see wake_if_due
+        # Operations of this client that have an id, by purgatory and hash of the id.
+        self.ids: WeakValueDictionary[tuple[str, bytes], Any] = WeakValueDictionary()
 
     def wake(self) -> None:
         """Have all that is to be sent sent. Called with the lock held."""

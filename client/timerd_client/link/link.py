@@ -83,6 +83,8 @@ class Link(Line):
     It derives from Line: its lock, clock and flags are those that the hot path reads.
     """
 
+    ids: weakref.WeakValueDictionary[tuple[str, bytes], Identified]
+
     def __init__(
         self,
         paths: InstancePaths,
@@ -96,7 +98,6 @@ class Link(Line):
         super().__init__(now_ns)
         self.paths = paths
         self.protocol = Protocol(identity(name, orphans, group), now_ns())
-        self.ids: weakref.WeakValueDictionary[tuple[str, bytes], Identified] = weakref.WeakValueDictionary()
         self._reader: ArenaReader | None = None
         self._mapped = 0  # the arena that was tried last, by its incarnation
         self._unsent: bytes | None = None

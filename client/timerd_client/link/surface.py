@@ -26,6 +26,7 @@ from timerd_client.arguments import (
 from timerd_client.conditions import ANY, When
 from timerd_client.hot import Caller, takes_fire, takes_register
 from timerd_client.hot.commands import (
+    IF_EXISTS,
     KEY_COMMAND_SIZE,
     REGISTER_SIZE,
     deadline_after,
@@ -50,12 +51,6 @@ _REGISTER = int(CommandKind.REGISTER)
 _FIRE = int(CommandKind.FIRE)
 _ANY_KIND = int(ANY.kind)
 _WANTS_ANSWER = int(RegisterFlag.WANTS_ANSWER)
-_IF_EXISTS = {
-    "error": 0,
-    "keep": int(RegisterFlag.KEEP),
-    "replace": int(RegisterFlag.REPLACE),
-    "replace_cancelled": int(RegisterFlag.REPLACE_CANCELLED),
-}
 
 
 class Surface(Caller, Generic[OperationT]):
@@ -135,11 +130,11 @@ class Surface(Caller, Generic[OperationT]):
         reply: Reply | None = None
         hashed: bytes | None = None
         if id is not None or since is not None or orphans is not None or if_exists != "error":
-            if not isinstance(if_exists, str) or if_exists not in _IF_EXISTS:
-                raise InvalidValueError(f"if_exists={if_exists!r}: give {', '.join(_IF_EXISTS)}")
+            if not isinstance(if_exists, str) or if_exists not in IF_EXISTS:
+                raise InvalidValueError(f"if_exists={if_exists!r}: give {', '.join(IF_EXISTS)}")
             if id is not None:
                 hashed = id_hash(id)
-                flags |= RegisterFlag.HAS_ID | _IF_EXISTS[if_exists]
+                flags |= RegisterFlag.HAS_ID | IF_EXISTS[if_exists]
                 tail = hashed + tail
             elif if_exists != "error":
                 raise InvalidValueError(f"if_exists={if_exists!r} needs an id")

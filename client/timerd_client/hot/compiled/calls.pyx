@@ -20,9 +20,11 @@ from timerd_shm.generated.records cimport *
 import threading
 import time
 from functools import update_wrapper
+from weakref import WeakValueDictionary
 
+from timerd_client.arguments import id_hash
 from timerd_client.conditions import ANY, When
-from timerd_client.hot import python
+from timerd_client.hot import commands, python
 from timerd_client.mark import Mark
 from timerd_shm.declare.states import Condition
 
@@ -42,6 +44,8 @@ cdef object _monotonic_ns = time.monotonic_ns
 cdef int64_t ISSUED_MAX = python.ISSUED_MAX
 cdef object _ANY = ANY
 cdef object _When = When
+cdef object _id_hash = id_hash
+cdef dict _IF_EXISTS = commands.IF_EXISTS
 cdef object _Condition = Condition
 cdef object _ERROR = "error"
 cdef object _EMPTY = b""
@@ -53,12 +57,14 @@ cdef class Line:
     cdef public bint sealed
     cdef public bint idle
     cdef public int64_t alarm
+    cdef public object ids
     cdef object guard
     cdef object is_locked  # the lock's method: the look-up would cost more than the call
     cdef object clock
 
     def __init__(self, now_ns):
         self.alarm = ISSUED_MAX
+        self.ids = WeakValueDictionary()
         self.now_ns = now_ns
         self.lock = threading.Lock()
 
@@ -158,15 +164,17 @@ cdef inline bint is_own_mark(Ledger ledger, object since, RegisterCommand *head)
 
 
 cdef Handle register_fast(
-    Caller caller, object keys, object timeout, object when, object payload, object since
+    Caller caller, object keys, object timeout, object when, object payload, object id, object if_exists, object since
 ):
     """Register, if the fast path takes these arguments and the window has room. None = nothing was done."""
     cdef Line line = caller._link
     cdef Ledger ledger = caller._ledger
     cdef RegisterCommand head
     cdef Watch watch
+    cdef Py_ssize_t id_size
     cdef uint64_t size, duration_ns
-    cdef object names
+    cdef object names, holder = None
+    cdef bytes hashed = b""
     cdef bint entered
     cdef char *to
     cdef Handle made
@@ -178,18 +186,29 @@ cdef Handle register_fast(
     head.kind = COMMAND_KIND_REGISTER
     head.purgatory = caller._indices[caller.name]
     head.flags = 0
+    if id is not None:
+        if key_of(id, &id_size) == NULL or type(if_exists) is not str or if_exists not in _IF_EXISTS:
+            return None
+        hashed = _id_hash(id)
+        head.flags = REGISTER_FLAG_HAS_ID | <int>_IF_EXISTS[if_exists]
+    elif if_exists is not _ERROR:
+        return None
     head.condition, head.needed, head.keys, head.total = watch.condition, watch.needed, watch.count, watch.total
     head.orphans = 0
     head.timeout_ns = duration_ns
     head.registered_ns = line.now()
-    size = sizeof(RegisterCommand) + watch.size + PyBytes_GET_SIZE(payload)
+    size = sizeof(RegisterCommand) + PyBytes_GET_SIZE(hashed) + watch.size + PyBytes_GET_SIZE(payload)
     head.length, head.payload_length = <uint32_t>size, <uint32_t>PyBytes_GET_SIZE(payload)
     made = (<PyTypeObject *>caller.operation).tp_new(caller.operation, _NOTHING, NULL)
     made._link = line
     made._names = names
     made.payload = payload
     made.deadline_ns = NO_DEADLINE if duration_ns == NO_DEADLINE else head.registered_ns + duration_ns
-    entered = line.enter()
+    if id is None:
+        entered = line.enter()
+    else:
+        line.guard.acquire()  # the ids are a dict in Python
+        entered = True
     try:
         if line.sealed or ledger.issued - ledger.applied >= ledger.window:
             return None
@@ -198,15 +217,28 @@ cdef Handle register_fast(
             head.mark_command = ledger.issued
         elif not is_own_mark(ledger, since, &head):
             return None
+        if id is not None:
+            holder = line.ids.get((caller.name, hashed))
+            if holder is not None and holder.done():
+                holder = None
+            if holder is not None and if_exists == "keep":
+                return holder
         buffer_reserve(&ledger.commands, size, 1)
         table_reserve(&ledger.pending.table, 1)
         to = ledger.add(size)
         memcpy(to, &head, sizeof(RegisterCommand))
-        write_watch(to + sizeof(RegisterCommand), &watch)
-        memcpy(to + sizeof(RegisterCommand) + watch.size, PyBytes_AS_STRING(payload), head.payload_length)
+        to += sizeof(RegisterCommand)
+        memcpy(to, PyBytes_AS_STRING(hashed), PyBytes_GET_SIZE(hashed))
+        to += PyBytes_GET_SIZE(hashed)
+        write_watch(to, &watch)
+        memcpy(to + watch.size, PyBytes_AS_STRING(payload), head.payload_length)
         made.command = ledger.issued
         Py_INCREF(made)
         table_put(&ledger.pending.table, made.command, <PyObject *>made)
+        if id is not None:
+            made._id = (id, caller.name)
+            if holder is None or if_exists == "replace":  # else the daemon will refuse it
+                line.ids[caller.name, hashed] = made
     finally:
         line.leave(entered)
     line.ring(ledger.issued)
@@ -253,8 +285,8 @@ def takes_register(method):
         wait=False,
     ):
         cdef Handle made
-        if id is None and orphans is None and wait is False and if_exists is _ERROR:
-            made = register_fast(self, keys, timeout, when, payload, since)
+        if orphans is None and wait is False:
+            made = register_fast(self, keys, timeout, when, payload, id, if_exists, since)
             if made is not None:
                 return made
         return method(self, keys, timeout=timeout, when=when, payload=payload, id=id, if_exists=if_exists, since=since,
