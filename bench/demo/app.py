@@ -45,6 +45,8 @@ def poll(key: str, seconds: float) -> tuple[str, bytes]:
     """Wait for a post on the key. Returns status and body."""
     outcome = td.client().register(f"poll/{key}", timeout=seconds).result()
     match outcome.state:
+        case td.State.COMPLETED if outcome.value_dropped:
+            return "503 Service Unavailable", b"no room for the answer"
         case td.State.COMPLETED:
             return "200 OK", outcome.value
         case td.State.EXPIRED:
