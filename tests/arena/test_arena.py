@@ -541,8 +541,8 @@ def test_a_process_is_distinguished_from_its_successor_by_its_start_time() -> No
 def test_a_process_that_proc_hides_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """hidepid=1: the pid of another user's client may not be looked at, and the daemon goes on."""
 
-    def hidden(path: Path) -> bytes:
-        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+    def hidden(path: str, mode: str, buffering: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", path)
 
-    monkeypatch.setattr(Path, "read_bytes", hidden)
+    monkeypatch.setattr("timerd_shm.host.process.open", hidden, raising=False)
     assert process_start_ticks(os.getpid()) is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import statistics
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,16 +12,17 @@ import pytest
 from arenas import violations
 from commands import Key, Register
 from harness import MS, Rig, S, fire
-from networks import World
+from networks import Peer, World
 from timerd.conductor.bounds import RECORDS_PER_STEP
 from timerd.conductor.hello import HELLO_REST_NS
-from timerd.conductor.inbox import BYTES_PER_RECORD
+from timerd.conductor.inbox import BYTES_PER_RECORD, RECORDS_PER_HELLO
 from timerd.conductor.outbox import ACKNOWLEDGE_NS
 from timerd.snapshots import KEEP_NS
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import ANSWERS_PER_CLIENT_MAX, FRAME_SIZE_MAX
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import DownKind, UpKind
+from timerd_shm.host.process import process_start_ticks
 
 STEP = 1_024
 ON_K = Register((Key(b"k"),), timeout_ns=3_600 * S)
@@ -92,6 +96,29 @@ def test_hellos_with_many_pending_operations_are_read_one_by_one_with_pauses(wor
     mallory.say(UpKind.HELLO, mallory.hello(waits=waits))
     world.settle()
     assert [kind for kind, _ in mallory.take_answers()] == [DownKind.WELCOME], "later it is welcomed again"
+
+
+@pytest.mark.parametrize("quota", [16, 500], ids=["refused", "accepted"])
+def test_a_turn_takes_a_bounded_number_of_hellos_whatever_becomes_of_them(quota: int) -> None:
+    """They come from one process, which the kernel names and /proc knows, as on a machine."""
+    world, pid = World(clients=512, quota_clients=quota).until_quiet(), os.getpid()
+    world.sessions._host = world.sessions._host._replace(start_ticks_of=process_start_ticks)
+    alice, crowd = world.client("alice"), [Peer(world, "mallory") for _ in range(450)]
+    for mallory in crowd:
+        world.network.pids[mallory.routing] = pid
+        mallory.say(UpKind.HELLO, mallory.hello())
+    alice.say(UpKind.QUERY, {"id": 1, "query": "ping"})
+    world.network.up.rotate(1)
+    cpu_ns = []
+    while left := len(world.network.up):
+        began_ns = time.thread_time_ns()
+        world.turn()
+        cpu_ns.append(time.thread_time_ns() - began_ns)
+        assert 0 < left - len(world.network.up) <= RECORDS_PER_STEP // RECORDS_PER_HELLO + 1
+    kinds = [mallory.take_answers()[0][0] for mallory in crowd]
+    assert kinds.count(DownKind.WELCOME) == min(quota, len(crowd)), "it was to be the other kind of hello"
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.RESULT]
+    assert statistics.median(cpu_ns) < 4 * MS, f"turns took {[taken // 1_000 for taken in cpu_ns]} us of the processor"
 
 
 def test_many_questions_for_a_copy_do_not_keep_another_client_waiting_for_ever(world: World) -> None:

@@ -34,6 +34,7 @@ from .transport import Transport
 # A frame is granted a share of the turn for as many commands as its header names; one that needs more is deferred.
 RECORDS_PER_FRAME = 512
 RECORDS_PER_COMMAND = 8
+RECORDS_PER_HELLO = 2_048  # accepted or not, it takes up to 100 us: to unpack, to search all slots, a look into /proc
 BYTES_PER_RECORD = 64  # of a frame, up or down: to copy so many takes as long as to touch a record, at most
 BYTES_PER_ITEM = 2  # of a map: to unpack and to look up what two bytes say takes as long as to touch a record
 
@@ -130,7 +131,7 @@ class Inbox:
             if self._greeter.rests(routing, secret, frame, now_ns):
                 return RECORDS_PER_FRAME
             self._greeter.greet(routing, secret, frame, self._transport.sender(), now_ns)
-            return self._share_of_map(frame)
+            return RECORDS_PER_HELLO + self._share_of_map(frame)
         session = self._sessions.by_secret.get(secret)
         if session is None or incarnation != self._incarnation:
             session = self._sessions.find(secret) if incarnation == self._incarnation else None

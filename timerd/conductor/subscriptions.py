@@ -26,7 +26,7 @@ from .transport import Transport
 
 SUBSCRIPTIONS_PER_TURN = 64
 ADMISSIONS_PER_TURN = 32
-OUTLETS_PER_TURN = 16  # to be made: each takes some 200 us
+OUTLETS_PER_TURN = 4  # to be made: each takes some 250 us
 CONNECTIONS_MAX = 16  # to one outlet; an honest client connects once, and again when the daemon was restarted
 PENALTY_NS = 1_000_000_000  # until an outlet that was closed for what came over it is made anew
 FRAMES_UNKNOWN_SESSION = index_of(DAEMON_COUNTERS, "frames_unknown_session")

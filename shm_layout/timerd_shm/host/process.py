@@ -26,7 +26,9 @@ def process_is_stopped(pid: int, start_ticks: int) -> bool:
 def _stat_of(pid: int) -> list[bytes] | None:
     """/proc/PID/stat from its third field on, the state; None as above."""
     try:
-        line = Path(f"/proc/{pid}/stat").read_bytes()
+        # Not by Path.read_bytes(), which takes 25 us instead of 15: the daemon does this for each hello.
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
+            line = stat.read()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The second field, the name, may hold any character: so count from the last parenthesis. A zombie has ended.
