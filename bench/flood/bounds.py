@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from common import Suite
+from timerd.conductor.outbox import OUTCOMES_PER_REPORT
 from timerd.conductor.transport import QUEUED_ANSWERS_MAX, QUEUED_FRAMES_MAX, QUEUED_REPORTS_MAX
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, PAYLOAD_SIZE_MAX
 
 OVERLOAD = 3.0  # the offered rate is at least so many times the sustained one. Slack divides what is above 1
-REPORT_SIZE_MAX = 16_384 * 96 + (1 << 20) + PAYLOAD_SIZE_MAX  # outcomes and values of one report
+REPORT_SIZE_MAX = OUTCOMES_PER_REPORT * 96 + (1 << 20) + PAYLOAD_SIZE_MAX  # outcomes and values of one report
 SPARE_BYTES = 64 << 20  # for the daemon itself, and for what malloc keeps
 
 
@@ -28,7 +29,7 @@ BOUNDS = {
     "fire_wait_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same"),
     "refusal_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same: a refusal arrives, it does not time out"),
     "cancel_during_p99_ms": Bound(
-        250.0, "a few turns of 65,536 records a step (20 ms each), while two busy processes share each CPU"
+        250.0, "a few turns of 32,768 records a step (10 ms each), while two busy processes share each CPU"
     ),
     "fire_wait_during_p99_ms": Bound(250.0, "the same"),
     "recovered_ms": Bound(1e3, "service is normal within a second after the end"),

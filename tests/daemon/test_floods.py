@@ -16,7 +16,7 @@ from networks import Peer, World
 from timerd.conductor.bounds import RECORDS_PER_STEP
 from timerd.conductor.hello import HELLO_REST_NS
 from timerd.conductor.inbox import BYTES_PER_RECORD, RECORDS_PER_HELLO
-from timerd.conductor.outbox import ACKNOWLEDGE_NS
+from timerd.conductor.outbox import ACKNOWLEDGE_NS, OUTCOMES_PER_REPORT
 from timerd.snapshots import KEEP_NS
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import ANSWERS_PER_CLIENT_MAX, FRAME_SIZE_MAX
@@ -121,6 +121,27 @@ def test_a_turn_takes_a_bounded_number_of_hellos_whatever_becomes_of_them(quota:
     assert statistics.median(cpu_ns) < 4 * MS, f"turns took {[taken // 1_000 for taken in cpu_ns]} us of the processor"
 
 
+def test_a_turn_delivers_a_bounded_number_of_outcomes_to_a_client_and_another_one_is_served_beside_it(
+    world: World,
+) -> None:
+    many = 5 * OUTCOMES_PER_REPORT
+    mallory, alice = world.client("mallory"), world.client("alice")
+    mallory.send(*(ON_K for _ in range(many)))
+    world.settle()
+    mallory.take_published()
+    mallory.send(fire(b"k"))
+    own = alice.send(Register((Key(b"own"),), timeout_ns=S), fire(b"own"))
+    counts: list[int] = []
+    while sum(counts) < many:
+        world.turn(MS)
+        counts.append(sum(report.outcomes for report in mallory.take_published()))
+        assert counts[-1] <= OUTCOMES_PER_REPORT
+        alice.take_published()
+        assert len(counts) < 3 or alice.state(own) is Outcome.COMPLETED, "it waits for all that others get"
+    assert len(counts) < 3 * many // OUTCOMES_PER_REPORT, "turns deliver nothing"
+    assert violations(world.rig.memory) == []
+
+
 def test_many_questions_for_a_copy_do_not_keep_another_client_waiting_for_ever(world: World) -> None:
     mallory, alice = world.client("mallory"), world.client("alice")
     for number in range(500):
@@ -205,10 +226,10 @@ def test_a_client_that_asks_again_and_again_is_answered_once_a_turn(world: World
     alice.send(*(ON_K for _ in range(20)), fire(b"k"))
     world.settle()
     asked = world.counter("asked_again")
-    for _ in range(100):
+    for _ in range(50):
         alice.say(UpKind.ASK)
     world.turn()
-    assert world.counter("asked_again") == asked + 100
+    assert world.counter("asked_again") == asked + 50
     assert [kind for kind, _ in alice.take_answers()] == [DownKind.REPORT]
     alice.say(UpKind.ASK)
     world.turn()

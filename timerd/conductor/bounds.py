@@ -1,12 +1,14 @@
 """The bounds of a turn: how many records each of its steps may touch, and whether a bound has cut one of them.
 
-A record is an operation, a watcher or a bucket. For example: an event on a key that 200,000 operations watch takes four
-turns at least, because a turn touches 65,536 records in a step and then leaves the rest to the next turn.
+A record is an operation, a watcher or a bucket. For example: an event on a key that 200,000 operations watch takes 13
+turns, because it touches two records for each, a turn touches 32,768 in a step, and the rest is left to the next turn.
+A record takes 30 to 50 ns of the processor, 100 ns where little of the arena is in its caches. So a step takes 1 to 3
+ms. What is no record is charged as so many records as it takes time.
 """
 
 from __future__ import annotations
 
-RECORDS_PER_STEP = 65_536  # reading, resuming and the wheel may each touch so many
+RECORDS_PER_STEP = 32_768  # reading, resuming and the wheel may each touch so many
 RECORDS_WHILE_COPYING = 1_024  # and so many while the arena is copied, because what a turn changes is logged before
 
 

@@ -20,7 +20,8 @@ from .bounds import Bounds
 from .error_log import ErrorLog
 from .transport import Transport
 
-REPORT_BYTES_PER_TURN = 8 << 20
+REPORT_BYTES_PER_TURN = 1 << 20  # of all clients; a turn copies one report more at most
+OUTCOMES_PER_REPORT = 2_048  # 200 KB, and some 0.4 ms of the processor
 ACKNOWLEDGE_NS = 1_000_000  # between reports that hold nothing but which commands were applied
 
 FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
@@ -73,10 +74,11 @@ class Outbox:
     def publish_reports(self, now_ns: int) -> None:
         """Publish outcomes, answers and which commands were applied, to each client for which there is something new.
 
-        With more than REPORT_BYTES_PER_TURN to publish, the rest follows in the next turn.
+        With more to publish than the two bounds allow, the rest follows in the next turn.
         """
         core = self._core
-        for slot, frame in core.reports(now_ns, bytes_max=REPORT_BYTES_PER_TURN, acknowledge_ns=ACKNOWLEDGE_NS):
+        due = core.reports(now_ns, OUTCOMES_PER_REPORT, REPORT_BYTES_PER_TURN, ACKNOWLEDGE_NS)
+        for slot, frame in due:
             session = self._sessions.at(slot)
             # A client that has not subscribed yet is sent the newest numbers when it does, and asks for what it lacks.
             if session is not None and session.subscribed:
