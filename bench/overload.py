@@ -26,7 +26,8 @@ it), `single` (the same, one command in a frame), `largest` (frames of 4 MiB, fu
 `snapshots`. For the kinds without commands the rate asked for is that of RATES (flood/frames.py).
 
 --flood also takes an attack, such as `subscriptions-stranger` (flood/attackers has all): one hostile process beside a
-bystander, a client whose round trips are measured. Runs with and without the attack alternate. `--gate` plays all
+bystander, a client whose round trips are measured. Runs with and without the attack alternate. `locks` also kills the
+daemon, and `connections-limit` may end it: then it is started again, as by its systemd unit. `--gate` plays all
 attacks. The gate, and how its runs are judged, is in flood/gate.py. Its results go to results/gate.json, unless --json
 says otherwise.
 

@@ -2,6 +2,7 @@
 
     the daemon       at most 20 ms of the conductor's CPU in any turn, and at most 64 MB more memory, in every run
     the bystander    p99 of its round trip at most 20 ms, and nothing UNAVAILABLE: the median of the attacked runs
+    its end          none; but `locks` kills it once, and `connections-limit` may end it. Then its unit starts it again
 
 The runs of an attack alternate with runs without it. A run is repeated when over 2 % of the machine was stolen by its
 host meanwhile, because then its times are not the daemon's.
@@ -10,6 +11,8 @@ host meanwhile, because then its times are not the daemon's.
 from __future__ import annotations
 
 import contextlib
+import grp
+import os
 import statistics
 import tempfile
 import threading
@@ -22,13 +25,13 @@ import psutil
 from common import Suite
 from timerctl.load.report import percentiles
 from timerd_shm.declare.layout import DaemonHistogram
-from timerd_shm.host.paths import InstancePaths, open_arena_file
+from timerd_shm.host.paths import InstancePaths, daemon_running, open_arena_file
 from timerd_shm.read.reader import ArenaReader
 
-from .attackers import ATTACKS
+from .attackers import ATTACKS, Attack
 from .attackers.attacker import attacking
 from .bystander import bystander
-from .serving import daemon
+from .serving import Unit, unit
 
 TURN_CPU_MS_MAX = 20.0
 GROWN_MB_MAX = 64.0
@@ -55,27 +58,32 @@ class Run(NamedTuple):
     rounds: int
     stolen: float
     alive: bool
+    restarts: int
     wrong: list[str]
 
 
 def play_run(name: str, seconds: float, seed: int, *, attacked: bool) -> Run:
     """A daemon and a bystander, and beside them the attack, if this is an attacked run."""
-    stolen = Stolen()
-    with own_journal(ATTACKS[name].flags) as flags, daemon(*flags) as (paths, pid), bystander(paths) as beside:
+    stolen, attack = Stolen(), ATTACKS[name]
+    with own_flags(attack.flags) as flags, unit(flags, attack.files) as served, bystander(served.paths) as beside:
         pause(WARM_S)
-        memory = Memory(pid)
+        memory = Memory(served)
         beside.look()
         acts = 0
         if attacked:
-            with attacking(name, paths, seed) as count:
-                pause(seconds)
+            with attacking(name, served.paths, seed) as count:
+                for _ in range(attack.kills):
+                    pause(seconds / (attack.kills + 1))
+                    served.kill()
+                pause(seconds / (attack.kills + 1))
                 acts = count.value
         else:
             pause(seconds)
         pause(AFTER_S)
         seen = beside.end()
-        grown, alive = memory.end(), psutil.pid_exists(pid)
-        cpu_ms = turn_cpu_max_ms(paths)
+        grown, alive = memory.end(), served.runs and daemon_running(served.paths)
+        cpu_ms = turn_cpu_max_ms(served.paths)
+        wrong = [*seen.wrong, *(wrong_with(attack, served) if attacked else ())]
     times = percentiles(seen.round_trips_ns)
     return Run(
         name,
@@ -90,8 +98,19 @@ def play_run(name: str, seconds: float, seed: int, *, attacked: bool) -> Run:
         len(seen.round_trips_ns),
         round(stolen.share(), 4),
         alive,
-        seen.wrong,
+        served.restarts,
+        wrong,
     )
+
+
+def wrong_with(attack: Attack, served: Unit) -> list[str]:
+    """What the daemon should not have done, or not have said, beside this attack."""
+    wrong = []
+    if served.restarts < attack.kills or (served.restarts > attack.kills and not attack.may_end):
+        wrong.append(f"the daemon was started {served.restarts} times more, not {attack.kills}")
+    if attack.says not in served.log and served.restarts == attack.kills:
+        wrong.append(f"the daemon's log does not say {attack.says!r}")
+    return wrong
 
 
 def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
@@ -110,7 +129,7 @@ def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
     cpu, grown = max(run.turn_cpu_max_ms for run in war), max(run.grown_mb for run in war)
     p99, unavailable = (statistics.median(getattr(run, of) for run in war) for of in ("p99_ms", "unavailable"))
     wrong = [text for run in war for text in run.wrong]
-    alive = all(run.alive for run in war)
+    alive, restarts = all(run.alive for run in war), sum(run.restarts for run in war)
     served, acted = all(run.rounds for run in war), all(run.acts for run in war)
     holds = (
         served
@@ -132,6 +151,7 @@ def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
         p99_ms=p99,
         peace_p99_ms=statistics.median(run.p99_ms for run in peace),
         unavailable=int(unavailable),
+        restarts=restarts,
         holds=holds,
     )
     says = (
@@ -139,6 +159,7 @@ def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
         f"p99 {p99:.1f} ms ({P99_MS_MAX:g}), {unavailable:g} UNAVAILABLE (0)"
     )
     says += "" if alive else "; the daemon has ended"
+    says += f"; started again by its unit: {restarts}" if restarts else ""
     says += "" if served else "; the bystander was never served"
     says += "" if acted else "; an attacker did nothing"
     says += f"; {wrong[0]}" if wrong else ""
@@ -146,25 +167,23 @@ def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
 
 
 class Memory(threading.Thread):
-    """By how many private bytes a process grows; looked at 20 times a second."""
+    """By how many private bytes a daemon grows; looked at 20 times a second."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, served: Unit) -> None:
         super().__init__(name="memory", daemon=True)
-        self._process = psutil.Process(pid)
+        self._served = served
         self._most = self._first = self._private()
         self._over = threading.Event()
         self.start()
 
     def _private(self) -> int:
-        memory = self._process.memory_info()
+        memory = psutil.Process(self._served.pid).memory_info()
         return int(memory.rss - memory.shared)
 
     def run(self) -> None:
         while not self._over.wait(0.05):
-            try:
+            with contextlib.suppress(psutil.Error):  # it is being started again
                 self._most = max(self._most, self._private())
-            except psutil.Error:
-                return
 
     def end(self) -> int:
         self._over.set()
@@ -198,10 +217,11 @@ def turn_cpu_max_ms(paths: InstancePaths) -> float:
 
 
 @contextlib.contextmanager
-def own_journal(flags: tuple[str, ...]) -> Iterator[list[str]]:
-    """These flags, with a directory of the run's own for each `{journal}`."""
+def own_flags(flags: tuple[str, ...]) -> Iterator[list[str]]:
+    """These flags, with a directory of the run's own for each `{journal}`, and the own group for each `{group}`."""
     with tempfile.TemporaryDirectory(prefix="timerd-gate-") as directory:
-        yield [flag.format(journal=directory) for flag in flags]
+        group = grp.getgrgid(os.getgid()).gr_name
+        yield [flag.format(journal=directory, group=group) for flag in flags]
 
 
 def pause(seconds: float) -> None:

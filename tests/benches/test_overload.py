@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from collisions import mix
 from daemons import arenas_of, processes_of
+from flood.attackers.collisions import HEADS_MOST, NAMES, keys_of_one_chain
 from trees import ROOT
 
 BENCH = ROOT / "bench/overload.py"
@@ -47,7 +49,15 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
 
 @pytest.mark.parametrize(
     ("attack", "seconds"),
-    [("subscriptions-stranger", 1), ("subscriptions-member", 1), pytest.param("outlets", 5, marks=pytest.mark.long)],
+    [
+        ("subscriptions-stranger", 1),
+        ("subscriptions-member", 1),
+        pytest.param("outlets", 5, marks=pytest.mark.long),
+        pytest.param("incarnations", 3, marks=pytest.mark.long),
+        pytest.param("fan", 3, marks=pytest.mark.long),
+        pytest.param("collisions-keys", 3, marks=pytest.mark.long),
+        pytest.param("collisions-ids", 3, marks=pytest.mark.long),
+    ],
 )
 def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
     attack: str, seconds: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
@@ -64,3 +74,35 @@ def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
     assert gate["turn_cpu_max_ms"] <= TURN_CPU_MS_MAX and gate["grown_mb"] <= GROWN_MB_MAX, done.stdout
     assert done.returncode == (not gate["holds"]), done.stdout
     assert {row["attacked"] for row in run["tables"]["runs"]} == {False, True}
+
+
+@pytest.mark.parametrize(
+    ("attack", "restarts"), [("locks", {1}), pytest.param("connections-limit", {0, 1, 2}, marks=pytest.mark.long)]
+)
+def test_a_daemon_that_an_attack_may_end_is_started_again_and_serves_a_bystander(
+    attack: str, restarts: set[int], monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+) -> None:
+    """`locks` kills it, and holds what a member may hold; `connections-limit` opens more than it may."""
+    monkeypatch.setenv("TMPDIR", str(runtime_dir))
+    found = runtime_dir / "found.json"
+    command = [sys.executable, str(BENCH), f"--flood={attack}", "--seconds=3", "--runs=1", f"--json={found}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S)
+    assert found.exists(), done.stdout
+    tables = json.loads(found.read_text())["tables"]
+    (gate,), (peace, war) = tables["gate"], tables["runs"]
+    assert gate["acts"] > 0 and war["rounds"] > 0, done.stdout
+    assert (peace["restarts"], war["wrong"], war["alive"]) == (0, "", True), done.stdout
+    assert gate["restarts"] in restarts, done.stdout
+    left = [str(process) for process in processes_of(runtime_dir)] + [str(path) for path in arenas_of(runtime_dir)]
+    assert not left, f"left behind: {left}"
+
+
+def test_the_keys_of_an_attack_share_a_chain_where_hashes_have_no_secret() -> None:
+    seed = 0x1234_5678_9ABC_DEF0
+    rounds = keys_of_one_chain(seed)
+    inverted, alike = next(rounds), next(rounds)
+    assert len(set(inverted)) == len(set(alike)) == NAMES
+    for key in inverted:
+        assert mix(int.from_bytes(key, "little") ^ seed ^ len(key)) % HEADS_MOST == 0
+    for key in alike:
+        assert int.from_bytes(key, "little") % HEADS_MOST == 0

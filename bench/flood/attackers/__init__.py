@@ -10,17 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from . import connections, files, frames, members, operations, outlets
+from . import collisions, connections, files, frames, members, operations, outlets
 from .attacker import Attacker
 
 
 class Attack(NamedTuple):
-    """What the attacker does, and which flags its daemon needs ({journal}: a directory)."""
+    """What the attacker does, and beside which daemon."""
 
     act: Callable[[Attacker], None]
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # of the daemon; {journal}: a directory, {group}: the group of this process
+    files: int = 0  # that the daemon may open; 0: as many as this process
+    kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again
+    may_end: bool = False  # the daemon may end; its unit starts it again
+    says: str = ""  # what its log says then
 
 
+FEW_CLIENTS = ("--clients=64", "--quota-clients=64")
 ATTACKS = {
     "subscriptions-stranger": Attack(outlets.subscribe_as_stranger),
     "subscriptions-member": Attack(outlets.subscribe_as_member),
@@ -36,8 +41,11 @@ ATTACKS = {
     "snapshots": Attack(operations.ask_for_snapshots),
     "ask": Attack(frames.ask_again),
     "refusals": Attack(frames.be_refused_differently),
-    "locks": Attack(files.lock_everything),
+    "locks": Attack(files.lock_everything, ("--unix-group", "{group}"), kills=1),
     "holds": Attack(files.fill_holds, ("--journal", "{journal}")),
     "connections": Attack(connections.connect_raw),
     "looks": Attack(connections.look_and_leave),
+    "collisions-keys": Attack(collisions.collide_keys),
+    "collisions-ids": Attack(collisions.collide_ids),
+    "connections-limit": Attack(connections.connect_raw, FEW_CLIENTS, files=2_800, may_end=True, says="were ended"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from pathlib import Path
 
 from timerd_shm.host.paths import read_location
@@ -16,18 +17,24 @@ DIGITS = 5_000
 
 
 def lock_everything(attacker: Attacker) -> None:
-    """Hold the lock of each file that can be opened, also for reading only."""
-    held: list[int] = []
-    paths = [path for path in attacker.paths.directory.rglob("*") if path.is_file()]
-    for path in [*paths, read_location(attacker.paths).path]:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            held.append(descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            attacker.did()
+    """Hold the lock of each file that a member may open, also for reading only; try again while the daemon restarts.
+
+    This process has the daemon's user. It leaves alone what only that user may open: a member could not open it.
+    """
+    held: dict[int, int] = {}  # inode -> descriptor
     while attacker.is_on():
-        attacker.rest(0.1)
-    for descriptor in held:
+        with contextlib.suppress(OSError):
+            directory = attacker.paths.directory
+            for path in [directory, *directory.rglob("*"), read_location(attacker.paths).path]:
+                with contextlib.suppress(OSError):
+                    status = path.stat()
+                    if status.st_ino in held or not status.st_mode & (stat.S_IRGRP | stat.S_IROTH):
+                        continue
+                    held[status.st_ino] = descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    attacker.did()
+        attacker.rest(0.01)
+    for descriptor in held.values():
         os.close(descriptor)
 
 

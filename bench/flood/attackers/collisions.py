@@ -1,0 +1,75 @@
+"""Against the tables of keys and of ids: names that shared one chain while the hashes had no secret.
+
+The attacker is a member, so it reads the arena. It does not know the seed, which stands in a file of the daemon's user.
+So it takes what it can: what the old hash (the finalizer of MurmurHash3) makes one chain of, with the number that
+stands where the seed stood, and names of one pattern in their low bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import timerd as td
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.host.paths import open_arena_file
+
+from .attacker import Attacker
+
+NAMES = 30_000  # of a round; a client may have more than twice as many keys
+HEADS_MOST = 1 << 20  # of a table, more than one has: what is one chain of so many heads is one of fewer
+SEED_AT = offset_of(ArenaHeader, "size") + 8  # where the seed stood
+MASK = 0xFFFF_FFFF_FFFF_FFFF
+MULTIPLIERS = (0xC4CE_B9FE_1A85_EC53, 0xFF51_AFD7_ED55_8CCD)
+
+
+def unmix(h: int) -> int:
+    """The number of which the old hash made this one."""
+    h ^= h >> 33
+    for multiplier in MULTIPLIERS:
+        h = h * pow(multiplier, -1, 1 << 64) & MASK
+        h ^= h >> 33
+    return h
+
+
+def keys_of_one_chain(seed: int) -> Iterator[list[bytes]]:
+    """Rounds of keys, without end: of one chain under the old hash with that seed, and of the same low bits."""
+    first = 1
+    while True:
+        numbers = range(first, first + NAMES)
+        yield [struct.pack("<Q", unmix(number * HEADS_MOST & MASK) ^ seed ^ 8) for number in numbers]
+        yield [struct.pack("<Q", number * HEADS_MOST) for number in numbers]
+        first += NAMES
+
+
+def collide_keys(attacker: Attacker) -> None:
+    """Let one chain grow by registrations, and walk over it by events."""
+    descriptor = open_arena_file(attacker.paths)
+    (seed,) = struct.unpack("<Q", os.pread(descriptor, 8, SEED_AT))
+    os.close(descriptor)
+    with attacker.client(name="attacker") as client:
+        for keys in keys_of_one_chain(seed):
+            with contextlib.suppress(td.TimerdError):
+                client.register_many(keys, timeout=60)
+                client.fire_many(keys)
+                attacker.did(len(keys))
+                client.flush(10)
+            if not attacker.is_on():
+                return
+
+
+def collide_ids(attacker: Attacker) -> None:
+    """Send ids that differ in their upper half alone: 16 bytes that an honest client makes by a hash of its id."""
+    number = 0
+    with patch("timerd_client.link.surface.id_hash", bytes), attacker.client(name="attacker") as client:
+        while attacker.is_on():
+            number += 1
+            with contextlib.suppress(td.TimerdError):
+                client.register("ids", timeout=60, id=struct.pack("<QQ", 0, number))
+                attacker.did()
+                if number % NAMES == 0:
+                    client.fire("ids")
