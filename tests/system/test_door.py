@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -15,7 +16,15 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
-from timerd.conductor.door import EXCESS_MAX, UNSEEN_MAX, files_max, files_needed, level_of
+from timerd.conductor.door import (
+    EXCESS_MAX,
+    UNSEEN_MAX,
+    descriptors,
+    files_max,
+    files_needed,
+    level_of,
+    open_files,
+)
 
 ATTACKERS = 3
 LIMIT = 2_800  # of open files
@@ -75,7 +84,7 @@ def test_connections_beyond_the_limit_of_open_files_do_not_end_the_daemon(limite
         with td.connect(timeout=PATIENCE_S) as late:
             assert late.fire_wait("k") == 0
         assert limited.pid == pid and psutil.Process(pid).is_running()
-        most = files_max(files_needed(CLIENTS), LIMIT) + 64  # the door counts up to the lowest free number
+        most = files_max(files_needed(CLIENTS), LIMIT)
         eventually(lambda: psutil.Process(pid).num_fds() <= most)
         assert lost == 0
     assert "connections were ended" in limited.log
@@ -101,6 +110,17 @@ def test_many_clients_of_one_process_are_left_alone(limited: Daemon) -> None:
     finally:
         for client in clients:
             client.close()
+
+
+def test_a_connection_that_was_closed_hides_no_open_file() -> None:
+    before, kept = open_files(), [os.dup(0) for _ in range(40)]
+    try:
+        os.close(kept.pop(0))  # its number is the lowest that is free
+        assert open_files() == before + len(kept)
+        assert set(kept) <= set(descriptors())
+    finally:
+        for each in kept:
+            os.close(each)
 
 
 def test_the_level_lowers_the_highest_first(rng: random.Random) -> None:

@@ -36,6 +36,7 @@ UNSEEN_MAX = 2 * MONITORED_MAX
 CLOSE_S = 1.0
 SAY_AGAIN_S = 1.0
 LOOK_NS = 100_000_000  # with a turn so long after a look there is another: for connections to outlets that were unseen
+OPEN_FILES = "/proc/self/fd"
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 log = logging.getLogger("timerd")
@@ -68,7 +69,7 @@ class Door:
         """After the descriptor was readable, and while there is more: end connections if there are too many."""
         self._transport.newcomers = False
         self._looked_ns = now_ns
-        if lowest_free() > self._most:
+        if open_files() > self._most:
             self._shed()
         self._more = self._take()
 
@@ -108,7 +109,7 @@ class Door:
         connections: dict[int, list[int]] = {}
         rights: Counter[int] = Counter()
         own = os.getpid()
-        for descriptor in range(lowest_free()):
+        for descriptor in descriptors():
             pid, name = _peer_of(descriptor)
             if pid == own or pid < 0:
                 continue
@@ -153,14 +154,17 @@ def level_of(excess: list[int], most: int) -> int:
     return max(excess, default=0)
 
 
-def lowest_free() -> int:
-    """The lowest number that no open file has: so many files are open at least."""
+def open_files() -> int:
+    """How many files are open. The lowest free number would say less: who closes an old connection makes a hole."""
+    return os.stat(OPEN_FILES).st_size or len(descriptors())  # the kernel counts them since Linux 6.2
+
+
+def descriptors() -> list[int]:
+    """The open files, in order of their numbers; all numbers that there may be if no more can be opened to look."""
     try:
-        descriptor = os.dup(0)
+        return sorted(map(int, os.listdir(OPEN_FILES)))
     except OSError:
-        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    os.close(descriptor)
-    return descriptor
+        return list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
 
 
 def _peer_of(descriptor: int) -> tuple[int, str]:
