@@ -8,9 +8,13 @@ A copy begins at the end of a turn, and shows the arena of that moment. A thread
 arena than the copy's log has room for, or if the copy takes longer than COPY_NS_MAX, it is given up, and the clients
 get an error: no turn ever waits for a copy.
 
-The copy is removed when all these clients have ended, or KEEP_NS after it was made, or at the daemon's end. A client
-that has opened the copy keeps it. A copy that a killed daemon has left is removed at the next start. So no other
-process needs the right to remove copies, and no copy is made for a client that has ended.
+The copy is removed when all these clients have ended, or KEEP_NS after it was made, or at the daemon's end. Where
+somebody waits for the next copy, it is removed WAITED_FOR_NS after it was made. A client that has opened the copy keeps
+it. A copy that a killed daemon has left is removed at the next start. So no other process needs the right to remove
+copies, and no copy is made for a client that has ended.
+
+The next copy is for all who wait by then: a client that asks again and again delays another one by one copy at most. It
+begins when the memory of the one before is free, which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -32,9 +36,10 @@ from .clock import Clock
 from .core import NEVER, Core
 
 WANTED_MAX = 8  # questions of one client; beyond that it asks again
-REST = 9  # until the next copy, times as long as the last one took: copies take a tenth of the time at most
+REST = 9  # until the next copy, times the CPU time of the last one: copies take a tenth of a processor at most
 KEEP_NS = 10_000_000_000  # the time in which a client opens the copy
-LOOK_NS = 5_000_000  # from one look at the thread that copies to the next
+WAITED_FOR_NS = 1_000_000_000  # the same, where somebody waits for the next one
+LOOK_NS = 5_000_000  # from one look at the thread that copies, or frees memory, to the next
 COPY_NS_MAX = 60_000_000_000  # a copy that takes longer is given up: the disk hangs, or the thread gets no processor
 
 
@@ -51,8 +56,16 @@ class Files(Protocol):
     def made(self) -> str | None:
         """The path of the copy that was begun, once it is whole; None before. Raises CopyGivenUpError."""
 
+    @property
+    def cpu_ns(self) -> int | None:
+        """The CPU time of the copy that was begun, once it has ended; None before."""
+
     def remove(self) -> None:
         """Remove the copy that was begun, whole or not."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the memory of all copies that were removed is free again. No copy can begin before."""
 
 
 class CopyFiles:
@@ -70,8 +83,8 @@ class CopyFiles:
 
     def begin(self) -> None:
         """Begin a copy, under a name that no copy of this daemon had before."""
-        if self._last is not None and not self._last.is_gone:
-            raise OSError(errno.EBUSY, "the copy before it is still being removed: ask again later")
+        if not self.is_free:
+            raise OSError(errno.EBUSY, "the file of the copy before it cannot be removed: its disk does not answer")
         self._number += 1
         self._copy = ArenaCopy(self._core, self._arena.memory, self._paths.snapshot(self._number), self._group_id)
         self._copy.start()
@@ -89,11 +102,21 @@ class CopyFiles:
             raise CopyGivenUpError(getattr(copy.failure, "strerror", None) or str(copy.failure))
         return str(copy.path)
 
+    @property
+    def cpu_ns(self) -> int | None:
+        """The CPU time of the copy's thread until it had copied all."""
+        return self._copy.cpu_ns if self._copy is not None and self._copy.is_over else None
+
     def remove(self) -> None:
         """Remove the copy, and end it if it is being made. Its thread frees the memory."""
         if self._copy is not None:
             self._copy.remove()
             self._copy, self._last = None, self._copy
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the thread of the copy that was removed has freed its memory: 0.1 s later for a gigabyte."""
+        return self._last is None or self._last.is_gone
 
     def close(self) -> None:
         """Remove the copy, and wait until its thread has let go of the arena."""
@@ -121,8 +144,9 @@ class Snapshots:
         self._look_ns = NEVER  # when to look at it
         self._answer: str | ResourceLimitError | None = None  # the copy's path, or why there is none
         self._answered: dict[Session, dict[int, None]] = {}  # the clients that have the answer
-        self._until_ns = NEVER  # the answer holds, and the copy stays
+        self._answered_ns = NEVER  # when the answer was given
         self._rest_ns = 0  # no copy is made before this time
+        self._removed_ns = NEVER  # when the copy was removed whose memory may not be free yet
 
     @property
     def is_copying(self) -> bool:
@@ -148,9 +172,12 @@ class Snapshots:
         if self.is_copying:
             yield from self._look(now_ns)
         if self._answer is not None and (now_ns >= self._until_ns or not self._any_there(self._answered)):
-            self._files.remove()
-            self._answer, self._answered, self._until_ns = None, {}, NEVER
+            self._remove()
+            self._answer, self._answered = None, {}
         if self._wanted and not self.is_copying and self._answer is None and now_ns >= self._rest_ns:
+            if not self._files.is_free and now_ns < self._removed_ns + COPY_NS_MAX:
+                self._rest_ns = now_ns + LOOK_NS
+                return
             yield from self._begin()
             if self.is_copying:
                 yield from self._look(now_ns)  # a small one may be whole
@@ -163,6 +190,13 @@ class Snapshots:
         if self._answer is not None:
             return self._until_ns
         return self._rest_ns if self._wanted else NEVER
+
+    @property
+    def _until_ns(self) -> int:
+        """How long the answer holds, and the copy stays. An error holds until a copy may be made again."""
+        if not isinstance(self._answer, str):
+            return self._rest_ns
+        return self._answered_ns + (WAITED_FOR_NS if self._any_there(self._wanted) else KEEP_NS)
 
     def _begin(self) -> Iterator[tuple[Session, int, str | ResourceLimitError]]:
         self._asked = {session: numbers for session, numbers in self._wanted.items() if self._is_there(session)}
@@ -185,21 +219,19 @@ class Snapshots:
         except CopyGivenUpError as failure:
             answer = ResourceLimitError(f"the snapshot cannot be written: {failure}")
         if answer is None and now_ns - self._began_ns >= COPY_NS_MAX:
-            self._files.remove()
             answer = ResourceLimitError(f"the snapshot cannot be written within {COPY_NS_MAX // 1_000_000_000} s")
         if answer is not None:
             yield from self._end(answer)
         elif not self._any_there(self._asked):
-            self._files.remove()
             self._rest()
+            self._remove()
             self._asked = {}
 
     def _end(self, answer: str | ResourceLimitError) -> Iterator[tuple[Session, int, str | ResourceLimitError]]:
         """Give the answer to all whose copy this was. A copy that was given up leaves nothing."""
-        ended_ns = self._rest()
+        self._answered_ns = self._rest()
         if not isinstance(answer, str):
-            self._files.remove()
-        self._until_ns = ended_ns + KEEP_NS if isinstance(answer, str) else self._rest_ns
+            self._remove()
         self._answer, self._answered, self._asked = answer, self._asked, {}
         for session, numbers in self._answered.items():
             if self._is_there(session):  # a client may have ended while the copy was made
@@ -207,11 +239,24 @@ class Snapshots:
                     yield session, number, answer
 
     def _rest(self) -> int:
-        """No copy is being made any more; the time."""
+        """No copy is being made any more; the time.
+
+        The rest is for the other users of the processor, so a copy that got little of it has a short one. But turns
+        touch fewer records while a copy is made. So the rest has the copy's whole time at least.
+        """
         ended_ns = self._clock.now_ns()
-        self._rest_ns = ended_ns + REST * max(ended_ns - self._began_ns, LOOK_NS)
+        took_ns = ended_ns - self._began_ns
+        cpu_ns = self._files.cpu_ns
+        if cpu_ns is None:  # it was ended: at worst it has had the processor all the time
+            cpu_ns = min(took_ns, COPY_NS_MAX // REST)
+        self._rest_ns = ended_ns + max(REST * max(cpu_ns, LOOK_NS), took_ns)
         self._began_ns = self._look_ns = NEVER
         return ended_ns
+
+    def _remove(self) -> None:
+        if self._files.is_free:  # else there is no copy, and the memory of the last one is still being freed
+            self._removed_ns = self._clock.now_ns()
+        self._files.remove()
 
     def _any_there(self, asked: dict[Session, dict[int, None]]) -> bool:
         return any(map(self._is_there, asked))

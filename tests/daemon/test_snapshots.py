@@ -19,9 +19,9 @@ from shell import Run, in_background
 from timerctl import main
 from timerctl.exits import Exit
 from timerd.conductor.bounds import RECORDS_WHILE_COPYING
-from timerd.snapshots import COPY_NS_MAX, KEEP_NS, LOOK_NS, REST, CopyGivenUpError
+from timerd.snapshots import COPY_NS_MAX, KEEP_NS, LOOK_NS, REST, WAITED_FOR_NS, CopyGivenUpError
 from timerd_client import State, connect
-from timerd_shm.declare.errors import TimerdUnavailableError
+from timerd_shm.declare.errors import TimeoutOutOfRangeError, TimerdUnavailableError
 from timerd_shm.declare.wire import DownKind, UpKind
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
@@ -98,7 +98,7 @@ def test_there_is_one_copy_at_a_time_and_a_waiting_client_gets_the_next(world: W
     alice, bob = world.client("alice"), world.client("bob")
     _, first = alice.ask({"id": 4, **ASK})
     bob.say(UpKind.QUERY, {"id": 4, **ASK})
-    world.run(KEEP_NS - MS)
+    world.run(WAITED_FOR_NS - MS)
     assert world.copies.whole == 1 and not bob.take_answers()
     world.run(2 * MS)
     [(kind, second)] = bob.take_answers()
@@ -114,6 +114,63 @@ def test_no_copy_is_made_for_a_client_that_has_ended(world: World) -> None:
     bob.say(UpKind.BYE)
     world.run(2 * KEEP_NS)
     assert world.copies.whole == 1
+
+
+def test_a_question_after_the_other_is_answered_by_a_copy_each(world: World) -> None:
+    world.copies.free_ns = 100 * MS  # the memory of a removed copy is not free at once
+    alice = world.client("alice")
+    for number in range(5):
+        alice.say(UpKind.QUERY, {"id": number, **ASK})
+        world.run(WAITED_FOR_NS + world.copies.free_ns + LOOK_NS)
+        assert alice.take_answers() == [(DownKind.RESULT, {"id": number, "path": world.copies.path})]
+    assert world.copies.whole == 5
+
+
+def test_clients_that_ask_again_and_again_delay_another_by_one_copy_at_most(world: World) -> None:
+    world.copies.take_ns, world.copies.free_ns = 100 * MS, 100 * MS
+    greedy = [world.client(f"greedy {number}") for number in range(3)]
+    for number, client in enumerate(greedy):
+        client.say(UpKind.QUERY, {"id": 0, **ASK})
+        world.run(number * 30 * MS)
+    late = world.client("late")
+    late.say(UpKind.QUERY, {"id": 4, **ASK})
+    asked_ns = world.clock.now_ns()
+    while not (answers := late.take_answers()):
+        for client in greedy:
+            for kind, body in client.take_answers():
+                assert kind is DownKind.RESULT, body
+                client.say(UpKind.QUERY, {"id": body["id"] + 1, **ASK})
+        world.run(LOOK_NS)
+    assert [kind for kind, _ in answers] == [DownKind.RESULT]
+    one = (1 + REST) * world.copies.take_ns + WAITED_FOR_NS + world.copies.free_ns
+    assert world.clock.now_ns() - asked_ns <= one + world.copies.take_ns + 10 * LOOK_NS
+
+
+def test_memory_that_is_never_free_again_is_an_error_in_the_end(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.ask({"id": 4, **ASK})
+    world.copies.free_ns = 10 * COPY_NS_MAX
+    alice.say(UpKind.BYE)
+    world.settle()
+    bob.say(UpKind.QUERY, {"id": 4, **ASK})
+    world.run(COPY_NS_MAX - MS)
+    assert not bob.take_answers()
+    world.run(MS + LOOK_NS)
+    [(kind, error)] = bob.take_answers()
+    assert kind is DownKind.ERROR and "the memory is not free yet" in error["message"]
+    world.run(REST * LOOK_NS)
+    assert bob.ask({"id": 5, **ASK})[0] is DownKind.ERROR, "at once: it does not wait so long again"
+
+
+def test_a_copy_that_waited_for_a_processor_has_a_short_rest(world: World) -> None:
+    world.copies.take_ns, world.copies.cpu_ns = 2 * S, 100 * MS
+    alice = world.client("alice")
+    alice.say(UpKind.QUERY, {"id": 4, **ASK})
+    world.run(2 * S + LOOK_NS)
+    assert world.copies.there
+    alice.say(UpKind.QUERY, {"id": 5, **ASK})
+    world.run(2 * S + LOOK_NS)
+    assert world.copies.is_copying, "after 2 s, not after 18 s"
 
 
 def test_copying_takes_a_tenth_of_the_time_at_most(world: World) -> None:
@@ -225,6 +282,24 @@ def test_checks_of_an_arena_that_is_slow_to_copy_leave_no_copies(
     assert not copies_in(runtime_dir)
 
 
+def test_snapshots_one_after_the_other_and_a_check_beside_them_succeed(make_daemon: MakeDaemon) -> None:
+    make_daemon()
+    with connect() as client:
+        paths = [client.snapshot() for _ in range(2)]
+        check = in_background("check")
+        while check.poll() is None:
+            paths.append(client.snapshot())
+        out, _ = check.communicate(timeout=60)
+        assert check.returncode == Exit.OK and out.startswith("Sound: "), out
+    assert len(set(paths)) == len(paths)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
+def test_an_impossible_timeout_of_a_snapshot_is_refused(daemon: Daemon, timeout: object) -> None:
+    with connect() as client, pytest.raises(TimeoutOutOfRangeError, match="give the seconds to wait for the daemon"):
+        client.snapshot(timeout=timeout)  # type: ignore[arg-type]
+
+
 def test_a_client_that_stops_waiting_and_ends_leaves_no_copy(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
     make_daemon(patch=SLOW)
     with connect() as client:
@@ -317,5 +392,6 @@ def test_a_daemon_that_may_start_no_thread_makes_no_copy_and_goes_on(
 def test_a_half_written_copy_is_removed(make_daemon: MakeDaemon, runtime_dir: Path, run: Run) -> None:
     make_daemon(patch=FULL)
     status, _, err = run("check")
-    assert status == Exit.PROBLEM and "cannot be written" in err
+    assert status == Exit.PROBLEM
+    assert "cannot be written" in err
     assert not copies_in(runtime_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from timerd_client.arguments import name_of
+from timerd_client.arguments import name_of, patience_of
 from timerd_client.link import flows
 from timerd_client.protocol.protocol import LinkState
 from timerd_client.protocol.session import DEFAULT_PURGATORY
@@ -67,18 +67,21 @@ class Client(Purgatory, Member):
         return made
 
     def snapshot(self, timeout: float = SNAPSHOT_TIMEOUT_S) -> str:
-        """Path of a copy of the arena between two turns (for `timerctl check`), to be opened within 10 s.
+        """Path of a copy of the arena between two turns (for `timerctl check`), which was begun after the call.
 
-        The daemon removes the copy after that, or when this client ends before. A process that has opened it keeps it.
-        There is one copy at a time, and a pause of 9 times what the last one took. So the call may wait for another
-        client's copy. Raises TimerdUnavailableError after `timeout` s, ResourceLimitError if the runtime directory has
-        no room.
+        Open it at once. The daemon removes it after 10 s, after 1 s if somebody waits for the next copy, and when this
+        client ends before. A process that has opened it keeps it. There is one copy at a time, for all who wait for
+        it, and then a pause of 9 times the CPU time of the copying. So the call may wait for its turn. Raises
+        TimerdUnavailableError after `timeout` s, TimeoutOutOfRangeError, and ResourceLimitError if no copy can be made:
+        the runtime directory has no room, or turns change the arena faster than it is copied.
         """
+        patience = patience_of(timeout)
+        patience_s = SNAPSHOT_TIMEOUT_S if patience is None else patience
         reply = self._link.query({"query": "snapshot"})
-        if not reply.wait(timeout):
+        if not reply.wait(patience_s):
             raise TimerdUnavailableError(
-                f"no copy of the arena within {timeout:g} s ({self._link.plight()}): the daemon makes one at a time, "
-                "and rests 9 times as long as one takes; try again later, or wait longer"
+                f"no copy of the arena within {patience_s:g} s ({self._link.plight()}): the daemon makes one at a "
+                "time, and rests 9 times the CPU time that one takes; try again later, or wait longer"
             )
         return str(reply.get()["path"])
 

@@ -9,6 +9,7 @@ assert alice.delivered[0].state is Outcome.EXPIRED
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -187,14 +188,20 @@ class Lifelines:
 
 
 class Copies:
-    """Copies of the arena that are only counted; each takes `take_ns`."""
+    """Copies of the arena that are only counted; each takes `take_ns`, and its memory is free `free_ns` after it.
+
+    `cpu_ns` is the CPU time of each; None: all of `take_ns`.
+    """
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self.take_ns = 0
+        self.free_ns = 0
+        self.cpu_ns: int | None = None
         self.whole = 0
         self.there = 0
         self._ends_ns: int | None = None
+        self._free_at_ns = 0
 
     @property
     def path(self) -> str:
@@ -207,6 +214,8 @@ class Copies:
 
     def begin(self) -> None:
         assert not self.is_copying and not self.there, "two copies at once"
+        if not self.is_free:
+            raise OSError(errno.EBUSY, "the memory is not free yet")
         self._ends_ns = self._clock.now_ns() + self.take_ns
 
     def made(self) -> str | None:
@@ -221,6 +230,11 @@ class Copies:
     def remove(self) -> None:
         self._ends_ns = None
         self.there = 0
+        self._free_at_ns = self._clock.now_ns() + self.free_ns
+
+    @property
+    def is_free(self) -> bool:
+        return self._clock.now_ns() >= self._free_at_ns
 
 
 def attached(

@@ -91,6 +91,8 @@ class SteppedCopies:
         self._faults = faults
         self._copy: SteppedCopy | None = None
         self._number = 0
+        self.cpu_ns = 0
+        self.is_free = True
 
     def begin(self) -> None:
         self._copy = SteppedCopy(self._core, self._memory, self._rng.choice((20, 1 << 20)))
