@@ -33,7 +33,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.PROBLEM: "a problem was found, a command was refused, or no operation completed",
     Exit.USAGE: "the command line is wrong: a name, a key, a size, a number",
     Exit.NO_INSTANCE: "there is no such instance",
-    Exit.NO_DAEMON: "the command needs the daemon, which is not running or does not answer",
+    Exit.NO_DAEMON: "the command needs the daemon, which is not running, or gives no answer",
     Exit.INTERRUPTED: "interrupted by Ctrl-C, which also ends stats --watch",
 }
 STATUSES = "".join(f"  {status.value:3}  {meaning}\n" for status, meaning in MEANINGS.items())

@@ -385,13 +385,13 @@ def test_a_daemon_that_may_start_no_thread_makes_no_copy_and_goes_on(
     make_daemon(patch=NO_THREAD)
     for _ in range(2):
         status, _, err = run("check")
-        assert status == Exit.PROBLEM and "cannot be written: can't start new thread" in err
+        assert status == Exit.NO_DAEMON and "cannot be written: can't start new thread" in err
     assert not copies_in(runtime_dir)
 
 
 def test_a_half_written_copy_is_removed(make_daemon: MakeDaemon, runtime_dir: Path, run: Run) -> None:
     make_daemon(patch=FULL)
     status, _, err = run("check")
-    assert status == Exit.PROBLEM
+    assert status == Exit.NO_DAEMON, "it cannot be told whether the arena is sound"
     assert "cannot be written" in err
     assert not copies_in(runtime_dir)

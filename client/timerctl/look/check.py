@@ -24,6 +24,7 @@ from timerd_shm.declare.errors import (
     ArenaNotReadyError,
     ArenaTruncatedError,
     LayoutMismatchError,
+    ResourceLimitError,
     TimerdUnavailableError,
 )
 from timerd_shm.host.paths import read_location
@@ -31,7 +32,8 @@ from timerd_shm.read.hashing import SEED_SIZE, seed_check
 from timerd_shm.read.reader import RETRY, ArenaReader
 
 EPILOG = """\
-Exit status 1 when something is wrong. A daemon that was killed may have left
+Exit status 1 when something is wrong; 4 when that cannot be told, because the
+daemon has made no copy of its arena. A daemon that was killed may have left
 derived things (lists, counts) half changed: its next start rebuilds them. They
 are printed, and are not an error.
 
@@ -157,8 +159,8 @@ def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
     with connected(arguments) as client:
         try:
             reader = ArenaReader.from_path(client.snapshot())
-        except TimerdUnavailableError as error:
-            raise NoDaemonError(str(error)) from None
+        except (TimerdUnavailableError, ResourceLimitError) as error:
+            raise NoDaemonError(f"it cannot be told whether the arena is sound: {error}") from None
         except FileNotFoundError:
             raise NoDaemonError(f"the daemon has removed its copy before this process could open it{RETRY}") from None
     with reader:
