@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from patience import eventually
 from shell import LOOKING, Run, command_of
 from timerctl.exits import Exit
 from timerd_client import connect
-from timerd_shm.host.paths import ArenaLocation, InstancePaths
+from timerd_shm.host.paths import ArenaLocation, InstancePaths, read_location
 
 
 def test_destroy_finds_the_arena_of_a_daemon_that_was_killed_while_making_it(runtime_dir: Path, run: Run) -> None:
@@ -51,6 +53,38 @@ def test_destroy_asks_and_refuses_while_a_daemon_runs(
     left = {path.name for path in daemon.paths.directory.iterdir()}
     assert left == {"default.lock", "default.log"}
     assert run("destroy", "--yes")[0] == Exit.NO_INSTANCE
+
+
+@pytest.mark.parametrize("lock", ["is there", "was removed by hand"])
+def test_destroy_leaves_an_arena_that_the_daemon_of_another_instance_uses(
+    make_daemon: Callable[..., Daemon], runtime_dir: Path, run: Run, lock: str
+) -> None:
+    flag = f"--arena-file={runtime_dir / 'file'}"
+    earlier = make_daemon(flag, instance="earlier")
+    earlier.stop()
+    daemon = make_daemon(flag, instance="now")
+    files = read_location(daemon.paths).files
+    if lock != "is there":
+        files[-1].unlink()
+    before = {path.name for path in runtime_dir.iterdir()}
+    status, out, err = run("--instance", "earlier", "destroy", "--yes")
+    assert (status, out) == (Exit.PROBLEM, ""), err
+    assert f"uses the arena {files[0]}: stop it first" in err
+    assert str(daemon.pid) in err or f"`fuser {files[-1]}`" in err
+    assert before <= {path.name for path in runtime_dir.iterdir()}
+    daemon.stop()
+    assert run("--instance", "earlier", "destroy", "--yes")[0] == Exit.OK
+    assert not any(path.exists() for path in files)
+
+
+def test_destroy_is_refused_while_somebody_holds_the_lock_of_the_arena(daemon: Daemon, run: Run) -> None:
+    location = read_location(daemon.paths)
+    daemon.stop()
+    with location.lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        status, _, err = run("destroy", "--yes")
+        assert status == Exit.PROBLEM and f"`fuser {location.lock}`" in err
+        assert location.path.exists()
 
 
 def test_a_missing_instance_and_a_dead_daemon_are_reported_differently(dead: Rig, run: Run) -> None:

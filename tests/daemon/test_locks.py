@@ -189,6 +189,29 @@ def test_destroy_is_refused_while_a_daemon_listens_though_its_lock_file_was_remo
     assert daemon.paths.arena.exists()
 
 
+def test_a_lock_that_is_held_where_no_daemon_runs_is_named_with_the_way_to_find_its_holder(
+    runtime_dir: Path, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand (`flock NAME.lock ...`): no daemon is to be looked for."""
+    monkeypatch.setattr("timerd.host.lock.ATTEMPTS", 1)
+    paths = InstancePaths(runtime_dir, "default")
+    paths.arena.write_text("{}")
+    said = f"some process holds {paths.lock}, and no daemon of instance 'default' answers: end that process (`fuser "
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for pid in ("", f"{ended.pid}\n"):
+        paths.lock.write_text(pid)
+        with paths.lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(InstanceRunningError) as refused:
+                InstanceLock(paths)
+            assert said in str(refused.value)
+            status, _, err = run("destroy", "--yes")
+            assert status == Exit.PROBLEM and said in err
+    paths.lock.unlink()
+    paths.arena.unlink()
+
+
 def test_a_full_queue_of_connections_is_a_daemon_that_runs(runtime_dir: Path) -> None:
     paths = InstancePaths(runtime_dir, "default")
     watches = Watches(paths, watches_max=8)

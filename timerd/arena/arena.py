@@ -11,11 +11,11 @@ import os
 import struct
 from collections.abc import Iterator
 
-from timerd.host.lock import ArenaLock
 from timerd_shm.declare import layout
 from timerd_shm.declare.fields import fields, size_of, unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ArenaHeader, ClientRecord, RegionRecord
+from timerd_shm.host.lock import ArenaLock
 from timerd_shm.host.paths import ArenaLocation
 from timerd_shm.host.process import process_start_ticks
 

@@ -12,13 +12,14 @@ import os
 import posix_ipc
 from timerd.config.config import Config
 from timerd.host.group import give_to_group
-from timerd.host.lock import ArenaLock
 from timerd_shm.declare.errors import (
     ArenaNotReadyError,
     ArenaTruncatedError,
+    InstanceRunningError,
     LayoutMismatchError,
     ResourceLimitError,
 )
+from timerd_shm.host.lock import ArenaLock
 from timerd_shm.host.paths import SHM_DIRECTORY, ArenaLocation, InstancePaths
 from timerd_shm.host.process import boot_id
 
@@ -42,7 +43,10 @@ def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_
         location = ArenaLocation("file", os.path.abspath(config.arena_file), 0)
     else:
         location = ArenaLocation("shm", paths.shm_name, 0)
-    lock = ArenaLock(location.lock, location.path)
+    try:
+        lock = ArenaLock(location.lock, location.path)
+    except InstanceRunningError as error:
+        raise InstanceRunningError(f"{error}, or give this daemon another --instance") from None
     try:
         return _open_or_create(config, paths, plan, boot, location, lock, wall_ns=wall_ns, group_id=group_id)
     except BaseException:

@@ -1,4 +1,8 @@
-"""timerctl destroy: removes an instance's arena and files, once its daemon has ended."""
+"""timerctl destroy: removes an instance's arena and files, once its daemon has ended.
+
+No daemon can use the arena meanwhile, whatever its instance: two instances may have the same --arena-file, one after
+the other. So NAME.lock and ARENA.lock are held, as a daemon holds them.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,16 @@ from typing import Any
 from timerctl.exits import Exit, NoInstanceError, UsageError
 from timerctl.instance import paths_of
 from timerctl.show.text import size
-from timerd_shm.declare.errors import ArenaNotReadyError, InstanceRunningError, LayoutMismatchError
+from timerd_shm.declare.errors import (
+    ArenaNotReadyError,
+    ArenaTruncatedError,
+    InstanceRunningError,
+    LayoutMismatchError,
+)
+from timerd_shm.host.lock import ArenaLock, holder_of
 from timerd_shm.host.paths import ArenaLocation, InstancePaths, daemon_running, find_remains, read_location
+from timerd_shm.host.process import process_start_ticks
+from timerd_shm.read.reader import ArenaReader
 
 EPILOG = """\
 The files of a journal stay where they are.
@@ -55,19 +67,20 @@ def run(arguments: argparse.Namespace) -> int:
         except (ArenaNotReadyError, LayoutMismatchError):
             location = ArenaLocation("shm", paths.shm_name, 0)
         arena = location.path
-        if not arguments.yes and not confirmed(paths, arena):
-            print("Nothing was removed.")
-            return Exit.PROBLEM
-        for path in (
-            *location.files,
-            paths.commands,
-            paths.liveness,
-            *paths.snapshots(),
-            paths.journal,
-            paths.arena,
-        ):
-            path.unlink(missing_ok=True)
-        paths.remove_outlets()
+        with arena_locked(location):
+            if not arguments.yes and not confirmed(paths, arena):
+                print("Nothing was removed.")
+                return Exit.PROBLEM
+            for path in (
+                *location.files,
+                paths.commands,
+                paths.liveness,
+                *paths.snapshots(),
+                paths.journal,
+                paths.arena,
+            ):
+                path.unlink(missing_ok=True)
+            paths.remove_outlets()
     print(f"Removed instance {paths.instance!r} ({arena}).")
     return Exit.OK
 
@@ -91,10 +104,36 @@ def locked(paths: InstancePaths) -> Iterator[None]:
             if daemon_running(paths):  # its lock file was removed by hand
                 raise BlockingIOError
         except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "not known"
-            raise InstanceRunningError(
-                f"the daemon of instance {paths.instance!r} is running (pid {holder}): stop it first (SIGTERM)"
-            ) from None
+            raise InstanceRunningError(holder_of(descriptor, paths)) from None
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def arena_locked(location: ArenaLocation) -> Iterator[None]:
+    """Hold the arena's lock. Raises InstanceRunningError when a daemon uses the arena, of this instance or another."""
+    if not location.path.parent.is_dir():
+        yield  # nothing is left there, and no lock can be made
+        return
+    lock = ArenaLock(location.lock, location.path, of_any_user=True)
+    try:
+        if pid := pid_in(location):  # its lock file was removed by hand
+            raise InstanceRunningError(
+                f"another daemon (pid {pid}) uses the arena {location.path}: stop it first (SIGTERM)"
+            )
+        yield
+    finally:
+        if not location.path.exists():
+            lock.remove()  # it may have been made here
+        lock.release()
+
+
+def pid_in(location: ArenaLocation) -> int:
+    """The pid of the running daemon that the arena's header names; 0 if it names none that runs."""
+    try:
+        with ArenaReader.from_path(location.path) as reader:
+            header = reader.header()
+    except (OSError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError):
+        return 0  # not made to its end, or of another version
+    return header.pid if header.pid and process_start_ticks(header.pid) == header.start_ticks else 0

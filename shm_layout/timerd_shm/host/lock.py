@@ -1,0 +1,110 @@
+"""Locks that a daemon holds for all its life: the file, who has it, and ARENA.lock.
+
+Only the daemon's user may open a lock file (0600). Whoever can open a file can hold its lock, also with a descriptor
+that only reads, and so prevent the next start. NAME.lock is for one instance (timerd/host/lock.py), ARENA.lock for one
+arena. `timerctl destroy` takes both as a daemon does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+from timerd_shm.declare.errors import InstanceRunningError, ResourceLimitError
+
+from .paths import InstancePaths, daemon_running
+from .process import process_start_ticks
+
+
+class ArenaLock:
+    """flock on ARENA.lock, beside the arena: against daemons of other directories, and of other containers.
+
+    Example: two daemons in two directories have the same --arena-file. The file is removed with the arena, by who holds
+    it.
+
+    Raises InstanceRunningError when another daemon has the arena, ResourceLimitError when it cannot be made, or belongs
+    to another user. With `of_any_user`, root may have it all the same: to remove the arena of another user.
+    """
+
+    def __init__(self, path: Path, arena: Path, *, of_any_user: bool = False) -> None:
+        self._path = path
+        while True:
+            self._descriptor = open_lock(path)
+            owner = os.fstat(self._descriptor).st_uid
+            if owner != os.geteuid() and not of_any_user:  # root could open it; but in /dev/shm anybody can make it
+                os.close(self._descriptor)
+                raise ResourceLimitError(
+                    f"the lock {path} belongs to uid {owner}, and this is {os.geteuid()}: "
+                    "remove it, or give this daemon another --instance"
+                )
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _names(path, self._descriptor):
+                    return
+            except BlockingIOError:
+                os.close(self._descriptor)
+                raise InstanceRunningError(
+                    f"another daemon uses the arena {arena}: stop it first (`fuser {path}` shows its pid)"
+                ) from None
+            os.close(self._descriptor)  # the last daemon removed it between open and lock: again
+
+    def remove(self) -> None:
+        """Remove the file, after the arena itself."""
+        self._path.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Let another daemon have the arena."""
+        os.close(self._descriptor)
+
+
+def open_lock(path: Path) -> int:
+    """A lock file that only its user may open; the caller closes it. One of an earlier version may have been wider.
+
+    Raises ResourceLimitError.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        try:
+            descriptor = os.open(path, flags)  # root may not say O_CREAT of another's file in /dev/shm
+        except FileNotFoundError:
+            descriptor = os.open(path, flags | os.O_CREAT, 0o600)
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != 0o600:
+            os.fchmod(descriptor, 0o600)
+    except OSError as error:
+        raise ResourceLimitError(f"the lock {path} cannot be opened: {error.strerror}") from None
+    return descriptor
+
+
+def holder_of(descriptor: int, paths: InstancePaths) -> str:
+    """Who keeps NAME.lock from us: "a daemon of instance 'x' is running in ... (pid 7): stop it first", or who else.
+
+    `descriptor` is of NAME.lock. Its content is the pid of the daemon that has locked it. Where somebody else has
+    locked it, it is empty, or the pid is of a process that has ended. Where the file was removed by hand, it is empty.
+    """
+    pid = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    if not listens(paths) and not (pid.isdecimal() and process_start_ticks(int(pid))):
+        return (
+            f"some process holds {paths.lock}, and no daemon of instance {paths.instance!r} answers: "
+            f"end that process (`fuser {paths.lock}` shows its pid)"
+        )
+    return (
+        f"a daemon of instance {paths.instance!r} is running in {paths.directory} (pid {pid or 'not known'}): "
+        "stop it first (SIGTERM)"
+    )
+
+
+def listens(paths: InstancePaths) -> bool:
+    """Whether a daemon of ours listens; a socket that another user has left is none."""
+    try:
+        return daemon_running(paths)
+    except PermissionError:
+        return False
+
+
+def _names(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
