@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from timerd_shm.declare.errors import TimerdError
-from timerd_shm.host.paths import HIDDEN
 from timerd_shm.host.version import Version
 
 from .act import destroy, events, ids, register
@@ -87,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"timerctl: {error}", file=sys.stderr)
         return exit_of(error)
     except PermissionError as error:
-        remedy = "" if error.strerror == HIDDEN else ": run it as the daemon's user or group"
+        bare = error.errno is not None and error.strerror == os.strerror(error.errno)
+        remedy = ": run it as the daemon's user or group" if bare else ""  # else the error says what to do
         print(f"timerctl: {error.filename}: {error.strerror}{remedy}", file=sys.stderr)
         return Exit.PROBLEM
     except BrokenPipeError:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import grp
 import os
+import pwd
 import signal
 import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ import pytest
 import timerd as td
 from daemons import Daemon, arenas_of
 from patience import PATIENCE_S
+from timerctl import main
 from timerctl.exits import Exit
 from timerd.clients.liveness import Watches
 from timerd.host.lock import InstanceLock
@@ -210,6 +213,31 @@ def test_a_lock_that_is_held_where_no_daemon_runs_is_named_with_the_way_to_find_
             assert status == Exit.PROBLEM and said in err
     paths.lock.unlink()
     paths.arena.unlink()
+
+
+@only_root
+@pytest.mark.parametrize("command", ["destroy", "check"])
+def test_a_member_learns_who_may_run_a_command_that_it_may_not(
+    make_daemon: MakeDaemon, group: grp.struct_group, command: str
+) -> None:
+    """`destroy` is for the daemon's user alone, whoever is in its group."""
+    daemon = make_daemon(f"--unix-group={group.gr_name}")
+    daemon.stop()
+    if command == "check":
+        read_location(daemon.paths).path.chmod(0o600)
+
+    def act() -> str:
+        with redirect_stderr(StringIO()) as said:
+            main([command, *(["--yes"] if command == "destroy" else [])])
+        return said.getvalue()
+
+    with a_member(group.gr_gid, act) as said:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        remedies = {
+            "destroy": f"only {user}, who runs the daemon, may remove it",
+            "check": "run it as the daemon's user or group",
+        }
+        assert f"Permission denied: {remedies[command]}" in said, said
 
 
 def test_a_full_queue_of_connections_is_a_daemon_that_runs(runtime_dir: Path) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import pwd
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from timerctl.exits import Exit, NoInstanceError, UsageError
@@ -96,8 +98,16 @@ def confirmed(paths: InstancePaths, arena: os.PathLike[str]) -> bool:
 
 @contextmanager
 def locked(paths: InstancePaths) -> Iterator[None]:
-    """Hold the instance's lock, so that no daemon starts meanwhile. Raises InstanceRunningError when one holds it."""
-    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """Hold the instance's lock, so that no daemon starts meanwhile. Raises InstanceRunningError when one holds it.
+
+    Raises PermissionError for everybody but the daemon's user and root, also for members of its group.
+    """
+    try:
+        descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except PermissionError as error:
+        owned = paths.lock if paths.lock.exists() else paths.directory
+        remedy = f"only {user_of(owned)}, who runs the daemon, may remove it"
+        raise PermissionError(error.errno, f"{error.strerror}: {remedy}", str(paths.lock)) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,6 +118,15 @@ def locked(paths: InstancePaths) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def user_of(path: Path) -> str:
+    """The name of the user to whom a file belongs, or "uid 1000" where the user has no name."""
+    uid = path.stat().st_uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 @contextmanager
