@@ -168,7 +168,7 @@ def test_a_start_with_another_seed_makes_all_hashes_anew() -> None:
     other = lost_seed(rig)
     assert rig.core.rehashed and check(memoryview(rig.memory), seed=other) == []
     assert check(memoryview(rig.memory), seed=SEED) == [
-        "its hashes are of another seed than the one that is given: the next start makes them anew"
+        "ARENA.seed is not the seed of this arena: the next start makes its hashes anew"
     ]
     after = truth(rig.memory)
     assert {part for part in before if before[part] != after[part]} == {"ring", "slots"}, "events name others"

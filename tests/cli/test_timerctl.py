@@ -191,10 +191,12 @@ def test_check_names_the_error_and_fails(dead: Rig, run: Run, runtime_dir: Path)
     status, out, _ = run("check", "--json", "--file", str(runtime_dir / "arena"))
     found = json.loads(out)
     assert (status, found["sound"], found["truth"], len(found["derived"])) == (Exit.PROBLEM, False, [], 1)
-    assert not found["hashes_verified"], "a copy has no seed"
+    assert not found["hashes_verified"] and found["hashes_unverified"] == "a copy (--file) has no seed"
 
 
-def test_check_computes_hashes_again_where_it_may_read_the_seed(dead: Rig, run: Run, runtime_dir: Path) -> None:
+def test_check_computes_hashes_again_where_it_may_read_the_seed_and_else_says_why_not(
+    dead: Rig, run: Run, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without it, hashes of records are believed. Tables are compared with them in both cases."""
     seed = read_location(InstancePaths(runtime_dir, "default")).seed
 
@@ -202,8 +204,24 @@ def test_check_computes_hashes_again_where_it_may_read_the_seed(dead: Rig, run: 
         found = json.loads(run("check", "--json")[1])
         return found["hashes_verified"], [*found["truth"], *found["derived"]]
 
+    def refused(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    def note() -> str:
+        """What the text says last, and JSON too."""
+        why = json.loads(run("check", "--json")[1])["hashes_unverified"]
+        said = run("check")[1].splitlines()[-2:]
+        assert said == [f"Hashes were not computed again: {why}.", f"ARENA.seed is {seed}"]
+        return str(why)
+
     assert checked() == (False, [])
-    assert run("check")[1].splitlines()[-1].startswith("Hashes were not computed again")
+    assert note() == "ARENA.seed is missing: a start makes a new one"
+    seed.write_bytes(SEED)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refused)
+        assert note() == "only the daemon's user can read ARENA.seed"
+    seed.write_bytes(SEED[1:])
+    assert note() == "ARENA.seed has 15 bytes, and a seed has 16"
     seed.write_bytes(SEED)
     assert checked() == (True, []) and len(run("check")[1].splitlines()) == 1
     with ArenaReader.from_bytes(dead.memory) as reader:
@@ -215,8 +233,8 @@ def test_check_computes_hashes_again_where_it_may_read_the_seed(dead: Rig, run: 
     seed.unlink()
     assert checked() == (False, [])
     seed.write_bytes(bytes(16))
-    other = "its hashes are of another seed than the one that is given: the next start makes them anew"
-    assert checked() == (False, [other])
+    assert checked() == (False, ["ARENA.seed is not the seed of this arena: the next start makes its hashes anew"])
+    assert note() == "ARENA.seed is not the seed of this arena"
 
 
 def test_an_unfinished_turn_of_a_killed_daemon_is_reported_and_is_no_error(

@@ -205,11 +205,16 @@ def test_an_impossible_bucket_is_refused(dead: Rig, run: Run, bucket: str) -> No
     assert "levels are 0 to" in err
 
 
-def test_an_unreadable_file_is_reported(run: Run, tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "absent", Path("/dev/null")):
+def test_an_unreadable_file_is_a_wrong_command_line(run: Run, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent"):
         status, out, err = run("check", "--file", str(path))
-        assert (status, out) == (Exit.PROBLEM, "")
-        assert err.startswith("timerctl: ")
+        assert (status, out) == (Exit.USAGE, "")
+        assert err.startswith(f"timerctl: --file {path} cannot be read: ") and "Errno" not in err
+
+
+def test_a_device_is_no_arena(run: Run) -> None:
+    status, out, err = run("check", "--file", "/dev/null")
+    assert (status, out) == (Exit.PROBLEM, "") and err.startswith("timerctl: /dev/null is no arena")
 
 
 @pytest.mark.parametrize("content", [b"", b"# notes\n", bytes(100_000), b"# notes\n" * 10_000])

@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from timerctl.exits import Exit, NoDaemonError
+from timerctl.exits import Exit, NoDaemonError, UsageError
 from timerctl.instance import connected, is_alive, open_arena, paths_of
 from timerctl.listing import declare
 from timerctl.show.text import print_json
@@ -38,8 +38,9 @@ derived things (lists, counts) half changed: its next start rebuilds them. They
 are printed, and are not an error.
 
 The hashes of keys and ids have a secret seed, which the daemon's user alone
-may read. For any other user, and for a copy, tables are compared with the
-hashes that records say, and these with nothing (hashes_verified: false).
+may read. For any other user, for a copy, and where the seed is missing, tables
+are compared with the hashes that records say, and these with nothing
+(hashes_verified: false; hashes_unverified says why).
 
 examples:
   timerctl check
@@ -47,7 +48,13 @@ examples:
   timerctl check --json | jq .truth
 """
 
-UNVERIFIED = "Hashes were not computed again: only the daemon's user can read their seed."
+
+class Seed(NamedTuple):
+    """The seed of the arena's hashes, where this process may read it, and else why it has none."""
+
+    path: Path | None
+    seed: bytes | None
+    lack: str = ""
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -66,7 +73,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, and print what was found."""
-    seed = seed_of(arguments)
+    path, seed, lack = seed_of(arguments)
     with arena_of(arguments) as (reader, live):
         began = time.monotonic()
         header = reader.header()
@@ -75,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
         with ArenaReader.from_bytes(finished(reader)) as whole:
             found = examine(whole, cut=True, progress=show_progress if sys.stderr.isatty() else None, seed=seed)
             operations = whole.ops.row().in_use
-    verified = seed is not None and header.seed_check == seed_check(seed)
+    if seed is not None and header.seed_check != seed_check(seed):
+        lack = "ARENA.seed is not the seed of this arena"
     if sys.stderr.isatty():
         show_progress("")
     if killed_in_turn:
@@ -88,14 +96,17 @@ def run(arguments: argparse.Namespace) -> int:
                 "sound": not problems,
                 "live": live,
                 "killed_in_turn": killed_in_turn,
-                "hashes_verified": verified,
+                "hashes_verified": not lack,
+                "hashes_unverified": lack or None,
                 **found._asdict(),
             }
         )
     else:
         report(found, problems, lagging, operations, time.monotonic() - began)
-        if not verified:
-            print(UNVERIFIED)
+        if lack:
+            print(f"Hashes were not computed again: {lack}.")
+            if path is not None:
+                print(f"ARENA.seed is {path}")
     return Exit.PROBLEM if problems else Exit.OK
 
 
@@ -113,15 +124,22 @@ def report(found: Findings, problems: list[str], lagging: list[str], operations:
     print(f"{verdict}: {operations} operations checked in {seconds:.2f} s.")
 
 
-def seed_of(arguments: argparse.Namespace) -> bytes | None:
-    """The seed of the arena's hashes, where this process may read it: as the daemon's user."""
+def seed_of(arguments: argparse.Namespace) -> Seed:
+    """The seed of the arena's hashes. Raises what leads to no arena: ArenaNotReadyError, LayoutMismatchError."""
     if arguments.file is not None:
-        return None
+        return Seed(None, None, "a copy (--file) has no seed")
+    path = read_location(paths_of(arguments)).seed
     try:
-        seed = read_location(paths_of(arguments)).seed.read_bytes()
-    except (OSError, ArenaNotReadyError, LayoutMismatchError):
-        return None
-    return seed if len(seed) == SEED_SIZE else None
+        seed = path.read_bytes()
+    except FileNotFoundError:
+        return Seed(path, None, "ARENA.seed is missing: a start makes a new one")
+    except PermissionError:
+        return Seed(path, None, "only the daemon's user can read ARENA.seed")
+    except OSError as error:
+        return Seed(path, None, f"ARENA.seed cannot be read: {error.strerror}")
+    if len(seed) != SEED_SIZE:
+        return Seed(path, None, f"ARENA.seed has {len(seed)} bytes, and a seed has {SEED_SIZE}")
+    return Seed(path, seed)
 
 
 def show_progress(part: str) -> None:
@@ -138,6 +156,10 @@ def arena_of(arguments: argparse.Namespace) -> Iterator[tuple[ArenaReader, bool]
         except (ArenaNotReadyError, LayoutMismatchError, ArenaTruncatedError) as error:
             message = str(error).removesuffix(RETRY)
             raise LayoutMismatchError(f"{arguments.file} is no arena that can be read: {message}") from None
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise UsageError(f"--file {arguments.file} cannot be read: {error.strerror}") from None
         with reader:
             yield reader, False
         return

@@ -128,7 +128,7 @@ class Truth:
         if not header.newest + 1 - reader.events.count <= header.tail <= header.newest + 1 or header.tail == 0:
             self.wrong(f"the ring of {reader.events.count} events says that it holds {header.tail}..{header.newest}")
         if self.seed_differs:
-            self.stale("its hashes are of another seed than the one that is given: the next start makes them anew")
+            self.stale("ARENA.seed is not the seed of this arena: the next start makes its hashes anew")
         if not self.purgatories or self.purgatories[0].state != 1:
             self.wrong("there is no default purgatory")
         if not max(header.journal_segment, header.journal_written) <= header.journal_rows:
