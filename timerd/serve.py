@@ -27,6 +27,7 @@ from timerd.host.group import group_id_of
 from timerd.host.lock import InstanceLock
 from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
 from timerd.journal.writer import Journal, open_journal
+from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.host.paths import InstancePaths, make_instance, write_location
 
 from .clock import SystemClock
@@ -116,17 +117,19 @@ class _Start:
         huge = arena.map_pages()
         pages = f", {huge >> 20:,} MiB of it on huge pages" if huge else ""
         log.info("arena %s: %s: %s%s", arena.origin, arena.location.path, arena.plan.in_words(), pages)
+        was_cut = arena.header().seed_check == 0  # an earlier start was killed while it made the hashes anew
         core = Core(arena.memory, now_ns, arena.seed)
         self._undo.callback(core.release)
         log.info("attached in %.1f ms, at event %d", (self.clock.now_ns() - now_ns) / 1e6, core.newest)
         if core.redo_replayed:
             log.warning("an earlier daemon was killed in a transaction of %d words: finished", core.redo_replayed)
         if core.rehashed and arena.origin == ATTACHED:
-            log.warning(
-                "%s was missing, or of another arena: its hashes were made anew, and marks before event %d are too old",
-                arena.location.seed,
-                arena.header().tail,
-            )
+            why = arena.seed_lost or ("was used by a start that was killed" if was_cut else "was of another arena")
+            why += ": the hashes were made anew"
+            # In the arena's log as well, for `timerctl errors`: there the file's name has room, and not any path.
+            text = f"{arena.location.seed.name} {why}"
+            core.log_error(ErrorCode.RESOURCE_LIMIT, text.encode(), self.clock.wall_ns())
+            log.warning("%s %s, and marks before event %d are too old", arena.location.seed, why, arena.header().tail)
         arena.sign(os.getpid(), now_ns)
         self._undo.callback(arena.sign, 0, 0)
         return core

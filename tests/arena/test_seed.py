@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import timerd as td
 from daemons import Daemon, arenas_of
 from patience import PATIENCE_S, eventually
 from timerctl.exits import Exit
-from timerd.arena.seed import make_seed, read_seed
+from timerd.arena.seed import NoSeedError, make_seed, read_seed
 from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.host.paths import read_location
 from timerd_shm.read.hashing import SEED_SIZE
@@ -55,12 +56,29 @@ def fifo(path: Path) -> None:
     os.mkfifo(path, 0o600)
 
 
-@pytest.mark.parametrize("put", [short, long, known_to_the_group, link, fifo, Path.mkdir])
+def nothing(path: Path) -> None:
+    pass
+
+
+NO_SEEDS = {
+    short: "had 15 bytes, and a seed has 16",
+    long: "had 17 bytes, and a seed has 16",
+    known_to_the_group: "was open to others, who may know it (mode 0640)",
+    link: "could not be opened (Too many levels of symbolic links)",
+    fifo: "was no plain file",
+    Path.mkdir: "was no plain file",
+    nothing: "was missing",
+}
+
+
+@pytest.mark.parametrize("put", NO_SEEDS)
 def test_what_others_may_know_or_have_put_there_is_no_seed(put: Callable[[Path], None], tmp_path: Path) -> None:
     path = tmp_path / "seed"
     put(path)
     path.chmod(0o600) if put in (short, long) else None
-    assert read_seed(path) is None
+    with pytest.raises(NoSeedError) as refused:
+        read_seed(path)
+    assert str(refused.value) == NO_SEEDS[put]
     if put is Path.mkdir:
         with pytest.raises(ResourceLimitError, match="remove what is there, or give this daemon another --instance"):
             make_seed(path)
@@ -84,7 +102,7 @@ def test_a_daemon_that_lost_its_seed_keeps_operations_and_ids(daemon: Daemon, ru
         path.unlink()
         daemon.start()
         assert path.read_bytes() != seed and path.stat().st_mode & 0o777 == 0o600
-        assert f"{path} was missing, or of another arena: its hashes were made anew" in daemon.log
+        assert f"{path} was missing: the hashes were made anew" in daemon.log
         for number, operation in enumerate(pending):
             client.fire(f"a key that is too long for a record/{number}", value=b"%d" % number)
             assert operation.result(PATIENCE_S).value == b"%d" % number
@@ -97,6 +115,28 @@ def test_a_daemon_that_lost_its_seed_keeps_operations_and_ids(daemon: Daemon, ru
     daemon.stop()
     assert run("destroy", "--yes")[0] == Exit.OK
     assert not path.exists() and arenas_of(daemon.paths.directory) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: path.chmod(0o644), "was open to others, who may know it (mode 0644)"),
+        (lambda path: path.write_bytes(bytes(SEED_SIZE)), "was of another arena"),
+        (Path.unlink, "was missing"),
+    ],
+)
+def test_an_operator_learns_why_a_seed_was_replaced(
+    daemon: Daemon, run: Run, change: Callable[[Path], None], said: str
+) -> None:
+    path = read_location(daemon.paths).seed
+    daemon.stop()
+    change(path)
+    daemon.start()
+    assert f"{path} {said}: the hashes were made anew, and marks before event " in daemon.log
+    [row] = json.loads(run("errors", "--json")[1])
+    assert (row["error"], row["count"]) == ("RESOURCE_LIMIT", 1)
+    assert row["message"] == f"{path.name} {said}: the hashes were made anew"
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_worker_gets_calls_after_its_daemon_lost_the_seed(daemon: Daemon) -> None:

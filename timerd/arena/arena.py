@@ -30,12 +30,20 @@ class Arena:
     """An arena that is mapped for writing. With it goes the lock against all other daemons, in whatever directory."""
 
     def __init__(
-        self, descriptor: int, location: ArenaLocation, plan: ArenaPlan, origin: str, lock: ArenaLock, seed: bytes
+        self,
+        descriptor: int,
+        location: ArenaLocation,
+        plan: ArenaPlan,
+        origin: str,
+        lock: ArenaLock,
+        seed: bytes,
+        seed_lost: str = "",
     ) -> None:
         self.location = location
         self.plan = plan
         self.origin = origin  # a phrase for the log: made, made anew and why, or ATTACHED
         self.seed = seed  # of its hashes: a secret
+        self.seed_lost = seed_lost  # why it is a new one, although the arena was there; "": it is not
         self.memory = mmap.mmap(descriptor, plan.size)
         self._descriptor = descriptor
         self._lock = lock

@@ -29,7 +29,7 @@ from .arena import ATTACHED, Arena
 from .check import check_arena
 from .format import format_arena
 from .plan import ArenaPlan, plan_of
-from .seed import make_seed, read_seed
+from .seed import NoSeedError, make_seed, read_seed
 
 
 def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_id: int | None = None) -> Arena:
@@ -97,8 +97,13 @@ def _open_or_create(
             with mmap.mmap(descriptor, plan.size) as memory, memoryview(memory) as view:
                 format_arena(view, plan, instance=paths.instance, boot=boot, wall_ns=wall_ns)
         give_to_group(descriptor, group_id)
-        seed = read_seed(location.seed) if origin == ATTACHED else None
-        arena = Arena(descriptor, location, plan, origin, lock, seed or make_seed(location.seed))
+        seed, seed_lost = None, ""
+        if origin == ATTACHED:
+            try:
+                seed = read_seed(location.seed)
+            except NoSeedError as error:
+                seed_lost = str(error)
+        arena = Arena(descriptor, location, plan, origin, lock, seed or make_seed(location.seed), seed_lost)
     except BaseException:
         os.close(descriptor)
         raise

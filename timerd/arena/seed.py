@@ -18,20 +18,32 @@ from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.read.hashing import SEED_SIZE
 
 
-def read_seed(path: Path) -> bytes | None:
-    """The seed of an arena, SEED_SIZE bytes; None if there is none that nobody else can know."""
+class NoSeedError(Exception):
+    """There is no seed that nobody else can know. The text says why, behind the path: "was missing"."""
+
+
+def read_seed(path: Path) -> bytes:
+    """The seed of an arena, SEED_SIZE bytes. Raises NoSeedError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
+    except FileNotFoundError:
+        raise NoSeedError("was missing") from None
+    except OSError as error:
+        raise NoSeedError(f"could not be opened ({error.strerror})") from None
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            return None
+        if not stat.S_ISREG(status.st_mode):
+            raise NoSeedError("was no plain file")
+        if status.st_uid != os.geteuid():
+            raise NoSeedError(f"belonged to uid {status.st_uid}, who may know it")
+        if status.st_mode & 0o077:
+            raise NoSeedError(f"was open to others, who may know it (mode {stat.S_IMODE(status.st_mode):04o})")
         seed = os.read(descriptor, SEED_SIZE + 1)
     finally:
         os.close(descriptor)
-    return seed if len(seed) == SEED_SIZE else None
+    if len(seed) != SEED_SIZE:
+        raise NoSeedError(f"had {status.st_size} bytes, and a seed has {SEED_SIZE}")
+    return seed
 
 
 def make_seed(path: Path) -> bytes:
