@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from timerd.arena.plan import plan_of
 from timerd.config.command_line import read_command_line
-from timerd.config.config import Config
+from timerd.config.settings import Settings
 from timerd.host.group import group_id_of
 from timerd_shm.declare.errors import (
     ArenaDamagedError,
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings, show_config, as_json = read_command_line(sys.argv[1:] if arguments is None else arguments)
         if show_config:
-            _ask_the_machine(settings.config)
+            _ask_the_machine(settings)
             for warning in settings.warnings:
                 print(f"timerd: {warning}", file=sys.stderr)
             return _show(
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.warning("%s", warning)
         from .serve import serve  # here, not above: --help, --show-config and a wrong flag need no compiled core
 
-        serve(settings.config)
+        serve(settings.config, _group_of(settings))
     except TimerdError as error:
         print(f"timerd: {error}", file=sys.stderr)
         return EXITS.get(type(error), 1)
@@ -78,12 +78,18 @@ def _show(text: str) -> int:
         return EXIT_RESOURCES
 
 
-def _ask_the_machine(config: Config) -> None:
+def _group_of(settings: Settings) -> int | None:
+    """The id of the group that may connect. Raises InvalidConfigError."""
+    name = settings.config.unix_group
+    return group_id_of(name, settings.sources["unix_group"]) if name else None
+
+
+def _ask_the_machine(settings: Settings) -> None:
     """Check what only this machine knows of a configuration, without making anything. Raises the errors of serve()."""
+    config = settings.config
     paths = make_instance(config.instance, config.runtime_dir, look_only=True)
     _ = paths.commands_endpoint, paths.outlet_endpoint(config.clients)
-    if config.unix_group:
-        group_id_of(config.unix_group)
+    _group_of(settings)
     if config.arena_file and not os.access(os.path.dirname(os.path.abspath(config.arena_file)), os.W_OK | os.X_OK):
         raise ResourceLimitError(f"the arena {config.arena_file} cannot be opened: its directory may not be written")
     if config.journal:

@@ -23,7 +23,6 @@ from timerd.conductor.loop import Loop
 from timerd.conductor.transport import ZmqTransport
 from timerd.conductor.turn import Conductor
 from timerd.config.config import Config
-from timerd.host.group import group_id_of
 from timerd.host.lock import InstanceLock
 from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
 from timerd.journal.writer import Journal, open_journal
@@ -37,13 +36,12 @@ from .snapshots import CopyFiles
 log = logging.getLogger("timerd")
 
 
-def serve(config: Config) -> None:
-    """Serve an instance until a signal ends it.
+def serve(config: Config, group_id: int | None) -> None:
+    """Serve an instance until a signal ends it; members of that unix group may connect, None: this user alone.
 
     Raises the errors of `__main__.EXITS` before it is ready, and leaves nothing then.
     """
     paths = make_instance(config.instance, config.runtime_dir)
-    group_id = group_id_of(config.unix_group) if config.unix_group else None
     # Too long a path is refused before anything is made.
     _ = paths.commands_endpoint, paths.outlet_endpoint(config.clients)
     watches_max = _watches_max(config)  # first: libzmq ends its process where it may open too few files

@@ -262,7 +262,7 @@ def test_a_derived_size_is_shown_with_its_formula_and_used_for_the_arena() -> No
     [
         (["--journal=/nowhere/j"], 4, "the journal's directory /nowhere/j cannot be made, or may not be written"),
         (["--nodes=10"], 2, "nodes = 10"),
-        (["--unix-group=no-such-group"], 2, "no such group"),
+        (["--unix-group=no-such-group"], 2, "unix-group = 'no-such-group' (flag --unix-group): no such group"),
         (["--runtime-dir=/nowhere/t"], 4, "/nowhere/t: does not exist, and cannot be made): choose one"),
         ([f"--runtime-dir=/tmp/{'x' * 120}"], 4, "a socket's path at most 107"),
         (["--arena-file=/nowhere/arena"], 4, "the arena /nowhere/arena cannot be opened"),

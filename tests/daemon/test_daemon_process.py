@@ -412,7 +412,7 @@ def test_a_path_that_is_too_long_is_refused_before_anything_is_made(tmp_path: Pa
 def test_a_group_that_does_not_exist_is_refused() -> None:
     refused = run("--unix-group=no-such-group")
     assert refused.returncode == 2
-    assert "no such group" in refused.stderr
+    assert "(flag --unix-group): no such group" in refused.stderr
 
 
 def test_a_test_of_the_lock_does_not_prevent_a_start(make_daemon: MakeDaemon, runtime_dir: Path) -> None:

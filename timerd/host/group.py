@@ -8,12 +8,14 @@ import os
 from timerd_shm.declare.errors import InvalidConfigError
 
 
-def group_id_of(name: str) -> int:
-    """The id of a unix group. Raises InvalidConfigError."""
+def group_id_of(name: str, source: str) -> int:
+    """The id of a unix group; `source`: where the name was given. Raises InvalidConfigError."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
-        raise InvalidConfigError(f"unix-group = {name!r}: no such group (`groupadd {name}` makes it)") from None
+        raise InvalidConfigError(
+            f"unix-group = {name!r} ({source}): no such group (`groupadd {name}` makes it)"
+        ) from None
 
 
 def give_to_group(descriptor: int, group_id: int | None) -> None:
