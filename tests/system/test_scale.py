@@ -19,6 +19,8 @@ import psutil
 import pytest
 
 from daemons import Daemon
+from timerd.clients.liveness import SOCKETS_PER_CLIENT
+from timerd.conductor.door import files_needed
 from trees import python_path
 
 WAITS = 100  # of each client
@@ -84,7 +86,11 @@ def test_two_processes_hold_many_clients_and_many_pending_operations(
         stats = daemon.stats()
         assert stats["counters"]["pending"] == 2 * count * WAITS
         assert stats["counters"]["clients"] == 2 * count
-        print(f"daemon: {psutil.Process(daemon.pid).num_fds()} descriptors")
+        opened = psutil.Process(daemon.pid).num_fds()
+        print(f"daemon: {opened} descriptors")
+        per_client = SOCKETS_PER_CLIENT + 1  # and the one to NAME.live
+        assert 2 * count * per_client < opened <= files_needed(2 * count), "five a client, as pages and units say"
+        assert per_client == 5
         results = []
         for process in processes:
             assert process.stdin is not None
