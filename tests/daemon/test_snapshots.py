@@ -20,7 +20,7 @@ from timerctl import main
 from timerctl.exits import Exit
 from timerd.conductor.bounds import RECORDS_WHILE_COPYING
 from timerd.snapshots import COPY_NS_MAX, KEEP_NS, LOOK_NS, REST, WAITED_FOR_NS, CopyGivenUpError
-from timerd_client import State, connect
+from timerd_client import Client, State, connect
 from timerd_shm.declare.errors import TimeoutOutOfRangeError, TimerdUnavailableError
 from timerd_shm.declare.wire import DownKind, UpKind
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
@@ -292,6 +292,17 @@ def test_snapshots_one_after_the_other_and_a_check_beside_them_succeed(make_daem
         out, _ = check.communicate(timeout=60)
         assert check.returncode == Exit.OK and out.startswith("Sound: "), out
     assert len(set(paths)) == len(paths)
+
+
+@pytest.mark.parametrize(("missed", "status"), [(2, Exit.OK), (99, Exit.NO_DAEMON)])
+def test_a_check_that_comes_too_late_for_a_copy_asks_for_the_next_one(
+    daemon: Daemon, run: Run, monkeypatch: pytest.MonkeyPatch, missed: int, status: Exit
+) -> None:
+    paths = iter(["/nowhere"] * missed)
+    snapshot = Client.snapshot
+    monkeypatch.setattr(Client, "snapshot", lambda client: next(paths, None) or snapshot(client))
+    ended, out, err = run("check")
+    assert ended == status and ("Sound: " in out or "before this process could open it" in err), out + err
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])

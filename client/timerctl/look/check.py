@@ -48,6 +48,8 @@ examples:
   timerctl check --json | jq .truth
 """
 
+COPIES_MAX = 5  # that are asked for, where each is removed before it is opened
+
 
 class Seed(NamedTuple):
     """The seed of the arena's hashes, where this process may read it, and else why it has none."""
@@ -179,11 +181,15 @@ def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
     if sys.stderr.isatty():
         show_progress("the daemon's copy")
     with connected(arguments) as client:
-        try:
-            reader = ArenaReader.from_path(client.snapshot())
-        except (TimerdUnavailableError, ResourceLimitError) as error:
-            raise NoDaemonError(f"it cannot be told whether the arena is sound: {error}") from None
-        except FileNotFoundError:
-            raise NoDaemonError(f"the daemon has removed its copy before this process could open it{RETRY}") from None
+        for _ in range(COPIES_MAX):
+            try:
+                reader = ArenaReader.from_path(client.snapshot())
+                break
+            except (TimerdUnavailableError, ResourceLimitError) as error:
+                raise NoDaemonError(f"it cannot be told whether the arena is sound: {error}") from None
+            except FileNotFoundError:
+                continue  # somebody waits for the next copy, and this process did not run for a second
+        else:
+            raise NoDaemonError(f"the daemon has removed its copy before this process could open it{RETRY}")
     with reader:
         yield reader
