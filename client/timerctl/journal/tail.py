@@ -24,13 +24,12 @@ def run_tail(arguments: argparse.Namespace) -> int:
     start = arguments.start
     with opened(arguments, start) as reader:
         show = RowFormat(reader)
+        found = lines(reader, show, arguments.json)
         if start is None:
-            reader.position = before(reader, arguments.rows)
-            for line in deque(lines(reader, show, arguments.json), arguments.rows):
-                print(line)
-        else:
-            for line in lines(reader, show, arguments.json):
-                print(line)
+            reader.position = before(reader, arguments.rows, arguments.json)
+            found = iter(deque(found, arguments.rows))
+        for line in found:
+            print(line)
         while arguments.follow:
             sys.stdout.flush()
             time.sleep(POLL_S)
@@ -51,9 +50,12 @@ def lines(reader: JournalReader, show: RowFormat, as_json: bool) -> Iterator[str
             yield line
 
 
-def before(reader: JournalReader, rows: int) -> Offset:
-    """A position before the end. Very likely, the last `rows` rows that are shown are behind it."""
-    end, back = reader.end(), 8 * rows + 64
-    if end.record >= back or end.segment <= reader.position.segment:
-        return max(Offset(end.segment, max(end.record - back, 0)), reader.position)
-    return max(Offset(end.segment - 1, 0), reader.position)
+def before(reader: JournalReader, rows: int, as_json: bool) -> Offset:
+    """A position with at least `rows` lines behind it, or the oldest. Other rows and empty ones lie between them."""
+    oldest, back = reader.position, 8 * rows + 64
+    while True:
+        with JournalReader(reader.directory) as ahead:
+            ahead.position = start = max(ahead.before_end(back), oldest)
+            if start == oldest or sum(1 for _ in lines(ahead, RowFormat(ahead), as_json)) >= rows:
+                return start
+        back *= 4

@@ -129,16 +129,29 @@ class JournalReader:
 
     def end(self) -> Offset:
         """The present end of the journal."""
+        return next(self._ends(), self.position)
+
+    def before_end(self, records: int) -> Offset:
+        """The position so many records before the present end, whatever segments they are in; the oldest if fewer."""
+        start = self.position
+        for end in self._ends():
+            start = Offset(end.segment, max(end.record - records, 0))
+            records -= end.record
+            if records <= 0:
+                break
+        return start
+
+    def _ends(self) -> Iterator[Offset]:
+        """The present end of each segment that can be read, from the newest to the oldest."""
         for sequence in reversed(self._list()):
             try:
                 segment = Segment(self.directory, sequence)
             except (FileNotFoundError, JournalError):
                 continue
             try:
-                return Offset(sequence, segment.end())
+                yield Offset(sequence, segment.end())
             finally:
                 segment.close()
-        return self.position
 
     def chunks(self, end: Offset | None = None) -> Iterator[Chunk]:
         """The rows that there are now, up to `end`, as blocks. When a chunk is yielded, `position` is behind it."""
