@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from arenas import SEED
-from harness import MS
+from harness import MS, Rig
 from journals import JournaledRig, numbered, settle
 from shell import Run
+from timerctl.exits import Exit
 from timerd_shm.declare.journal import JournalLevel
+from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import segments_of
 
 
@@ -51,3 +53,45 @@ def test_tail_gives_as_many_rows_as_are_asked_for_from_whatever_segments(
     status, found, err = run("journal", "tail", "--directory", str(journal), "-n", str(rows), *form)
     assert (status, err) == (0, "")
     assert found.splitlines() == everything.splitlines()[-rows:]
+
+
+# what is refused ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [("tail",), ("export",), ("tail", "--json")])
+@pytest.mark.parametrize("behind", ["99:0", "1:99999"])
+def test_a_position_behind_the_end_is_refused(run: Run, journal: Path, command: tuple[str, ...], behind: str) -> None:
+    with JournalReader(journal) as reader:
+        end = reader.end()
+    if behind.startswith("1:"):
+        behind = f"{end.segment}:{end.record + 1}"
+    status, out, err = run("journal", *command, "--directory", str(journal), "--from", behind)
+    assert (status, out) == (Exit.USAGE, "")
+    assert f"--from {behind} is behind the journal's end, which is {end}" in err
+
+
+def test_the_position_that_an_export_ends_with_is_taken_again(run: Run, journal: Path) -> None:
+    *_, err = run("journal", "export", "--directory", str(journal))
+    for place in (err.split()[-1], f"{segments_of(journal)[-1] + 1}:0"):
+        assert run("journal", "export", "--directory", str(journal), "--from", place)[:2] == (0, "")
+
+
+def test_an_export_whose_end_is_before_its_beginning_is_refused(run: Run, journal: Path) -> None:
+    status, out, err = run("journal", "export", "--directory", str(journal), "--from", "1:5", "--to", "1:4")
+    assert (status, out) == (Exit.USAGE, "") and "--to 1:4 is before --from 1:5" in err
+
+
+@pytest.mark.parametrize("more", [(), ("--output", "x", "--from", "1:0"), ("--output", "x", "--to", "1:0")])
+def test_an_export_of_files_is_refused_as_wrong_usage(run: Run, journal: Path, more: tuple[str, ...]) -> None:
+    status, _, err = run("journal", "export", "--directory", str(journal), "--format", "parquet", *more)
+    assert status == Exit.USAGE and "--format parquet needs --output DIR" in err
+
+
+@pytest.mark.parametrize("action", ["tail", "export", "audit"])
+def test_a_journal_whose_directory_was_removed_is_said_to_be_so(
+    run: Run, dead: Rig, runtime_dir: Path, tmp_path: Path, action: str
+) -> None:
+    (runtime_dir / "default.journal").symlink_to(tmp_path / "gone")
+    status, out, err = run("journal", action)
+    assert (status, out) == (Exit.PROBLEM, "")
+    assert f"there is no journal in {tmp_path / 'gone'}, where the daemon of 'default' writes" in err

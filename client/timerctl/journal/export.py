@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import entry_points
 from typing import TextIO
 
-from timerctl.exits import Exit
+from timerctl.exits import Exit, UsageError
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import Offset
@@ -18,9 +18,11 @@ from .source import directory_of, opened
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    """Print all rows, and the position behind the last."""
+    """Print all rows, and the position behind the last. Raises UsageError, NoInstanceError, JournalError."""
     if arguments.format != "json":
         return run_export_files(arguments)
+    if arguments.start is not None and arguments.end is not None and arguments.end < arguments.start:
+        raise UsageError(f"--to {arguments.end} is before --from {arguments.start}")
     with opened(arguments, arguments.start) as reader:
         if arguments.output is None:
             export_rows(reader, arguments.end, sys.stdout)
@@ -32,9 +34,12 @@ def run_export(arguments: argparse.Namespace) -> int:
 
 
 def run_export_files(arguments: argparse.Namespace) -> int:
-    """Write the finished files in a format that another package brings. Raises JournalError, InvalidConfigError."""
+    """Write the finished files in a format that another package brings.
+
+    Raises UsageError, JournalError, InvalidConfigError.
+    """
     if arguments.output is None or arguments.start or arguments.end:
-        raise InvalidConfigError("--format parquet needs --output DIR, and takes whole files: no --from, no --to")
+        raise UsageError("--format parquet needs --output DIR, and takes whole files: no --from, no --to")
     (found,) = entry_points(group="timerd.journal_formats", name=arguments.format) or (None,)
     try:
         if found is None:
