@@ -373,6 +373,18 @@ def test_two_daemons_cannot_write_one_journal(rig: JournaledRig) -> None:
         JournalFiles(rig.plan, rig.files._clock, b"b" * 16)
 
 
+@pytest.mark.parametrize("said", ["instance test, pid 4194305\n", ""])  # a pid above all that Linux gives
+def test_a_lock_whose_daemon_has_ended_is_not_said_to_be_of_a_daemon_that_writes(rig: JournaledRig, said: str) -> None:
+    """A child of the daemon may hold it, or `flock DIR/lock`."""
+    path = rig.plan.directory / "lock"
+    path.write_text(said)
+    with pytest.raises(InstanceRunningError) as refused:
+        JournalFiles(rig.plan, rig.files._clock, b"b" * 16)
+    assert f"some process holds {path} (`fuser {path}` says which)" in str(refused.value)
+    assert ("has ended, or runs in another container (instance test, pid 4194305)" in str(refused.value)) == bool(said)
+    assert "written by another daemon" not in str(refused.value)
+
+
 def test_old_segments_are_removed_and_held_ones_stay_up_to_a_limit(tmp_path: Path) -> None:
     rig = JournaledRig(
         tmp_path,

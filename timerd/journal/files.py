@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import socket
 import zlib
 from pathlib import Path
@@ -35,6 +36,7 @@ from timerd_shm.declare.journal import (
     journal_fingerprint,
 )
 from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.host.process import process_start_ticks
 from timerd_shm.read.holds import HOLDS, holds_of
 from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, segment_path, segments_of
 
@@ -280,18 +282,24 @@ class JournalFiles:
                 os.chown(path, -1, self.plan.group_id)
                 path.chmod(mode)
 
+    def _held_by(self, lock: Path, holder: str) -> str:
+        """What to tell of a lock that is held. `holder`: the daemon that the lock names, which may have ended."""
+        remedy = "give this daemon another --journal directory"
+        named = re.search(r"pid (\d+)$", holder)
+        if named is not None and process_start_ticks(int(named[1])) is not None:
+            return f"the journal in {self.plan.directory} is written by another daemon ({holder}): {remedy}"
+        ended = f"The daemon that it names has ended, or runs in another container ({holder}). " if holder else ""
+        return f"some process holds {lock} (`fuser {lock}` says which). {ended}End that process, or {remedy}"
+
     def _take_lock(self) -> int:
         path = self.plan.directory / "lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip() or "not known"
+            holder = os.pread(descriptor, 96, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
-            raise InstanceRunningError(
-                f"the journal in {self.plan.directory} is written by another daemon ({holder}): "
-                "give this one another --journal directory"
-            ) from None
+            raise InstanceRunningError(self._held_by(path, holder)) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"instance {self.plan.instance}, pid {os.getpid()}\n".encode(), 0)
         return descriptor
