@@ -162,6 +162,18 @@ def test_a_daemon_without_a_journal_leaves_no_link_to_one(make_daemon: MakeDaemo
     assert timerctl("journal", "tail", "--directory", str(directory)).returncode == 0
 
 
+def test_the_log_says_from_which_row_on_a_start_writes(make_daemon: MakeDaemon, directory: Path) -> None:
+    """It named the row behind its first: an audit needs row 0, and the log of the first start said row 1."""
+    daemon = make_daemon(*flags(directory))
+    daemon.stop()
+    assert f"in {directory}, from row 0\n" in daemon.log
+    daemon.start()
+    daemon.stop()
+    with JournalReader(directory) as reader:
+        _, second = (row.number for row in reader.rows() if row.record.kind == RowKind.SEGMENT)
+    assert f"in {directory}, from row {second}\n" in daemon.log
+
+
 @pytest.fixture
 def settled(make_daemon: MakeDaemon, directory: Path) -> Iterator[Path]:
     """A journal with a few outcomes, whose daemon runs."""

@@ -225,6 +225,6 @@ def open_journal(
         paths.journal.symlink_to(plan.directory)
     except OSError as error:
         raise ResourceLimitError(f"the journal in {plan.directory} cannot be opened: {error}") from None
-    log.info("journal: %s in %s, from row %d", config.journal_level, plan.directory, core.journal_rows)
+    log.info("journal: %s in %s, from row %d", config.journal_level, plan.directory, arena.header().journal_segment)
     journal.start()
     return journal
