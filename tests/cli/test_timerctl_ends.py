@@ -183,7 +183,7 @@ def test_a_typing_error_is_answered_with_a_suggestion(run: Run, typed: tuple[str
     assert err.endswith(f": did you mean {meant!r}?\n") if meant else "did you mean" not in err
 
 
-@pytest.mark.parametrize("action", [("tail",), ("tail", "-f"), ("export",)])
+@pytest.mark.parametrize("action", [("tail",), ("tail", "-f"), ("export",), ("audit",), ("audit", "--open-end")])
 def test_a_directory_without_a_journal_is_refused(run: Run, tmp_path: Path, action: tuple[str, ...]) -> None:
     status, out, err = run("journal", *action, "--directory", str(tmp_path))
     assert (status, out) == (Exit.PROBLEM, "")

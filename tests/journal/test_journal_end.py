@@ -8,16 +8,16 @@ import pytest
 
 from arenas import SEED
 from commands import Key, Register
-from harness import MS, S, fire
+from harness import INCARNATION, MS, S, fire
 from journals import JournaledRig, kinds, numbered, settle
 from timerd_client.audit.journal import OPEN_END, audit_journal
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, ROW_SIZE, JournalLevel, RowKind
-from timerd_shm.read.segment import parse_header, segment_path, segments_of
+from timerd_shm.read.segment import JournalError, parse_header, segment_path, segments_of
 
 
-def played(directory: Path) -> JournaledRig:
+def played(directory: Path, incarnation: int = INCARNATION) -> JournaledRig:
     """Some outcomes, over several segments."""
-    rig = JournaledRig(directory, capacity=512, quota_operations=512)
+    rig = JournaledRig(directory, capacity=512, quota_operations=512, incarnation=incarnation)
     client = rig.client()
     for turn in range(15):
         settle(rig, client, *numbered(turn * 20, 20))
@@ -91,3 +91,67 @@ def test_a_damaged_block_is_a_finding(tmp_path: Path) -> None:
         found = audit_journal(tmp_path)
         assert any(f"blocks {block} to {block} are damaged" in each.what for each in found.wrong)
         assert found.arenas[0].row == block * BLOCK_ROWS - 1
+
+
+# no rows at all -------------------------------------------------------------------------------------------------------
+
+
+def test_an_audit_of_a_directory_without_segments_is_refused(tmp_path: Path) -> None:
+    for open_end in (False, True):
+        with pytest.raises(JournalError, match=r"there is no journal in .*: it holds no \*\.segment"):
+            audit_journal(tmp_path, open_end=open_end)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_all_segments_are_missing_and_the_arena_says_so(tmp_path: Path, ended: bool) -> None:
+    rig = played(tmp_path)
+    if ended:
+        rig.end()
+    for number in segments_of(tmp_path):
+        segment_path(tmp_path, number).unlink()
+    found = rig.audit()
+    (finding,) = found.wrong
+    assert f"rows 0 to {rig.core.journal_rows - 1} are missing in all files: the arena says" in finding.what
+    assert found.outcomes == 0
+
+
+def test_the_rows_of_an_arena_are_missing_beside_those_of_the_one_before(tmp_path: Path) -> None:
+    played(tmp_path, 7).end()
+    there = segments_of(tmp_path)
+    rig = played(tmp_path, 8)
+    rig.end()
+    for number in set(segments_of(tmp_path)) - set(there):
+        segment_path(tmp_path, number).unlink()
+    assert not audit_journal(tmp_path).wrong, "the files alone cannot say so"
+    assert any("are missing in all files" in finding.what for finding in rig.audit().wrong)
+
+
+def test_a_journal_that_has_just_begun_is_audited_although_no_file_is_there_yet(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    rig.core.tend_journal(0, 0)
+    assert not segments_of(tmp_path) and rig.core.journal_rows > 0
+    found = audit_journal(tmp_path, arena=rig.arena.header._replace(pid=1))  # it runs
+    assert not found.wrong
+    assert str(found) == f"no row is in a file; {rig.core.journal_rows} rows wait in the daemon's buffer"
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_broken_header_of_the_only_or_the_last_segment_is_named(tmp_path: Path, number: int) -> None:
+    rig = played(tmp_path)
+    rig.end()
+    last = segments_of(tmp_path)[-1]
+    if number == 0:
+        for each in segments_of(tmp_path)[1:]:
+            segment_path(tmp_path, each).unlink()
+        last = 1
+    path = segment_path(tmp_path, last)
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+    said = f"the header of segment {last} is damaged"
+    if number == 0:
+        with pytest.raises(JournalError, match=said):
+            audit_journal(tmp_path)
+    assert any(said in finding.what for finding in rig.audit().wrong)
+    path.write_bytes(bytes(len(content)))  # as its daemon leaves it when it is killed while it makes the file
+    assert not any("segment" in finding.what for finding in rig.audit().wrong)

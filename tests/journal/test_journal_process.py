@@ -244,6 +244,29 @@ def test_the_audit_says_how_much_it_has_seen_and_finds_a_missing_last_segment(
     assert "the journal's end" not in timerctl("journal", "audit", "--directory", str(directory), "--open-end").stdout
 
 
+def test_an_audit_of_a_journal_without_files_fails_unless_it_has_just_begun(
+    make_daemon: MakeDaemon, directory: Path, tmp_path: Path
+) -> None:
+    daemon = make_daemon(*flags(directory, "--journal-level=events"))
+    assert timerctl("journal", "audit").returncode == 0, "it has just begun"
+    with connect() as client:
+        for number in range(300):
+            client.register(f"k{number}", timeout=60)
+            client.fire(f"k{number}")
+        client.flush()
+        eventually(lambda: len(told(directory)) == 300)
+    elsewhere = timerctl("journal", "audit", "--directory", str(tmp_path))
+    assert (elsewhere.returncode, elsewhere.stdout) == (1, ""), "a typo does not pass"
+    assert f"there is no journal in {tmp_path}: it holds no *.segment" in elsewhere.stderr
+    daemon.kill()
+    for path in directory.glob("*.segment"):
+        path.unlink()
+    emptied = timerctl("journal", "audit")
+    assert emptied.returncode == 1 and "are missing in all files: the arena says" in emptied.stdout
+    assert timerctl("journal", "audit", "--json").returncode == 1
+    assert timerctl("journal", "audit", "--directory", f"{directory}/../{directory.name}").returncode == 1
+
+
 def test_tail_follows_until_it_is_interrupted(settled: Path) -> None:
     command = [sys.executable, "-u", "-m", "timerctl", "journal", "tail", "-f", "--json", "-n", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from timerctl.exits import Exit, NoInstanceError
 from timerctl.instance import open_arena, paths_of
 from timerd_client.audit.journal import Audited, audit_journal
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.read.segment import headers_of
 
 from .source import directory_of
 
@@ -18,8 +20,8 @@ SHOWN = 100  # findings that are printed as lines
 
 def run_audit(arguments: argparse.Namespace) -> int:
     """Print each finding, and how much was audited. Raises JournalError, NoInstanceError."""
-    arena = _arena_of(arguments)
-    found = audit_journal(directory_of(arguments), arena=arena, open_end=arguments.open_end)
+    directory = directory_of(arguments)
+    found = audit_journal(directory, arena=_arena_of(arguments, directory), open_end=arguments.open_end)
     if arguments.json:
         print(json.dumps(_as_json(found), indent=1))
     else:
@@ -31,11 +33,18 @@ def run_audit(arguments: argparse.Namespace) -> int:
     return Exit.PROBLEM if found.wrong else Exit.OK
 
 
-def _arena_of(arguments: argparse.Namespace) -> ArenaHeader | None:
-    """The header of the instance's arena, read before the journal; None if there is none that can be read."""
+def _arena_of(arguments: argparse.Namespace, directory: Path) -> ArenaHeader | None:
+    """The header of the instance's arena, read before the journal; None if the journal is of another one, or none.
+
+    The journal is the arena's if the instance's daemon writes there, or if a segment says so, as in a copy.
+    """
     try:
-        with open_arena(paths_of(arguments)) as reader:
-            return reader.header()
+        paths = paths_of(arguments)
+        with open_arena(paths) as reader:
+            header = reader.header()
+        own = paths.journal.is_symlink() and paths.journal.resolve() == directory.resolve()
+        if own or any(each.incarnation == header.incarnation for each in headers_of(directory)):
+            return header
     except NoInstanceError:
         if arguments.directory is None:
             raise

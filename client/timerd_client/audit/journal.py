@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from timerd_shm.declare.journal import (
+    BLOCK_SIZE,
     ROW_SIZE,
     TEXT_INLINE,
     ClientRow,
@@ -24,7 +26,14 @@ from timerd_shm.declare.journal import (
 from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.declare.states import KeyKind
 from timerd_shm.read.journal_reader import Chunk, JournalReader
-from timerd_shm.read.segment import JournalError
+from timerd_shm.read.segment import (
+    SEGMENT_SUFFIX,
+    JournalError,
+    Segment,
+    headers_of,
+    segment_path,
+    segments_of,
+)
 
 from .audit import NEEDS_BEGINNING, NEEDS_EVENTS, Audit
 from .records import Finding, Key, Owner, Registration
@@ -58,6 +67,8 @@ class AuditedArena:
 
     def __str__(self) -> str:
         told = f"{self.outcomes:,} outcomes, {self.segments:,} segments, complete to row {self.row:,}"
+        if not self.rows:
+            told = "no row is in a file"
         return f"{told}; {self.waiting:,} rows wait in the daemon's buffer" if self.waiting else told
 
 
@@ -76,7 +87,7 @@ class Audited:
     def __str__(self) -> str:
         if len(self.arenas) == 1:
             return str(self.arenas[0])
-        return "\n".join(f"arena {arena.incarnation:016x}: {arena}" for arena in self.arenas) or "no rows"
+        return "\n".join(f"arena {arena.incarnation:016x}: {arena}" for arena in self.arenas)
 
 
 def audit_journal(
@@ -85,10 +96,11 @@ def audit_journal(
     """Audit a journal from its beginning to its present end; its daemon should have ended, or be idle.
 
     A journal may hold the rows of several arenas, one after the other: each is audited by itself. An arena's rows end
-    with an END row. Where its daemon was killed, or still runs, `arena` is the arena's header, read before the call: it
-    says how many rows there are. Without both, the end is a finding, unless `open_end`.
+    with an END row. Where its daemon was killed, or still runs, `arena` is the header of the arena whose journal this
+    is, read before the call: it says how many rows there are. Without both, the end is a finding, unless `open_end`.
 
-    Raises JournalError, also for a journal of level `outcomes`, and for one whose first segments are not kept any more.
+    Raises JournalError where there is no journal, for one of level `outcomes`, and for one whose first segments are not
+    kept any more.
     """
     found = Audited()
     feed: Feed | None = None
@@ -101,7 +113,40 @@ def audit_journal(
             feed.take(chunk)
         if feed is not None:
             feed.finish(arena, open_end)
+        broken = _newest_broken(reader.directory)
+        if broken:
+            found.wrong.append(Finding(feed.part.row if feed is not None else -1, 0, broken))
+        _add_arenas_without_rows(found, reader, arena, open_end)
+    if not found.arenas:
+        why = broken or f"it holds no *{SEGMENT_SUFFIX}"
+        raise JournalError(f"there is no journal in {reader.directory}: {why}")
     return found
+
+
+def _newest_broken(directory: Path) -> str:
+    """What is wrong with the header of the newest segment; "": nothing, or its daemon was killed while it made it."""
+    try:
+        sequence = segments_of(directory)[-1]
+        Segment(directory, sequence).close()
+    except (IndexError, FileNotFoundError):
+        return ""
+    except JournalError as error:
+        with open(segment_path(directory, sequence), "rb") as file:
+            return str(error) if file.read(BLOCK_SIZE).strip(b"\0") else ""
+    return ""
+
+
+def _add_arenas_without_rows(found: Audited, reader: JournalReader, arena: ArenaHeader | None, open_end: bool) -> None:
+    """Arenas of which no row is there: by the header of a file, or as the arena itself has rows."""
+    there = {part.incarnation for part in found.arenas}
+    without = {header.incarnation: None for header in headers_of(reader.directory)}
+    if arena is not None and arena.journal_rows:
+        without[arena.incarnation] = None
+    for incarnation in without:
+        if incarnation not in there:
+            part = AuditedArena(incarnation)
+            found.arenas.append(part)
+            found.wrong += _about_the_end(part, arena, open_end)
 
 
 def _about_the_end(part: AuditedArena, arena: ArenaHeader | None, open_end: bool) -> list[Finding]:
@@ -114,7 +159,8 @@ def _about_the_end(part: AuditedArena, arena: ArenaHeader | None, open_end: bool
     if arena.pid and part.rows >= arena.journal_written:  # it runs, or was killed: the next start writes them
         part.waiting = missing
         return []
-    what = f"rows {part.rows} to {arena.journal_rows - 1} are missing at the end: the arena says that they were written"
+    where = "at the end" if part.rows else "in all files"
+    what = f"rows {part.rows} to {arena.journal_rows - 1} are missing {where}: the arena says that they were written"
     return [Finding(part.row, 0, what)]
 
 

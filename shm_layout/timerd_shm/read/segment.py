@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -227,3 +227,14 @@ class Segment:
             return first * BLOCK_ROWS
         _, rows = self.good(low - 1, 1)
         return (low - 1) * BLOCK_ROWS + rows
+
+
+def headers_of(directory: Path) -> Iterator[SegmentHeader]:
+    """The header of each segment that can be read, from the oldest on. Raises OSError."""
+    for sequence in segments_of(directory):
+        try:
+            segment = Segment(directory, sequence)
+        except (FileNotFoundError, JournalError):
+            continue
+        segment.close()
+        yield segment.header

@@ -20,6 +20,7 @@ from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import IdState, KeyFlag, Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
+from timerd_shm.read.segment import segments_of
 
 from .books import Books, is_expected
 from .daemon import LEASE_NS, Daemon, JumpingClock
@@ -420,9 +421,10 @@ class Simulation:
     def _audit(self) -> None:
         """Audit the journals: every outcome follows from the rows before it."""
         for directory in self.daemon.directories:
-            if directory.exists():  # its daemon was not killed in its first recovery
+            if directory.exists() and segments_of(directory):  # its daemon was not killed in its first recovery
                 # Daemons are killed, and the arenas before the last one are gone.
-                header = self.daemon.arena.header if self.daemon.is_up else None
+                last = directory == self.daemon.directories[-1]
+                header = self.daemon.arena.header if last and self.daemon.is_up else None
                 found = audit_journal(directory, arena=header, open_end=True)
                 assert not found.wrong, f"the journal: {found.wrong[:3]}"
                 self.faults["outcomes that a journal tells"] += found.outcomes
