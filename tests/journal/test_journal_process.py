@@ -241,6 +241,7 @@ def test_the_audit_says_how_much_it_has_seen_and_finds_a_missing_last_segment(
     assert timerctl("destroy", "--yes").returncode == 0
     alone = timerctl("journal", "audit", "--directory", str(directory))
     assert alone.returncode == 1 and "the journal's end is not known" in alone.stdout
+    assert "say that the end is open: --open-end" in alone.stdout
     assert "the journal's end" not in timerctl("journal", "audit", "--directory", str(directory), "--open-end").stdout
 
 

@@ -46,6 +46,7 @@ from .groups import Groups
 from .records import Event, Finding, Member, Operation, Owner, Registration, Settled, Text, WatchKey
 from .replay import Replay
 from .turns import Turns
+from .words import differing, name_of, shown, shown_id, shown_key, shown_owner, shown_owners
 
 NEEDS_EVENTS: Final = (
     "{} is of level outcomes, which holds how operations settled, not why: an audit needs one that was written with "
@@ -65,7 +66,6 @@ _LIMITED, _REDELIVERED, _DROPPED = (
 )
 _EVENT_FLAGS = int(EventFlag.LIMITED | EventFlag.WANTS_ANSWER | EventFlag.REDELIVERED | EventFlag.VALUE_DROPPED)
 _COMPLETED, _EXPIRED, _CANCELLED = int(Outcome.COMPLETED), int(Outcome.EXPIRED), int(Outcome.CANCELLED)
-_OUTCOMES = {int(outcome): outcome.name for outcome in Outcome}
 _SNAPSHOT, _AT_REGISTRATION = int(RowFlag.SNAPSHOT), int(RowFlag.AT_REGISTRATION)
 _GRANTED, _AGAIN, _LOST = int(RowFlag.GRANTED), int(RowFlag.REDELIVERED), int(RowFlag.VALUE_DROPPED)
 _CANCEL, _CANCEL_ID = int(CommandKind.CANCEL), int(CommandKind.CANCEL_ID)
@@ -84,6 +84,7 @@ _AT_LEAST, _TOTAL = int(Condition.AT_LEAST), int(Condition.TOTAL)
 _CONDITIONS, _EVENT_KINDS = len(Condition), frozenset(int(kind) for kind in EventKind)
 _KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
 _CODE_MAX = (1 << 32) - 1
+_REQUEUED = ("kind", "flags", "amount", "limit", "key", "value_length", "client")  # columns of such an EVENT row
 
 
 class Audit:
@@ -200,18 +201,19 @@ class Audit:
             wrong.append(f"it was called at {r.registered_ns}, for {r.deadline_ns}, and applied at {turns.now_ns}")
         needed = 1 <= r.needed <= len(keys) if r.condition == _AT_LEAST else r.needed == 0
         if r.condition >= _CONDITIONS or not needed:
-            wrong.append(f"condition {r.condition} of {len(keys)} keys cannot need {r.needed}")
+            wrong.append(f"{name_of(Condition, r.condition)} of {len(keys)} keys cannot need {r.needed}")
         if (r.total != 0) != (r.condition == _TOTAL):
-            wrong.append(f"condition {r.condition} cannot have the total {r.total}")
+            wrong.append(f"{name_of(Condition, r.condition)} cannot have the total {r.total}")
         if flags & ~_REGISTER_FLAGS or bool(flags & _ID_GIVEN) != bool(r.id):
-            wrong.append(f"its flags are {flags:#x}, and its id is {r.id!r}")
+            wrong.append(f"its flags are {flags:#x}, and it has {shown_id(r.id)}")
         if (flags & _NEEDS_GROUP and not flags & _FOR_GROUP) or (flags & _FOLLOWS and not flags & _NO_MARK):
             wrong.append(f"its flags are {flags:#x}, which contradict each other")
         if flags & _FOR_GROUP and (r.owner is None or not r.owner[1]):
-            wrong.append(f"it is for a group, and its owner is {r.owner}")
+            wrong.append(f"it is for a group, and its owner is {shown_owner(r.owner)}")
         policy = _GROUP if flags & _FOR_GROUP else None if flags & _ORPHANS_GIVEN else sender.orphans
         if r.orphans > _GROUP or (policy is not None and r.orphans != policy):
-            wrong.append(f"its orphans policy is {r.orphans}, and should be {policy}")
+            what = f"its orphans policy is {name_of(Orphans, r.orphans)}"
+            wrong.append(what if policy is None else f"{what}, and should be {name_of(Orphans, policy)}")
         if r.flags or r.progress or r.payload_length > PAYLOAD_SIZE_MAX:
             wrong.append(f"flags {r.flags:#x}, progress {r.progress:#x}, or a payload of {r.payload_length} bytes")
         if not r.purgatory or not all(key.name for key in keys):
@@ -261,7 +263,8 @@ class Audit:
         elif kind == _FORGET and not self.turns.begins_late:
             wrong = wrong or self._replay.watermark_of(watch_key) is None
         if wrong or not watch_key[0] or not watch_key[1]:
-            what = f"kind {kind}, flags {flags:#x}, amount {r.amount}, limit {r.limit} on {watch_key}"
+            what = f"{name_of(EventKind, kind)} of {shown_key(watch_key)}, flags {flags:#x}, amount {r.amount}"
+            what += f", limit {r.limit}"
             self.findings.report(0, f"event {r.sequence} is none: {what}")
 
     def watermark(self, row: int, r: WatermarkRow, watch_key: WatchKey) -> None:
@@ -286,10 +289,12 @@ class Audit:
             report(number, "it is requeued, and was done before")
         flags = _LIMITED | _REDELIVERED | (_DROPPED if op.dropped else 0)
         length = 0 if op.dropped else given.value_length
-        found = (r.event_kind, flags, r.amount, r.limit, watch_key, r.value_length, (r.client, r.client_generation))
-        wanted = (_FIRE, r.flags, 1, 1, (given.purgatory, given.key), length, (op.client.name[0], 0))
+        client = (r.client, r.client_generation)
+        found = (r.event_kind, r.flags, r.amount, r.limit, watch_key, r.value_length, client)
+        wanted = (_FIRE, flags, 1, 1, (given.purgatory, given.key), length, (op.client.name[0], 0))
         if found != wanted or owner is not None:
-            report(number, f"{found} is not the event that it was granted: {wanted}")
+            differs = differing(_REQUEUED, found, wanted) or f"it names {shown_owner(owner)}"
+            report(number, f"its event is requeued as another: {differs}")
         op.done = True
         return None
 
@@ -311,7 +316,8 @@ class Audit:
             or r.reserved
             or r.rest.strip(b"\0")
         ):
-            findings.report(operation, f"kind {kind}, flags {r.flags:#x} and policy {r.orphans} are no command")
+            what = f"{name_of(CommandKind, kind)} with flags {r.flags:#x} and policy {name_of(Orphans, r.orphans)}"
+            findings.report(operation, f"{what} is no command")
         if op is not None and not by_id and op.client is not sender:
             findings.report(operation, f"client {(r.client, r.client_generation)} does not own it")
         if op is not None and kind not in (_RESCHEDULE, _RESCHEDULE_ID):
@@ -321,7 +327,7 @@ class Audit:
                 op.requeue_asked = True
             return None
         if op is None or not op.pending:
-            return findings.report(operation, f"command {kind} for it, and it is not pending")
+            return findings.report(operation, f"{name_of(CommandKind, kind)} for it, and it is not pending")
         if kind in (_CANCEL, _CANCEL_ID):
             self._replay.settle(op, _CANCELLED, None, None, turns.newest)
         elif kind == _SET_ORPHANS:
@@ -347,24 +353,27 @@ class Audit:
         self._settled.add(operation)
         op = self._operations.get(operation)
         if op is None:
-            return findings.report(operation, f"it settles with outcome {r.outcome}, and was never registered")
+            return findings.report(
+                operation, f"it settles as {name_of(Outcome, r.outcome)}, and no row that was read registers it"
+            )
         left, op.left = op.left, None
         if left is not None and op.group:
             findings.report(operation, "it settles before its group has adopted it")
         client = op.client
         if op.group or op.kept:
             if owner not in owners_of(op):
-                findings.report(operation, f"its owner is {owner}, and should be one of {owners_of(op)}")
+                wanted = shown_owners(owners_of(op))
+                findings.report(operation, f"its owner is {shown_owner(owner)}, and should be {wanted}")
         else:
             if owner != client.text:
-                findings.report(operation, f"its owner is {owner}, and should be {client.text}")
+                wanted = shown_owner(client.text)
+                findings.report(operation, f"its owner is {shown_owner(owner)}, and should be {wanted}")
             if client.state in LIVING:
                 client.next_outcome += 1
         if (r.registered_ns, purgatory, id_) != (op.registered_ns, op.purgatory, op.id):
-            found = f"called at {r.registered_ns} in {purgatory!r} with id {id_!r}"
-            findings.report(
-                operation, f"{found}: its registration says {op.registered_ns}, {op.purgatory!r}, {op.id!r}"
-            )
+            found = f"called at {r.registered_ns} in {shown(purgatory)} with {shown_id(id_)}"
+            said = f"{op.registered_ns}, {shown(op.purgatory)}, {shown_id(op.id)}"
+            findings.report(operation, f"{found}: its registration says {said}")
         if r.deadline_ns != op.deadline_ns:
             self._check_deadline(op, r.deadline_ns)
         if r.outcome == _EXPIRED and not op.deadline_ns <= r.settled_ns:
@@ -399,7 +408,7 @@ class Audit:
             members = self._clients.members.values()
             orphaned = not any(m.group == op.group and m.state in LIVING for m in members)
         if state != _EXPIRED and not orphaned:
-            name = _name(state)
+            name = name_of(Outcome, state)
             self.findings.report(op.number, f"{name}, and nothing that came before explains it")
         return Settled(state, None, None)
 
@@ -431,14 +440,10 @@ class Audit:
             self.findings.report(op.number, f"it is {_shown(*found)}, and should be {_shown(*wanted)}")
         name = op.keys[ordinal or 0].name
         if key != name:
-            self.findings.report(op.number, f"its key is {key!r}, and should be {name!r}")
-
-
-def _name(state: int) -> str:
-    return _OUTCOMES.get(state, str(state))
+            self.findings.report(op.number, f"its key is {shown(key)}, and should be {shown(name)}")
 
 
 def _shown(state: int, settled_key: int, sequence: int, error: int, flags: int) -> str:
     key = f" by its key {settled_key - 1}" if settled_key else ""
     code = f", error {error}" if error else ""
-    return f"{_name(state)}{key} with event {sequence}{code}, flags {flags:#x}"
+    return f"{name_of(Outcome, state)}{key} with event {sequence}{code}, flags {flags:#x}"

@@ -12,6 +12,7 @@ from timerd_shm.declare.states import ClientFlag, ClientState, Orphans
 from .findings import Findings
 from .records import Member, Name, Operation, Owner, Text
 from .turns import Turns
+from .words import differing, name_of, shown_owner
 
 FREE, LIVE, SILENT = int(ClientState.FREE), int(ClientState.LIVE), int(ClientState.SILENT)
 DEAD, TOMBSTONE = int(ClientState.DEAD), int(ClientState.TOMBSTONE)
@@ -25,6 +26,7 @@ NEXT_STATES: Final = {
     TOMBSTONE: {LIVE, FREE},
 }
 _LISTENS, _GOODBYE = int(ClientFlag.LISTENS), int(ClientFlag.GOODBYE)
+_FACTS: Final = ("owner", "incarnation", "pid", "orphans", "group")  # columns that a client keeps
 _KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
 
 
@@ -50,7 +52,9 @@ class Clients:
             self._findings.report(operation, f"its client {name} is not known, or not live")
             return None
         if member.text != owner:
-            self._findings.report(operation, f"its client is named {owner}, and {name} is {member.text}")
+            self._findings.report(
+                operation, f"it is of {shown_owner(owner)}, and client {name} is {shown_owner(member.text)}"
+            )
         if command <= member.command - again:
             self._findings.report(operation, f"command {command} of client {name} follows {member.command}")
         member.command = command
@@ -64,8 +68,7 @@ class Clients:
         member = self.members.get(name)
         before = FREE if member is None else member.state
         if state not in NEXT_STATES[before]:
-            shown = ClientState(state).name if state in NEXT_STATES else state
-            return report(0, f"client {name} is {shown} after {ClientState(before).name}")
+            return report(0, f"client {name} is {name_of(ClientState, state)} after {ClientState(before).name}")
         if r.flags & ~(_LISTENS | _GOODBYE) or r.orphans > _GROUP or r.reserved_half or r.rest.strip(b"\0"):
             report(0, f"client {name} has flags, a policy or bytes that no daemon writes")
         if member is None:
@@ -95,7 +98,7 @@ class Clients:
         found = (text, (r.incarnation_low, r.incarnation_high), r.pid, r.orphans, group)
         wanted = (member.text, member.incarnation, member.pid, member.orphans, member.group)
         if found != wanted:
-            self._findings.report(0, f"client {member.name} is {found}, and was {wanted}")
+            self._findings.report(0, f"client {member.name} has changed: {differing(_FACTS, found, wanted)}")
         if state in LIVING:
             changes = before == state
             fits = not flags & _GOODBYE

@@ -9,6 +9,7 @@ from .clients import DEAD, LIVING, Clients
 from .findings import Findings
 from .records import Member, Operation, Owner, Text
 from .turns import Turns
+from .words import name_of, shown, shown_owner
 
 _ADOPTED, _DELIVERED, _REQUEUED = int(GroupStep.ADOPTED), int(GroupStep.DELIVERED), int(GroupStep.REQUEUED)
 _ACKNOWLEDGED, _DROPPED = int(GroupStep.ACKNOWLEDGED), int(GroupStep.DROPPED)
@@ -32,9 +33,11 @@ class Groups:
         self._turns.at(r.at_ns, r.operation)
         member = None if step == _DROPPED else self._clients.members.get(name)
         if step not in _STEPS or op is None or (member is None and step != _DROPPED):
-            return self._findings.report(r.operation, f"step {step}: the operation or client {name} is not known")
+            return self._findings.report(
+                r.operation, f"{name_of(GroupStep, step)}: the operation or client {name} is not known"
+            )
         if owner != (member.text if member is not None else None) or (step == _DROPPED and name != (0, 0)):
-            self._findings.report(op.number, f"its row names the client {owner}, of the name {name}")
+            self._findings.report(op.number, f"its row names {shown_owner(owner)}, and client {name}")
         if r.reserved or r.reserved_half or r.reserved_word or r.rest.strip(b"\0"):
             self._findings.report(op.number, "its row has bytes that are not zero")
         if step != _ACKNOWLEDGED and r.command:
@@ -45,7 +48,7 @@ class Groups:
             what = f"delivered {r.deliveries} times, now as outcome {r.outcome_number}"
             self._findings.report(op.number, f"it is {what}, and should be {op.deliveries}, as {number}")
         if wrong:
-            what = f"it is of group {op.group!r}, and cannot be {GroupStep(step).name} by {group!r} now"
+            what = f"it is of group {shown(op.group)}, and cannot be {GroupStep(step).name} by {shown(group)} now"
             self._findings.report(op.number, what)
         if step != _DELIVERED:
             op.outcome_number = 0

@@ -37,6 +37,7 @@ from timerd_shm.read.segment import (
 
 from .audit import NEEDS_BEGINNING, NEEDS_EVENTS, Audit
 from .records import Finding, Key, Owner, Registration
+from .words import INCARNATION_SIZE, shown_owner
 
 _REGISTER, _REGISTERED, _KEY = int(RowKind.REGISTER), int(RowKind.REGISTERED), int(RowKind.KEY)
 _OUTCOME, _EVENT, _TEXT = int(RowKind.OUTCOME), int(RowKind.EVENT), int(RowKind.TEXT)
@@ -46,10 +47,10 @@ _OF_KEY, _OF_CLIENT, _OF_GROUP = int(TextKind.KEY), int(TextKind.CLIENT), int(Te
 _OF_PURGATORY, _OF_ID = int(TextKind.PURGATORY), int(TextKind.ID)
 _WATERMARK_KEY = int(KeyKind.WATERMARK)
 _NO_REST = bytes(40)
-INCARNATION_SIZE = 16
 OPEN_END = (
     "the journal's end is not known: its last row is no END row, and no arena says how many rows there are. Audit it "
-    "beside its arena. If the daemon was killed and the arena is gone, say that the end is open (open_end=True)"
+    "beside its arena. If the daemon was killed and the arena is gone, say that the end is open: --open-end, in Python "
+    "open_end=True"
 )
 
 
@@ -283,7 +284,8 @@ def _handlers(audit: Audit, reader: JournalReader, texts: _Texts) -> dict[int, C
         audit.client(number, r, name, of(r.group, _OF_GROUP))
         incarnation = r.incarnation_low.to_bytes(8, "little") + r.incarnation_high.to_bytes(8, "little")
         if name is None or name[1] or (name[0] or b"")[:INCARNATION_SIZE] != incarnation:
-            findings.report(0, f"client {(r.client, r.client_generation)} is {incarnation.hex()}, and named {name}")
+            what = f"client {(r.client, r.client_generation)} is {incarnation.hex()}, and named {shown_owner(name)}"
+            findings.report(0, what)
 
     return {
         RowKind.SEGMENT: segment,
