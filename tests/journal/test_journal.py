@@ -24,7 +24,8 @@ from rules import (
 )
 from situations import SITUATIONS
 from timerctl.journal.rows import RowFormat
-from timerd_client.audit.journal import Audited, audit_journal
+from timerd_client.audit.audited import Audited
+from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import JournalLevel, RowKind
 from timerd_shm.declare.limits import GROUP_KEPT_NS
 from timerd_shm.declare.states import EventFlag, Orphans, Outcome

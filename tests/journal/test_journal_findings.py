@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+
 from commands import Key, Register
-from harness import MS, S, fire
-from journals import JournaledRig, numbered, settle
+from damage import with_right_sums
+from harness import INCARNATION, MS, S, fire
+from journals import SEGMENT_ROWS, JournaledRig, numbered, settle
+from shell import Run
+from timerd_client.audit.audited import FOLLOWS
 from timerd_client.audit.journal import audit_journal
+from timerd_client.audit.records import Finding
 from timerd_client.audit.words import differing, name_of, shown, shown_id, shown_key, shown_owner, shown_owners
+from timerd_shm.declare.fields import fields, offset_of
+from timerd_shm.declare.journal import BLOCK_SIZE, ROW_SIZE, ROWS, RowKind
 from timerd_shm.declare.states import Outcome
-from timerd_shm.read.segment import segment_path, segments_of
+from timerd_shm.read.segment import JournalError, segment_path, segments_of
 
 
-def played(directory: Path, turns: int = 15) -> JournaledRig:
-    """Operations that settle some turns after they were registered, over several segments. It has ended."""
-    rig = JournaledRig(directory, capacity=512, quota_operations=512)
+def played(directory: Path, incarnation: int = INCARNATION) -> None:
+    """Operations that settle some turns after they were registered, over three segments of a daemon that has ended."""
+    rig = JournaledRig(directory, capacity=512, quota_operations=512, incarnation=incarnation)
     client = rig.client()
-    for turn in range(turns):
+    for turn in range(15):
         for key in numbered(turn * 20, 20):
             client.issue(Register((Key(key),), timeout_ns=100 * S))
         rig.turn(rig.now_ns + MS)
@@ -28,7 +37,18 @@ def played(directory: Path, turns: int = 15) -> JournaledRig:
             rig.turn(rig.now_ns + MS)
             rig.acknowledge(client)
     rig.end()
-    return rig
+
+
+def change(path: Path, kind: RowKind, column: str, value: int) -> None:
+    """Change a column of the first row of a kind, under right checksums."""
+    content = bytearray(path.read_bytes())
+    for at in range(BLOCK_SIZE, len(content), ROW_SIZE):
+        if at % BLOCK_SIZE and content[at] == kind:
+            field = next(each for each in fields(ROWS[kind]) if each.name == column)
+            at += offset_of(ROWS[kind], column)
+            content[at : at + field.storage.size] = value.to_bytes(field.storage.size, "little")
+            break
+    path.write_bytes(with_right_sums(content, 1))
 
 
 # words ----------------------------------------------------------------------------------------------------------------
@@ -61,3 +81,80 @@ def test_findings_show_neither_bytes_nor_numbers_of_outcomes(tmp_path: Path) -> 
     told = [finding.what for finding in audit_journal(tmp_path).wrong]
     assert "it settles as COMPLETED, and no row that was read registers it" in told
     assert not [what for what in told if "b'" in what or "outcome 1" in what]
+
+
+# causes ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_cause_comes_first_and_what_follows_from_it_is_counted(tmp_path: Path) -> None:
+    played(tmp_path)
+    segment_path(tmp_path, 2).unlink()
+    found = audit_journal(tmp_path)
+    missing = f"rows {SEGMENT_ROWS} to {2 * SEGMENT_ROWS - 1} are in no segment (at 3:0)"
+    assert found.wrong[0] == Finding(SEGMENT_ROWS, 0, missing)
+    first, second, *lines = found.lines()
+    assert (first, second) == (f"row {SEGMENT_ROWS}: {missing}", FOLLOWS)
+    unknown = [each for each in found.wrong if "no row that was read registers it" in each.what]
+    said = f"  {len(unknown)} operations, rows {unknown[0].row} to {unknown[-1].row}: {unknown[0].what} (operation "
+    assert len(unknown) > 5 and any(line.startswith(said) for line in lines)
+    assert len(lines) < 10 < len(found.wrong)
+    assert all(found.arenas[0].follows(each) for each in found.wrong[1:])
+
+
+def test_a_damaged_block_a_broken_header_and_a_file_of_zeros_come_first_as_well(tmp_path: Path) -> None:
+    played(tmp_path)
+    path = segment_path(tmp_path, 2)
+    whole = path.read_bytes()
+    content = bytearray(whole)
+    content[4 * BLOCK_SIZE + 100] ^= 1
+    path.write_bytes(content)
+    assert "blocks 3 to 3 are damaged (at 2:189)" in audit_journal(tmp_path).lines()[0]
+    content = bytearray(whole)
+    content[40] ^= 1
+    for broken, said in ((content, "the header of segment 2 is damaged"), (b"", "segment 2 has 0 bytes")):
+        path.write_bytes(broken)
+        first, second, third, *_ = audit_journal(tmp_path).lines()
+        assert first.startswith(said), first
+        assert "are in no segment (at 3:0)" in second
+        assert third == FOLLOWS
+
+
+def test_what_disagrees_before_the_cause_does_not_follow_from_it(tmp_path: Path) -> None:
+    played(tmp_path)
+    change(segment_path(tmp_path, 1), RowKind.OUTCOME, "error", 7)
+    alone = audit_journal(tmp_path)
+    assert alone.lines()[0].startswith("row ") and "error 7" in alone.lines()[0] and not alone.arenas[0].causes
+    segment_path(tmp_path, 2).unlink()
+    found = audit_journal(tmp_path)
+    assert "are in no segment" in found.lines()[0]
+    assert found.lines()[1:3] == [alone.lines()[0], FOLLOWS]
+    assert not found.arenas[0].follows(alone.wrong[0])
+
+
+def test_a_row_is_named_with_its_arena_where_there_are_two(tmp_path: Path) -> None:
+    for incarnation in (7, 8):
+        played(tmp_path, incarnation=incarnation)
+    assert not audit_journal(tmp_path).wrong
+    segment_path(tmp_path, 5).unlink()
+    for line in audit_journal(tmp_path).lines():
+        assert line.startswith("arena 0000000000000008: ")
+
+
+def test_a_journal_that_lacks_its_beginning_says_what_is_wrong_with_the_first_file(tmp_path: Path) -> None:
+    played(tmp_path)
+    path = segment_path(tmp_path, 1)
+    path.write_bytes(path.read_bytes()[:10])
+    with pytest.raises(JournalError, match=r"needs it from row 0: .* segment 1 has 10 bytes, less than its header"):
+        audit_journal(tmp_path)
+
+
+def test_the_command_line_prints_causes_first_and_marks_them_in_json(tmp_path: Path, run: Run) -> None:
+    played(tmp_path)
+    segment_path(tmp_path, 2).unlink()
+    status, out, _ = run("journal", "audit", "--directory", str(tmp_path))
+    assert status == 1 and "are in no segment (at 3:0)" in out.splitlines()[0]
+    _, out, _ = run("journal", "audit", "--directory", str(tmp_path), "--json")
+    first, *others = json.loads(out)["findings"]
+    assert (first["cause"], first["follows"], first["row"]) == (True, False, SEGMENT_ROWS)
+    assert len(first["arena"]) == 16
+    assert others and all(each["follows"] and not each["cause"] for each in others)

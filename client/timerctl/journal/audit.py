@@ -8,14 +8,16 @@ from pathlib import Path
 
 from timerctl.exits import Exit, NoInstanceError
 from timerctl.instance import open_arena, paths_of
-from timerd_client.audit.journal import Audited, audit_journal
+from timerd_client.audit.audited import Audited, AuditedArena
+from timerd_client.audit.journal import audit_journal
+from timerd_client.audit.records import Finding
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.read.segment import headers_of
 
 from .source import directory_of
 
-SHOWN = 100  # findings that are printed as lines
+SHOWN = 100  # lines of findings that are printed
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
@@ -25,10 +27,11 @@ def run_audit(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_as_json(found), indent=1))
     else:
-        for row, operation, what in found.wrong[:SHOWN]:
-            print(f"row {row}: {f'operation {operation:#x}: ' if operation else ''}{what}")
-        if len(found.wrong) > SHOWN:
-            print(f"and {len(found.wrong) - SHOWN:,} more")
+        lines = found.lines()
+        for line in lines[:SHOWN]:
+            print(line)
+        if len(lines) > SHOWN:
+            print(f"and {len(lines) - SHOWN:,} more: --json has all")
         print(found)
     return Exit.PROBLEM if found.wrong else Exit.OK
 
@@ -65,5 +68,12 @@ def _as_json(found: Audited) -> dict[str, object]:
         }
         for arena in found.arenas
     ]
-    findings = [{"row": row, "operation": operation, "what": what} for row, operation, what in found.wrong]
-    return {"arenas": arenas, "findings": findings}
+    causes = [_finding(arena, each, True) for arena in found.arenas for each in arena.causes]
+    others = [_finding(arena, each, False) for arena in found.arenas for each in arena.others]
+    return {"arenas": arenas, "findings": causes + others}
+
+
+def _finding(arena: AuditedArena, finding: Finding, cause: bool) -> dict[str, object]:
+    """A finding as JSON: whether it is a cause (rows are not there), and whether it may follow from one."""
+    follows = not cause and arena.follows(finding)
+    return {**finding._asdict(), "arena": f"{arena.incarnation:016x}", "cause": cause, "follows": follows}

@@ -8,10 +8,11 @@ from .records import Finding
 class Findings:
     """The findings of an audit, for all of its parts. Behind a GAP nothing is certain, so nothing is reported."""
 
-    __slots__ = ("cut", "row", "wrong")
+    __slots__ = ("causes", "cut", "row", "wrong")
 
     def __init__(self) -> None:
         self.wrong: list[Finding] = []
+        self.causes: list[Finding] = []  # of these, what says that rows are not there
         self.row = -1  # number of the present row; -1: the end
         self.cut = False  # there was a GAP
 
@@ -19,3 +20,9 @@ class Findings:
         """Add a finding at the present row (operation 0: none)."""
         if not self.cut:
             self.wrong.append(Finding(self.row, operation, what))
+
+    def cause(self, what: str) -> None:
+        """Add a finding that says that rows are not there: others may follow from it."""
+        if not self.cut:
+            self.report(0, what)
+            self.causes.append(self.wrong[-1])

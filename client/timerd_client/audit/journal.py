@@ -1,7 +1,8 @@
 """audit_journal(): the audit of a whole journal, in this process.
 
 found = audit_journal("/var/lib/timerd/journal")
-found.wrong                   # Findings: none, or a defect of the daemon
+found.wrong                   # Findings: none, or rows that are not there, or a defect of the daemon
+found.lines()                 # the same for people: causes first, and what is alike counted
 str(found)                    # 4,711 outcomes, 2 segments, complete to row 29,873
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from timerd_shm.read.segment import (
 )
 
 from .audit import NEEDS_BEGINNING, NEEDS_EVENTS, Audit
+from .audited import Audited, AuditedArena
 from .records import Finding, Key, Owner, Registration
 from .words import INCARNATION_SIZE, shown_owner
 
@@ -52,43 +53,6 @@ OPEN_END = (
     "beside its arena. If the daemon was killed and the arena is gone, say that the end is open: --open-end, in Python "
     "open_end=True"
 )
-
-
-@dataclass
-class AuditedArena:
-    """What an audit has found of one arena's rows."""
-
-    incarnation: int
-    outcomes: int = 0  # OUTCOME rows that were checked
-    segments: int = 0
-    row: int = -1  # the last row up to which no row is missing; -1: there is none
-    rows: int = 0  # number of the row that would come next
-    waiting: int = 0  # rows that stand in the daemon's buffer, and in no file yet
-    ended: bool = False  # by an END row
-
-    def __str__(self) -> str:
-        told = f"{self.outcomes:,} outcomes, {self.segments:,} segments, complete to row {self.row:,}"
-        if not self.rows:
-            told = "no row is in a file"
-        return f"{told}; {self.waiting:,} rows wait in the daemon's buffer" if self.waiting else told
-
-
-@dataclass
-class Audited:
-    """What an audit of a whole journal has found."""
-
-    wrong: list[Finding] = field(default_factory=list)
-    arenas: list[AuditedArena] = field(default_factory=list)  # in the order of the journal
-
-    @property
-    def outcomes(self) -> int:
-        """OUTCOME rows that were checked, in all arenas."""
-        return sum(arena.outcomes for arena in self.arenas)
-
-    def __str__(self) -> str:
-        if len(self.arenas) == 1:
-            return str(self.arenas[0])
-        return "\n".join(f"arena {arena.incarnation:016x}: {arena}" for arena in self.arenas)
 
 
 def audit_journal(
@@ -115,9 +79,9 @@ def audit_journal(
         if feed is not None:
             feed.finish(arena, open_end)
         broken = _newest_broken(reader.directory)
-        if broken:
-            found.wrong.append(Finding(feed.part.row if feed is not None else -1, 0, broken))
         _add_arenas_without_rows(found, reader, arena, open_end)
+        if broken and found.arenas:
+            found.arenas[-1].causes.insert(0, Finding(-1, 0, broken))
     if not found.arenas:
         why = broken or f"it holds no *{SEGMENT_SUFFIX}"
         raise JournalError(f"there is no journal in {reader.directory}: {why}")
@@ -147,13 +111,13 @@ def _add_arenas_without_rows(found: Audited, reader: JournalReader, arena: Arena
         if incarnation not in there:
             part = AuditedArena(incarnation)
             found.arenas.append(part)
-            found.wrong += _about_the_end(part, arena, open_end)
+            part.causes += _about_the_end(part, arena, open_end)
 
 
 def _about_the_end(part: AuditedArena, arena: ArenaHeader | None, open_end: bool) -> list[Finding]:
     """What is wrong with the end of an arena's rows."""
     if arena is None or arena.incarnation != part.incarnation:
-        return [] if part.ended or open_end else [Finding(part.row, 0, OPEN_END)]
+        return [] if part.ended or open_end else [Finding(part.rows, 0, OPEN_END)]
     missing = arena.journal_rows - part.rows
     if missing <= 0:
         return []
@@ -162,7 +126,7 @@ def _about_the_end(part: AuditedArena, arena: ArenaHeader | None, open_end: bool
         return []
     where = "at the end" if part.rows else "in all files"
     what = f"rows {part.rows} to {arena.journal_rows - 1} are missing {where}: the arena says that they were written"
-    return [Finding(part.row, 0, what)]
+    return [Finding(part.rows, 0, what)]
 
 
 class _Texts:
@@ -195,9 +159,10 @@ class Feed:
         """Raises JournalError if the arena's first row is not in the journal."""
         number = first.header.first_row + first.first.record
         if number:
-            raise JournalError(NEEDS_BEGINNING.format(reader.directory, number))
+            why = "".join(f". {each.what}" for each in reader.damage[:1])
+            raise JournalError(NEEDS_BEGINNING.format(reader.directory, number) + why)
         self.part = AuditedArena(first.header.incarnation)
-        self._found, self._reader = found, reader
+        self._reader = reader
         self._audit, self._texts = Audit(), _Texts(reader)
         self._handlers = _handlers(self._audit, reader, self._texts)
         self._half: list[tuple[int, Any]] = []  # rows of a registration whose last row has not come
@@ -255,9 +220,12 @@ class Feed:
         part.outcomes, part.ended = audit.outcomes, audit.turns.ended
         missing = [each.row for each in damage if each.row is not None]
         part.row = min(part.rows, audit.turns.first_gap, *missing) - 1
-        wrong = audit.finish()
-        wrong += [Finding(part.row, 0, f"{each.offset}: {each.what}") for each in damage]
-        self._found.wrong += wrong + _about_the_end(part, arena, open_end)
+        causes = [
+            Finding(-1 if each.row is None else each.row, 0, f"{each.what} (at {each.offset})") for each in damage
+        ]
+        causes += audit.findings.causes
+        part.others += [finding for finding in audit.finish() if finding not in audit.findings.causes]
+        part.causes += sorted(causes, key=lambda cause: cause.row) + _about_the_end(part, arena, open_end)
 
 
 def _incomplete(audit: Audit, half: list[tuple[int, Any]]) -> None:

@@ -77,7 +77,7 @@ class Turns:
                 findings.report(0, "the first SEGMENT row of an arena is of a start, and continues nothing")
             self.newest, self.begins_late = r.newest if self._whole else None, r.newest != 0
         elif not r.flags & _CONTINUES:
-            findings.report(0, UNJOURNALED)
+            findings.cause(UNJOURNALED)
         if (r.start > self._start) != bool(starts):
             findings.report(0, f"start {r.start} follows start {self._start}")
         if self.ended and not starts:
@@ -121,7 +121,7 @@ class Turns:
             findings.report(0, "the GAP row has bytes that are not zero")
         self._gaps += r.rows
         self.first_gap = min(self.first_gap, findings.row)
-        findings.report(0, f"{r.rows} rows were dropped here: nothing after it can be audited")
+        findings.cause(f"{r.rows} rows were dropped here: nothing after it can be audited")
         findings.cut = True
 
     def end(self, r: EndRow) -> None:

@@ -10,7 +10,8 @@ from commands import Key, Register
 from harness import MS, Client, Rig, S, fire
 from timerd.journal.files import JournalFiles, JournalPlan
 from timerd.journal.writer import Journal
-from timerd_client.audit.journal import Audited, audit_journal
+from timerd_client.audit.audited import Audited
+from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.journal import (
     BLOCK_ROWS,
