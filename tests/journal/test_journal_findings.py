@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from arenas import SEED, Memory
 from commands import Key, Register
 from damage import with_right_sums
 from harness import INCARNATION, MS, S, fire
@@ -17,9 +18,10 @@ from timerd_client.audit.journal import audit_journal
 from timerd_client.audit.records import Finding
 from timerd_client.audit.words import differing, name_of, shown, shown_id, shown_key, shown_owner, shown_owners
 from timerd_shm.declare.fields import fields, offset_of
-from timerd_shm.declare.journal import BLOCK_SIZE, ROW_SIZE, ROWS, RowKind
+from timerd_shm.declare.journal import BLOCK_SIZE, ROW_SIZE, ROWS, JournalLevel, RowKind
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import Outcome
-from timerd_shm.read.segment import JournalError, segment_path, segments_of
+from timerd_shm.read.segment import JournalError, headers_of, segment_path, segments_of
 
 
 def played(directory: Path, incarnation: int = INCARNATION) -> None:
@@ -158,3 +160,87 @@ def test_the_command_line_prints_causes_first_and_marks_them_in_json(tmp_path: P
     assert (first["cause"], first["follows"], first["row"]) == (True, False, SEGMENT_ROWS)
     assert len(first["arena"]) == 16
     assert others and all(each["follows"] and not each["cause"] for each in others)
+
+
+# several arenas, instances and levels ---------------------------------------------------------------------------------
+
+
+def restart(rig: JournaledRig, level: JournalLevel = JournalLevel.EVENTS, instance: str = "test") -> None:
+    """Start again on the arena of a daemon that has ended."""
+    rig.core.release()
+    rig.core = rig.module.Core(rig.memory, rig.now_ns, SEED)
+    rig.plan = rig.plan._replace(level=level, instance=instance)
+    rig.open_journal()
+    rig.turn(rig.now_ns + MS)
+
+
+def errors(rig: JournaledRig) -> list[str]:
+    records = Memory(rig.memory).all_records(Region.ERRORS)
+    return [record.message.rstrip(b"\0").decode() for record in records if record.count]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 8, 40])
+def test_arenas_that_write_by_turns_into_one_directory_are_audited_each_by_itself(tmp_path: Path, turns: int) -> None:
+    first = JournaledRig(tmp_path, capacity=512, quota_operations=512, incarnation=7)
+    client = first.client()
+    for turn in range(turns):
+        settle(first, client, *numbered(turn * 20, 20))
+    first.end()
+    second = JournaledRig(tmp_path, incarnation=8)
+    settle(second, second.client(), *numbered(0, 5))
+    second.end()
+    restart(first)
+    settle(first, client, *numbered(10_000, 5))
+    first.end()
+    found = audit_journal(tmp_path, arena=first.arena.header)
+    assert found.wrong == []
+    assert [(arena.incarnation, arena.outcomes) for arena in found.arenas] == [(7, turns * 20 + 5), (8, 5)]
+    assert not errors(first) and not errors(second), "one instance, one level: as after `timerctl destroy`"
+    if turns == 40:  # what is missing before the other arena's rows is found behind them
+        lost = next(each for each in headers_of(tmp_path) if each.incarnation == 8).sequence - 1
+        segment_path(tmp_path, lost).unlink()
+        assert "are in no segment" in audit_journal(tmp_path).lines()[0]
+
+
+def test_a_directory_with_rows_of_another_instance_or_level_is_an_error_of_the_daemon(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path, level=JournalLevel.OUTCOMES)
+    rig.end()
+    first = segment_path(tmp_path, 1)
+    remedy = ": give each instance and level a --journal directory of its own"
+    restart(rig, JournalLevel.OUTCOMES)
+    assert errors(rig) == []
+    rig.end()
+    restart(rig)
+    assert errors(rig) == [f"{first} is of another level than events{remedy}"]
+    rig.end()
+    restart(rig, JournalLevel.OUTCOMES, "other")
+    assert f"{first} is of instance 'test'{remedy}" in errors(rig)
+
+
+def test_an_audit_that_another_instance_or_level_prevents_names_file_instance_and_remedy(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    settle(rig, rig.client(), *numbered(0, 5))
+    rig.end()
+    restart(rig, JournalLevel.OUTCOMES, "other")
+    rig.end()
+    with pytest.raises(JournalError) as refused:
+        audit_journal(tmp_path)
+    said = str(refused.value)
+    assert said.startswith(f"{segment_path(tmp_path, 2)}, which instance 'other' wrote, is of level outcomes")
+    assert "can be audited in a copy without the rest, with --open-end" in said
+    mixed = "instance 'other' with level outcomes, instance 'test' with level events: give each a --journal directory"
+    assert mixed in said
+    segment_path(tmp_path, 2).unlink()
+    assert not audit_journal(tmp_path, open_end=True).wrong, "the remedy that it names"
+    late = JournaledRig(tmp_path / "elsewhere", capacity=512, quota_operations=512, incarnation=8)
+    client = late.client()
+    for turn in range(40):  # more rows than its buffer holds
+        settle(late, client, *numbered(turn * 20, 20))
+    late.end()
+    late.plan = late.plan._replace(directory=tmp_path)
+    restart(late, instance="late")
+    late.end()
+    with pytest.raises(JournalError) as refused:
+        audit_journal(tmp_path)
+    assert str(refused.value).startswith(f"{segment_path(tmp_path, 2)}, which instance 'late' wrote, begins with row ")
+    assert "rows of instance 'late' with level events, instance 'test' with level events: give" in str(refused.value)

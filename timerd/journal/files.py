@@ -38,7 +38,7 @@ from timerd_shm.declare.journal import (
 from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.host.process import process_start_ticks
 from timerd_shm.read.holds import HOLDS, holds_of
-from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, segment_path, segments_of
+from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, headers_of, segment_path, segments_of
 
 from .blocks import write_blocks
 
@@ -119,6 +119,7 @@ class JournalFiles:
             self.notes.append(f"{lost} of the journal are lost: their file, and the buffer before that, are gone")
             self.written = start
         self._shown = self.written
+        self._look_for_others()
         return self.written
 
     def append(self, rows: int) -> None:
@@ -142,6 +143,21 @@ class JournalFiles:
         """Let another daemon in. The present file stays as it is: the next daemon goes on in it."""
         self._close()
         os.close(self._lock)
+
+    def _look_for_others(self) -> None:
+        """Note that rows of another instance or level are in the directory: an audit may need them apart."""
+        plan = self.plan
+        for header in headers_of(plan.directory):
+            instance = header.instance.rstrip(b"\0").decode("utf-8", "replace")
+            if instance != plan.instance:
+                what = f"instance {instance!r}"
+            elif header.level != plan.level:
+                what = f"another level than {plan.level.name.lower()}"
+            else:
+                continue
+            path = segment_path(plan.directory, header.sequence)
+            self.notes.append(f"{path} is of {what}: give each instance and level a --journal directory of its own")
+            return
 
     def _look_for_removal(self) -> None:
         """Rows in a file that was removed are lost: make another file, and the directory where it was removed too."""

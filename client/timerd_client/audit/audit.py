@@ -49,8 +49,8 @@ from .turns import Turns
 from .words import differing, name_of, shown, shown_id, shown_key, shown_owner, shown_owners
 
 NEEDS_EVENTS: Final = (
-    "{} is of level outcomes, which holds how operations settled, not why: an audit needs one that was written with "
-    "--journal-level=events"
+    "{} is of level outcomes, which holds how operations settled, not why: an audit needs --journal-level=events from "
+    "the first row on. What is before it, if anything is, can be audited in a copy without the rest, with --open-end"
 )
 NEEDS_BEGINNING: Final = (
     "{} begins with row {}, and an audit needs it from row 0: what was registered before is not known. Keep all of its "

@@ -20,12 +20,13 @@ from timerd_shm.declare.journal import (
     ClientRow,
     JournalLevel,
     RowKind,
+    SegmentHeader,
     SegmentRow,
     TextKind,
 )
 from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.declare.states import KeyKind
-from timerd_shm.read.journal_reader import Chunk, JournalReader
+from timerd_shm.read.journal_reader import Chunk, Damage, JournalReader
 from timerd_shm.read.segment import (
     SEGMENT_SUFFIX,
     JournalError,
@@ -38,7 +39,7 @@ from timerd_shm.read.segment import (
 from .audit import NEEDS_BEGINNING, NEEDS_EVENTS, Audit
 from .audited import Audited, AuditedArena
 from .records import Finding, Key, Owner, Registration
-from .words import INCARNATION_SIZE, shown_owner
+from .words import INCARNATION_SIZE, name_of, shown_owner
 
 _REGISTER, _REGISTERED, _KEY = int(RowKind.REGISTER), int(RowKind.REGISTERED), int(RowKind.KEY)
 _OUTCOME, _EVENT, _TEXT = int(RowKind.OUTCOME), int(RowKind.EVENT), int(RowKind.TEXT)
@@ -60,7 +61,7 @@ def audit_journal(
 ) -> Audited:
     """Audit a journal from its beginning to its present end; its daemon should have ended, or be idle.
 
-    A journal may hold the rows of several arenas, one after the other: each is audited by itself. An arena's rows end
+    A journal may hold the rows of several arenas, one after the other or by turns: each is audited by itself. One ends
     with an END row. Where its daemon was killed, or still runs, `arena` is the header of the arena whose journal this
     is, read before the call: it says how many rows there are. Without both, the end is a finding, unless `open_end`.
 
@@ -68,16 +69,25 @@ def audit_journal(
     kept any more.
     """
     found = Audited()
+    feeds: dict[int, Feed] = {}
     feed: Feed | None = None
+    shared = 0  # parts of the reader's damage that feeds have
     with JournalReader(directory) as reader:
         for chunk in reader.chunks():
-            if feed is None or feed.part.incarnation != chunk.header.incarnation:
-                if feed is not None:
-                    feed.finish(arena, open_end)
-                feed = Feed(found, reader, chunk)
+            before, feed = feed, feeds.get(chunk.header.incarnation)
+            if feed is None:
+                feed = feeds[chunk.header.incarnation] = Feed(found, reader, chunk)
+            elif feed is not before:
+                feed.resume(chunk)
+            for damage in reader.damage[shared:]:
+                its = feed if before is None or damage.offset.segment == chunk.first.segment else before
+                its.damage.append(damage)
+            shared = len(reader.damage)
             feed.take(chunk)
         if feed is not None:
-            feed.finish(arena, open_end)
+            feed.damage += reader.damage[shared:]
+        for each in feeds.values():
+            each.finish(arena, open_end)
         broken = _newest_broken(reader.directory)
         _add_arenas_without_rows(found, reader, arena, open_end)
         if broken and found.arenas:
@@ -160,16 +170,25 @@ class Feed:
         number = first.header.first_row + first.first.record
         if number:
             why = "".join(f". {each.what}" for each in reader.damage[:1])
-            raise JournalError(NEEDS_BEGINNING.format(reader.directory, number) + why)
+            raise JournalError(NEEDS_BEGINNING.format(_written(reader, first.header), number) + why + _mixed(reader))
         self.part = AuditedArena(first.header.incarnation)
         self._reader = reader
         self._audit, self._texts = Audit(), _Texts(reader)
         self._handlers = _handlers(self._audit, reader, self._texts)
         self._half: list[tuple[int, Any]] = []  # rows of a registration whose last row has not come
-        self._damaged = len(reader.damage)
+        self.damage: list[Damage] = []  # what of its rows could not be read
+        self._had = 0  # rows with lower numbers were there before
         self._segment = -1
         self._continued = 0  # rows that continue the newest text and have not come
         found.arenas.append(self.part)
+
+    def resume(self, chunk: Chunk) -> None:
+        """Go on behind rows of another arena: with the next row, or with rows that were written once more."""
+        number, part = chunk.header.first_row + chunk.first.record, self.part
+        if number > part.rows:
+            what = f"rows {part.rows} to {number - 1} are in no segment"
+            self.damage.append(Damage(chunk.first, what, part.rows))
+        self._had = part.rows
 
     def take(self, chunk: Chunk) -> None:
         """Give the rows of a chunk to the audit."""
@@ -179,9 +198,11 @@ class Feed:
             if chunk.first.record == 0 and chunk.blocks[ROW_SIZE] != RowKind.SEGMENT:
                 audit.wrong.append(Finding(first_row, 0, f"segment {self._segment} begins with no SEGMENT row"))
         handlers, outcome, event = self._handlers, audit.outcome, audit.event
-        owner, of = self._texts.owner, self._texts.of
+        owner, of, had = self._texts.owner, self._texts.of, self._had
         for record, r in self._reader.decoded(chunk):
             number, kind = first_row + record, r.kind
+            if number < had:
+                continue
             if kind == _TEXT:
                 self._continued = max(0, r.length - 1) // TEXT_INLINE
                 if r.reserved or r.text[r.length :].strip(b"\0"):
@@ -210,11 +231,11 @@ class Feed:
                     event(number, r, (of(r.purgatory, _OF_PURGATORY), of(r.key, _OF_KEY)), owner(r.owner))
                 elif kind in handlers:
                     handlers[kind](number, r)
-        part.rows = first_row + chunk.first.record + chunk.rows
+        part.rows = max(part.rows, first_row + chunk.first.record + chunk.rows)
 
     def finish(self, arena: ArenaHeader | None, open_end: bool) -> None:
         """No row of this arena comes any more."""
-        part, audit, damage = self.part, self._audit, self._reader.damage[self._damaged :]
+        part, audit, damage = self.part, self._audit, self.damage
         if self._half:
             _incomplete(audit, self._half)
         part.outcomes, part.ended = audit.outcomes, audit.turns.ended
@@ -226,6 +247,26 @@ class Feed:
         causes += audit.findings.causes
         part.others += [finding for finding in audit.finish() if finding not in audit.findings.causes]
         part.causes += sorted(causes, key=lambda cause: cause.row) + _about_the_end(part, arena, open_end)
+
+
+def _written(reader: JournalReader, header: SegmentHeader | None) -> str:
+    """A segment's file, and the instance that wrote it."""
+    if header is None:
+        return str(reader.directory)
+    return f"{segment_path(reader.directory, header.sequence)}, which instance {_instance(header)!r} wrote,"
+
+
+def _mixed(reader: JournalReader) -> str:
+    """A sentence if the directory has rows of several instances, or of several levels."""
+    there = {(_instance(each), name_of(JournalLevel, each.level).lower()) for each in headers_of(reader.directory)}
+    if len(there) == 1:
+        return ""
+    named = ", ".join(f"instance {instance!r} with level {level}" for instance, level in sorted(there))
+    return f". The directory has rows of {named}: give each a --journal directory of its own"
+
+
+def _instance(header: SegmentHeader) -> str:
+    return header.instance.rstrip(b"\0").decode("utf-8", "backslashreplace")
 
 
 def _incomplete(audit: Audit, half: list[tuple[int, Any]]) -> None:
@@ -240,7 +281,7 @@ def _handlers(audit: Audit, reader: JournalReader, texts: _Texts) -> dict[int, C
     def segment(number: int, r: SegmentRow) -> None:
         header = reader.header
         if r.level != JournalLevel.EVENTS:
-            raise JournalError(NEEDS_EVENTS.format(reader.directory))
+            raise JournalError(NEEDS_EVENTS.format(_written(reader, reader.header)) + _mixed(reader))
         audit.segment(number, r)
         if header is None or (r.incarnation, number) != (header.incarnation, header.first_row):
             findings.report(0, f"the SEGMENT row is of arena {r.incarnation:016x}, or is not the first of its file")
