@@ -39,6 +39,9 @@ The journal has to be of level events, from its first row on; its daemon has
 ended, or is idle. The arena says how many rows there are. Without the arena,
 the last row has to be that of an orderly end.
 
+Missing and damaged rows come first, then what may follow from them, counted.
+--json has each finding, with its arena.
+
 examples:
   timerctl journal audit
   timerctl journal audit --directory /mnt/copy --open-end --json
