@@ -13,7 +13,7 @@ from damage import with_right_sums
 from harness import INCARNATION, MS, S, fire
 from journals import SEGMENT_ROWS, JournaledRig, numbered, settle
 from shell import Run
-from timerd_client.audit.audited import FOLLOWS
+from timerd_client.audit.audited import FOLLOWS, AuditedArena
 from timerd_client.audit.journal import audit_journal
 from timerd_client.audit.records import Finding
 from timerd_client.audit.words import differing, name_of, shown, shown_id, shown_key, shown_owner, shown_owners
@@ -148,6 +148,16 @@ def test_a_journal_that_lacks_its_beginning_says_what_is_wrong_with_the_first_fi
     path.write_bytes(path.read_bytes()[:10])
     with pytest.raises(JournalError, match=r"needs it from row 0: .* segment 1 has 10 bytes, less than its header"):
         audit_journal(tmp_path)
+
+
+def test_findings_that_are_alike_are_one_line() -> None:
+    alike = [Finding(7, 1, "its key is 'a'"), Finding(7, 2, "its key is 'b'")]
+    others = [*alike, Finding(8, 0, "event 2 follows 1"), Finding(-1, 3, "should"), Finding(-1, 4, "should")]
+    assert list(AuditedArena(1, others=others).lines()) == [
+        "2 operations, row 7: for example, its key is 'a' (operation 0x1 first)",
+        "row 8: event 2 follows 1",
+        "2 operations, at the end: should (operation 0x3 first)",
+    ]
 
 
 def test_the_command_line_prints_causes_first_and_marks_them_in_json(tmp_path: Path, run: Run) -> None:

@@ -100,7 +100,8 @@ def _counted(findings: Iterable[Finding]) -> Iterator[str]:
             continue
         operations = {finding.operation for finding in each}
         count = f"{len(each):,} operations" if len(operations) == len(each) and 0 not in operations else ""
-        rows = "at the end" if each[-1].row < 0 else f"rows {first.row} to {each[-1].row}"
+        last = each[-1].row
+        rows = "at the end" if last < 0 else f"rows {first.row} to {last}" if last > first.row else f"row {last}"
         such = "" if all(finding.what == first.what for finding in more) else "for example, "
         which = f" (operation {first.operation:#x} first)" if first.operation else ""
         yield f"{count or f'{len(each):,} times'}, {rows}: {such}{first.what}{which}"
