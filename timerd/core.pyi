@@ -239,8 +239,12 @@ class Core:
 
     def count_max(self, counter: int, value: int) -> None:
         """Raise a counter of the daemon to `value` if it is less."""
-    def take_refusals(self) -> list[tuple[int, int, int]]:
-        """Why commands were refused since the last call, but for refusals by an id: code, limit met, count."""
+    def take_refusals(self) -> list[tuple[int, int, int, tuple[int, bytes, bool, int, int] | None]]:
+        """Why commands were refused since the last call, but for refusals by an id: code, limit met, count, holder.
+
+        The holder is the one whose quota was met: the client's slot, its name, whether it is a group, its process (the
+        one that first named the group; 0 = not known), the payload and value bytes that it held. None with other codes.
+        """
     def log_error(self, code: int, message: bytes, wall_ns: int, count: int = 1) -> None:
         """Note a distinct error (same code and message: counted), seen `count` times."""
 

@@ -33,7 +33,7 @@ from timerd.purgatory.binding.arguments cimport (
 from timerd.purgatory.binding.buffers cimport (
     Taken, attach_memory, begin_log, end_log, open_buffer, receive, release_memory, tend_buffer,
 )
-from timerd.purgatory.binding.report_frames cimport report_again, report_frames
+from timerd.purgatory.binding.report_frames cimport refusal_found, report_again, report_frames
 from timerd_shm.generated.records cimport *
 
 from timerd_shm.declare import layout as _layout
@@ -310,7 +310,7 @@ cdef class Core:
 
     def take_refusals(self):
         cdef Members *m = &self._here().members
-        taken = [(m.refusals[at].code, m.refusals[at].value, m.refusals[at].count) for at in range(m.refused)]
+        taken = [refusal_found(m.refusals + at) for at in range(m.refused)]
         m.refused = 0
         return taken
 

@@ -12,46 +12,66 @@ from timerd_shm.declare.wire import Met
 
 
 class Subject(NamedTuple):
-    """What a refused command was about, as far as its client knows."""
+    """What a refused command was about, as far as its client knows; in the daemon's log, whose quota was met."""
 
     id: str | bytes | None = None
     purgatory: str = ""
-    payload_size: int = 0
-    client: str = "this client"
+    payload_size: int = 0  # of its payload or value; 0 = it has none, or that is not known
+    holder: str = "this client"
+    kind: str = "client"  # of the holder; a group has as large a share as a client
+    bytes_held: int | None = None  # by the holder; None = not known
 
 
 NO_SUBJECT = Subject()
-# What may be full in an arena, and the flag of timerd that makes it larger.
+OF_GROUP = Subject(holder="this client's group", kind="group")
+# What may be full in an arena, what helps, and the flag of timerd that makes it larger.
 FULL = {
-    Met.OPERATIONS: ("{0} of {0} operations are pending or unacknowledged", "--capacity"),
-    Met.NODES: ("{0} of {0} watch nodes are in use, one for each key of each operation", "--nodes or --capacity"),
-    Met.KEYS: ("{0} of {0} keys are watched or have a watermark", "--keys or --capacity"),
-    Met.BLOCKS: (
-        f"no room in {{0}} blocks of {BLOCK_DATA} bytes for its payload, value or long key",
-        "--blocks or --capacity",
-    ),
-    Met.IDS: ("{0} of {0} ids belong to operations that are pending", "--ids or --capacity"),
-}
-QUOTAS = {
-    Met.OPERATIONS: (
-        "holds {0} operations, pending or unacknowledged, as many as one client may: let some settle, or start the "
-        "daemon with a larger --quota-operations"
-    ),
-    Met.OUTCOMES: (
-        "has {0} unacknowledged outcomes, as many as one client may: it acknowledges them too slowly; register fewer "
-        "at once, or start the daemon with a larger --quota-outcomes"
-    ),
+    Met.OPERATIONS: ("{0} of {0} operations are pending or unacknowledged", "retry later", "--capacity"),
     Met.NODES: (
-        "would hold more than {0} watch nodes, one for each key of each operation, as many as one client may: let some "
-        "settle, or start the daemon with a larger --quota-nodes"
+        "{0} of {0} watch nodes are in use, one for each key of each operation",
+        "retry later",
+        "--nodes or --capacity",
     ),
     Met.KEYS: (
-        "would have more than {0} keys watched or set as watermarks, as many as one client may while most keys are in "
-        "use: let operations settle, forget() some, or start the daemon with a larger --quota-keys"
+        "{0} of {0} keys are watched or have a watermark, which stays when its client has ended",
+        "free watermarks with `timerctl forget KEY`",
+        "--keys or --capacity",
+    ),
+    Met.BLOCKS: (
+        f"no room in {{0}} blocks of {BLOCK_DATA} bytes for its payload, value or long key",
+        "retry later",
+        "--blocks or --capacity",
+    ),
+    Met.IDS: ("{0} of {0} ids belong to operations that are pending", "retry later", "--ids or --capacity"),
+}
+# Of the holder {0} (a client, or a group: {1}) and the limit {2}. The error log has room for 223 bytes.
+QUOTAS = {
+    Met.OPERATIONS: (
+        "{0} holds {2} operations, pending or unacknowledged, as many as one {1} may: "
+        "let some settle, or use a larger --quota-operations"
+    ),
+    Met.OUTCOMES: (
+        "{0} has {2} unacknowledged outcomes, as many as one {1} may: "
+        "register fewer at once, or use a larger --quota-outcomes"
+    ),
+    Met.NODES: (
+        "{0} would hold more than {2} watch nodes, one for each key of an operation, as many as one {1} may: "
+        "let some settle, or use a larger --quota-nodes"
+    ),
+    Met.KEYS: (
+        "{0} would have more than {2} keys watched or set while all have more than {2}: "
+        "let some settle, forget() some, or use a larger --quota-keys"
     ),
     Met.WATERMARKS: (
-        "has set {0} watermarks, as many as one client may: forget() some, or start the daemon with a larger "
-        "--quota-watermarks"
+        "{0} has set {2} watermarks, as many as one {1} may: forget() some, or use a larger --quota-watermarks"
+    ),
+    Met.IDS: (
+        "{0} has {2} pending operations with ids, as many as one {1} may: "
+        "let some settle, register without ids, or use a larger --quota-ids"
+    ),
+    Met.VALUES: (
+        "{0} gets outcomes without their values: one {1} may hold {2} bytes of payloads and values: "
+        "take outcomes faster, or use a larger --quota-bytes"
     ),
 }
 
@@ -62,12 +82,17 @@ def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
     message = ""
     match code:
         case ErrorCode.ARENA_FULL if met in FULL:
-            what, flag = FULL[Met(met)]
-            message = f"the arena is full: {what.format(limit)}; retry later, or start the daemon with a larger {flag}"
+            what, remedy, flag = FULL[Met(met)]
+            message = f"the arena is full: {what.format(limit)}; {remedy}, or start the daemon with a larger {flag}"
+        case ErrorCode.PAYLOAD_TOO_LARGE if met == Met.BLOCKS:
+            message = (
+                f"payload, value and long keys need more than the {limit * BLOCK_DATA} bytes that this arena has for "
+                "those of all clients; pass a reference, or start the daemon with a larger --blocks or --capacity"
+            )
         case ErrorCode.QUOTA_EXCEEDED if met == Met.BYTES:
-            message = _beyond_bytes(limit, about.payload_size)
+            message = _beyond_bytes(limit, about)
         case ErrorCode.QUOTA_EXCEEDED if met in QUOTAS:
-            message = f"{about.client} {QUOTAS[Met(met)].format(limit)}"
+            message = QUOTAS[Met(met)].format(about.holder, about.kind, limit)
         case ErrorCode.OPERATION_EXISTS if about.id is not None:
             settled = {int(outcome): outcome.name.lower() for outcome in Outcome}.get(value, f"outcome {value}")
             message = (
@@ -85,18 +110,21 @@ def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
     return error
 
 
-def _beyond_bytes(limit: int, size: int) -> str:
-    """The message of a client that holds as many bytes as it may."""
+def _beyond_bytes(limit: int, about: Subject) -> str:
+    """The message where a client or group holds as many bytes as it may."""
+    size, flag = about.payload_size, "use a larger --quota-bytes"
     if size > limit:
         return (
-            f"a payload of {size} bytes is too large: one client may hold {limit} bytes in all; pass a reference, or "
-            "start the daemon with a larger --quota-bytes"
+            f"a payload of {size} bytes is too large: one {about.kind} may hold {limit} bytes in all; "
+            f"pass a reference, or {flag}"
         )
-    what = f"a payload of {size} bytes is too much now" if size else "its payload is too much now"
-    return (
-        f"{what}: the payloads and values of one client may have {limit} bytes in all; let operations settle, or "
-        "start the daemon with a larger --quota-bytes"
-    )
+    needs = f"this needs {size}" if size else "a payload needs more than is left"
+    # A client does not know what it held when the daemon refused. But what was left was less than the payload.
+    held = f"more than {limit - size}" if about.bytes_held is None else f"{about.bytes_held}"
+    if about.bytes_held is None and not size:
+        held = "nearly all"
+    holds = f"{about.holder} holds {held} of {limit} bytes of payloads and values"
+    return f"{holds}, and {needs}: let some settle, or {flag}"
 
 
 def _sentence(code: int) -> str:

@@ -167,7 +167,7 @@ def test_a_count_that_is_too_high_does_not_keep_the_sweep_going_for_ever(count: 
     assert state(rig, dead) is ClientState.TOMBSTONE
     assert rig.arena.count("orphans_cancelled") == 10
     assert rig.arena.count("sweeps_recounted") == 1
-    assert [(code, times) for code, _, times in rig.core.take_refusals()] == [(ErrorCode.ARENA_DAMAGED, 1)]
+    assert [(code, times) for code, _, times, _ in rig.core.take_refusals()] == [(ErrorCode.ARENA_DAMAGED, 1)]
     assert rig.arena.record(Region.CLIENTS, other.slot).pending == 20
     rig.check()
 

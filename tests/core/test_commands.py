@@ -333,6 +333,22 @@ def test_a_value_beyond_its_receivers_quota_is_dropped_and_flagged() -> None:
     assert [a.state(first), a.state(second)] == [Outcome.COMPLETED, Outcome.COMPLETED]
     assert sorted(len(each.value) for each in a.delivered) == [0, 800]
     assert rig.arena.count("values_dropped", 0) == 1
+    code, value, count, holder = rig.core.take_refusals()[0]
+    assert (code, value, count) == (ErrorCode.QUOTA_EXCEEDED, Met.VALUES << MET_SHIFT | 1000, 1)
+    assert holder is not None and (holder[0], holder[4]) == (a.slot, 800), "the receiver, and what it held"
+    rig.check()
+
+
+def test_what_can_never_fit_into_the_arena_is_too_large_and_no_reason_to_retry() -> None:
+    rig = Rig(blocks=16)
+    client = rig.client()
+    rig.do(client, fire(b"k", value=bytes(17 * BLOCK_DATA)))
+    rig.do(client, Register((Key(b"k"),), S, payload=bytes(17 * BLOCK_DATA)))
+    assert {(answer.code, answer.value) for answer in client.answers} == {
+        (ErrorCode.PAYLOAD_TOO_LARGE, Met.BLOCKS << MET_SHIFT | 16),
+    }
+    rig.do(client, fire(b"k", value=bytes(16 * BLOCK_DATA)))
+    assert len(client.answers) == 2
     rig.check()
 
 

@@ -144,6 +144,23 @@ def test_charges_return_to_zero_however_operations_settle(seed: int) -> None:
     assert rig.arena.in_use()["NODES"] == 0
 
 
+def test_refusals_of_one_turn_are_counted_for_each_client_and_beyond_32_together() -> None:
+    rig = Rig(capacity=256, clients=64, quota_operations=1)
+    clients = [rig.client(process=(500 + number, 7)) for number in range(40)]
+    rig.core.begin_turn(rig.now_ns)
+    for client in clients:
+        for command in (watch(b"k"), watch(b"k"), watch(b"k")):
+            client.issue(command)
+        rig.apply(client, client.frame())
+    found = rig.core.take_refusals()
+    named = [(count, holder[0], holder[3]) for *_, count, holder in found if holder is not None]
+    assert named == [(2, client.slot, 500 + number) for number, client in enumerate(clients[:32])]
+    assert [(value, count) for _, value, count, holder in found if holder is None] == [
+        (Met.OPERATIONS << MET_SHIFT | 1, 16)
+    ]
+    assert rig.core.take_refusals() == []
+
+
 # groups ---------------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 import fakedaemon
 import timerd as td
-from commands import Register
+from commands import Key, Register
 from daemons import Daemon
 from fakedaemon import MS, link_state
 from harness import S
@@ -34,6 +35,7 @@ from timerd_shm.declare.wire import DownKind, ReportHeader, UpKind
 from timerd_shm.host.paths import InstancePaths
 
 MakeDaemon = Callable[..., Daemon]
+TWO_QUOTAS = ("holds 2 operations", "has set 1 watermarks")
 ONE_WATERMARK = r"this client has set 1 watermarks, .*larger --quota-watermarks"
 
 
@@ -128,7 +130,7 @@ def test_a_refusal_at_a_shell_is_no_success(make_daemon: MakeDaemon, run: Run) -
 
 def test_the_log_counts_every_refusal_by_its_reason_except_those_by_an_id(make_daemon: MakeDaemon, run: Run) -> None:
     daemon = make_daemon("--quota-operations=2", "--quota-watermarks=1")
-    with td.connect() as client:
+    with td.connect(name="greedy") as client:
         client.register("k", timeout=60, id="one")
         known = client.register("k", timeout=60, id="one")
         assert isinstance(known.result(5).error, td.OperationExistsError)
@@ -142,13 +144,15 @@ def test_the_log_counts_every_refusal_by_its_reason_except_those_by_an_id(make_d
         with pytest.raises(td.QuotaExceededError):
             client.flush()
     eventually(lambda: len(json_of(run, "errors")) == 2)
-    errors = {error["message"].partition(",")[0]: error for error in json_of(run, "errors")}
-    assert set(errors) == {"a client holds 2 operations", "a client has set 1 watermarks"}
+    errors = {
+        error["message"].partition(", as many")[0].partition(", pend")[0]: error for error in json_of(run, "errors")
+    }
+    assert set(errors) == {f"client 'greedy' (slot 0, process {os.getpid()}) {it}" for it in TWO_QUOTAS}
     counters = daemon.stats()["counters"]
     assert [error["count"] for error in errors.values()] == [3, 1]
     assert (counters["rejected"], counters["refused_by_id"]) == (4, 2)
     assert all(error["first"] <= error["last"] for error in errors.values())
-    eventually(lambda: "a client holds 2 operations" in daemon.log, "its own log does not say so")
+    eventually(lambda: f"process {os.getpid()}) holds 2 operations" in daemon.log, "its own log does not say so")
 
 
 def test_many_refusals_of_one_kind_raise_one_error() -> None:
@@ -345,3 +349,47 @@ def test_one_process_that_has_ever_new_errors_hides_none_of_another(caplog: pyte
     assert sum("'Hers!'" in line for line in lines) == 1
     errors = [record for record in world.rig.arena.all_records(Region.ERRORS) if record.count]
     assert sum(record.count for record in errors) == 101 and len(errors) == 18
+
+
+def errors_of(world: World) -> dict[str, int]:
+    """How often each message of the arena's log of errors was seen."""
+    records = [record for record in world.rig.arena.all_records(Region.ERRORS) if record.count]
+    return {record.message.rstrip(b"\0").decode(): record.count for record in records}
+
+
+def test_the_log_names_each_client_and_group_whose_share_is_used_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("networks.PROCESSES", {70: 7, 71: 8})
+    world = World(capacity=64, clients=8, errors=64, quota_operations=4).until_quiet()
+    alice, bob = Peer(world, "alice"), Peer(world, "bob")
+    world.network.pids.update({alice.routing: 70, bob.routing: 71})
+    alice.connect(group="workers")
+    bob.connect()
+    for peer in (alice, bob):
+        peer.send(*(Register((Key(b"k"),), timeout_ns=S) for _ in range(6)))
+    alice.send(*(Register((Key(b"k"),), timeout_ns=S, for_group=True) for _ in range(5)))
+    world.settle()
+    said = {message.partition(" holds 4 operations")[0]: count for message, count in errors_of(world).items()}
+    assert said == {
+        "client 'alice' (slot 0, process 70)": 2,
+        "client 'bob' (slot 1, process 71)": 2,
+        "group 'workers' (made by process 70)": 1,
+    }
+    assert all(f"refused: QuotaExceededError: {message}" in caplog.text for message in errors_of(world))
+
+
+def test_a_client_that_comes_back_under_ever_new_names_has_sixteen_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("networks.PROCESSES", {70: 7, 71: 8})
+    world = World(capacity=64, clients=8, errors=64, quota_operations=1).until_quiet()
+    for number in range(40):
+        peer = Peer(world, f"peer-{number}")
+        world.network.pids[peer.routing] = 70
+        peer.connect()
+        peer.send(*(Register((Key(b"k"),), timeout_ns=S) for _ in range(2)))
+        world.settle()
+        peer.say(UpKind.BYE)
+        world.settle()
+    said = errors_of(world)
+    assert len(said) == 17 and sum(said.values()) == 40
+    assert said["further errors of process 70: 16 different ones stand in the log"] == 24

@@ -15,6 +15,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from faces import Face
+from timerd.clients.session import client_name
 from timerd_client import aio
 from timerd_client.arguments import (
     group_of,
@@ -45,7 +46,15 @@ from timerd_client.errors import (
 )
 from timerd_client.link.link import unacknowledged
 from timerd_client.mark import Mark
-from timerd_shm.declare.limits import KEY_SIZE_MAX, KEYS_MAX, MET_SHIFT, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.limits import (
+    KEY_SIZE_MAX,
+    KEYS_MAX,
+    MET_SHIFT,
+    NAME_SIZE_MAX,
+    NO_DEADLINE,
+    PAYLOAD_SIZE_MAX,
+    TIMEOUT_NS_MAX,
+)
 from timerd_shm.declare.states import Condition, Orphans, Outcome
 from timerd_shm.declare.wire import Met
 from timerd_wire.refusals import Subject, refusal
@@ -228,20 +237,23 @@ def met(what: int, limit: int) -> int:
     [
         (ErrorCode.ARENA_FULL, met(Met.OPERATIONS, 64), "64 of 64 operations are .* a larger --capacity"),
         (ErrorCode.ARENA_FULL, met(Met.NODES, 64), "64 of 64 watch nodes .* a larger --nodes or --capacity"),
-        (ErrorCode.ARENA_FULL, met(Met.KEYS, 64), "64 of 64 keys .* a larger --keys or --capacity"),
+        (ErrorCode.ARENA_FULL, met(Met.KEYS, 64), "64 of 64 keys .* `timerctl forget KEY`.* --keys or --capacity"),
         (ErrorCode.ARENA_FULL, met(Met.BLOCKS, 64), "no room in 64 blocks of 112 bytes .* a larger --blocks"),
         (ErrorCode.ARENA_FULL, met(Met.IDS, 64), "64 of 64 ids .* a larger --ids"),
+        (ErrorCode.PAYLOAD_TOO_LARGE, met(Met.BLOCKS, 64), "more than the 7168 bytes that this arena has"),
+        (ErrorCode.PAYLOAD_TOO_LARGE, 65_536, "65,536 bytes"),
         (ErrorCode.ARENA_FULL, met(99, 64), "Every record of one kind is in use"),  # a newer daemon's
         (ErrorCode.QUOTA_EXCEEDED, met(Met.OPERATIONS, 64), "this client holds 64 operations.* --quota-operations"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.OUTCOMES, 64), "64 unacknowledged outcomes.* a larger --quota-outcomes"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.NODES, 64), "this client would hold more than 64 watch .* --quota-nodes"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.KEYS, 64), "this client would have more than 64 keys .* --quota-keys"),
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.IDS, 64), "64 pending operations with ids.* a larger --quota-ids"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.WATERMARKS, 64), "64 watermarks.* a larger --quota-watermarks"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.BYTES, 99), "payload of 100 bytes.* 99 bytes in all; pass .* --quota-bytes"),
         (
             ErrorCode.QUOTA_EXCEEDED,
             met(Met.BYTES, 200),
-            "of 100 bytes is too much now: .* 200 .* --quota-bytes",
+            "this client holds more than 100 of 200 bytes .* this needs 100: .* --quota-bytes",
         ),
         (ErrorCode.OPERATION_EXISTS, 0, r"id 'job/7' exists in purgatory 'nightly' \(it is pending\)"),
         (ErrorCode.OPERATION_EXISTS, Outcome.EXPIRED, r"'job/7' exists .* \(it has settled: expired\)"),
@@ -253,6 +265,15 @@ def test_a_refusal_names_the_limit_that_was_met(code: ErrorCode, value: int, say
     error = refusal(code, value, Subject("job/7", "nightly", 100))
     assert error.code == code
     assert re.search(says, str(error)), str(error)
+
+
+def test_every_quota_fits_a_line_of_the_log_with_the_longest_name() -> None:
+    name = client_name(4_095, b"x" * NAME_SIZE_MAX, 4_194_304)
+    for what in Met:
+        about = Subject(holder=name, bytes_held=10**9)
+        message = str(refusal(ErrorCode.QUOTA_EXCEEDED, met(what, 10**9), about))
+        assert len(message) < 224, f"{len(message)}: {message}"
+        assert what in (Met.NOTHING, Met.BLOCKS) or name in message, message
 
 
 WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {

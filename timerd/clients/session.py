@@ -80,6 +80,11 @@ class Session:
         self.ends_ns = NEVER  # when its end is acted upon, if it has ended
 
 
+def client_name(slot: int, name: bytes, pid: int) -> str:
+    """A client as a message names it: client 'billing' (slot 3, process 1234)."""
+    return f"client {name.decode(errors='replace')!r} (slot {slot}, {f'process {pid}' if pid else 'process not seen'})"
+
+
 def session_hash(secret: bytes) -> bytes:
     """What the arena keeps of a session: the first 16 bytes of its SHA-256."""
     return hashlib.sha256(secret).digest()[:16]

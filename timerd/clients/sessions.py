@@ -32,7 +32,7 @@ from .liveness import Liveness
 from .messages import Hello
 from .process import Host, Process
 from .reminders import Reminders
-from .session import NO_SESSION, Session, session_hash
+from .session import NO_SESSION, Session, client_name, session_hash
 from .silence import Lapses, Silence
 
 TOMBSTONES_RESUMED = index_of(DAEMON_COUNTERS, "tombstones_resumed")
@@ -89,6 +89,11 @@ class Sessions:
     def at(self, slot: int) -> Session | None:
         """The session of a slot."""
         return self._by_slot.get(slot)
+
+    def named(self, session: Session) -> str:
+        """Its client, as the log names it."""
+        record = self._record_of(session.slot)
+        return client_name(session.slot, record.name[: record.name_length], session.maker_pid or session.process.pid)
 
     def find(self, secret: bytes) -> Session | None:
         """The session of that secret, also where an earlier daemon made the session."""

@@ -1,7 +1,9 @@
 """The errors of clients: counted in the arena's log of errors (`timerctl errors`), the first of a kind logged as well.
 
 For example: a client that sends 10,000 malformed frames makes one line in the daemon's log, and one entry with the
-count 10,000 in the arena.
+count 10,000 in the arena. The line names the client. Where a quota was met, it names the one whose share is used up:
+
+    refused: QuotaExceededError: client 'billing' (slot 3, process 1234) holds 500 operations, ...
 
 What a client sends may stand in a message, so a client can make ever new messages. Each process has 16 of them. Then
 one line says so, and its further errors have one entry together. So no process hides the errors of others.
@@ -11,17 +13,25 @@ from __future__ import annotations
 
 import logging
 
+from timerd.clients.session import client_name
 from timerd.clock import Clock
 from timerd.core import Core
 from timerd_shm.declare.errors import ErrorCode, TimerdError
-from timerd_wire.refusals import Subject, refusal
+from timerd_wire.refusals import NO_SUBJECT, Subject, refusal
 
 MESSAGES_PER_SOURCE_MAX = 16
 SOURCES_MAX = 64  # processes whose messages are remembered; then the one that came first is forgotten
 RECOUNTED = "a client or group that ended held less than its counts said: they were set to what two sweeps found"
-A_CLIENT = Subject(client="a client")
+MANY_CLIENTS = NO_SUBJECT._replace(holder="one of many clients at once")
+KINDS = ("client", "group")
+Holder = tuple[int, bytes, bool, int, int]  # slot, name, whether it is a group's, pid, bytes held: Core.take_refusals()
 
 log = logging.getLogger("timerd")
+
+
+def group_name(name: bytes, pid: int) -> str:
+    """A group as a message names it. `pid`: the process that first named it; 0 = not known."""
+    return f"group {name.decode(errors='replace')!r} (made by {f'process {pid}' if pid else 'a process not seen'})"
 
 
 class ErrorLog:
@@ -32,10 +42,18 @@ class ErrorLog:
         self._clock = clock
         self._of_commands: set[str] = set()
         self._by_source: dict[int, set[str]] = {}  # by pid; 0: all that are not known
+        self._held: dict[
+            tuple[int, int, int, bytes, bool, int], str
+        ] = {}  # messages of quotas, which stay as they were
 
-    def note(self, error: TimerdError, source: int) -> None:
-        """Count an error of a frame; `source`: the process that has sent it, as the kernel says, 0 = not known."""
-        message = str(error)
+    def note(self, error: TimerdError, source: int, client: str = "") -> None:
+        """Count an error of a frame; `source`: the process that has sent it, as the kernel says, 0 = not known.
+
+        `client`: its client, as Sessions.named() has it, where it has a session.
+        """
+        self._note(error, f"{client}: {error}" if client else str(error), source, 1)
+
+    def _note(self, error: TimerdError, message: str, source: int, count: int) -> None:
         seen = self._by_source.get(source)
         if seen is None:
             if len(self._by_source) == SOURCES_MAX:
@@ -44,7 +62,7 @@ class ErrorLog:
         if message not in seen and len(seen) >= MESSAGES_PER_SOURCE_MAX:
             who = f"process {source}" if source else "processes that the daemon cannot see"
             message = f"further errors of {who}: {MESSAGES_PER_SOURCE_MAX} different ones stand in the log"
-        self._count(error, message, seen, 1)
+        self._count(error, message, seen, count)
 
     def _count(self, error: TimerdError, message: str, seen: set[str], count: int) -> None:
         self._core.log_error(error.code, message.encode(), self._clock.wall_ns(), count)
@@ -52,13 +70,28 @@ class ErrorLog:
             seen.add(message)
             log.warning("refused: %s: %s", type(error).__name__, message)
 
-    def note_refusals(self, refusals: list[tuple[int, int, int]]) -> None:
-        """Count the commands that the core has refused: (code, limit met, count) of each kind."""
-        for code, value, count in refusals:
+    def note_refusals(self, refusals: list[tuple[int, int, int, Holder | None]]) -> None:
+        """Count the commands that the core has refused: (code, limit met, count, whose quota) of each kind."""
+        for code, value, count, holder in refusals:
             if code == ErrorCode.ARENA_DAMAGED:  # of the sweep, which refuses nobody
                 self._core.log_error(code, RECOUNTED.encode(), self._clock.wall_ns(), count)
                 log.error("%s", RECOUNTED)
-                continue
-            # These messages have nothing of a client's. There are as many as codes and limits.
-            error = refusal(code, value, A_CLIENT)
-            self._count(error, str(error), self._of_commands, count)
+            elif holder is None:
+                # These messages have nothing of a client's. There are as many as codes and limits.
+                error = refusal(code, value, MANY_CLIENTS)
+                self._count(error, str(error), self._of_commands, count)
+            else:
+                self._note_quota(code, value, count, holder)
+
+    def _note_quota(self, code: int, value: int, count: int, holder: Holder) -> None:
+        """Count what one client, or group, was refused. The message says what it held the first time."""
+        slot, name, is_group, pid, bytes_held = holder
+        who = group_name(name, pid) if is_group else client_name(slot, name, pid)
+        error = refusal(code, value, Subject(holder=who, kind=KINDS[is_group], bytes_held=bytes_held))
+        key = code, value, slot, name, is_group, pid
+        message = self._held.get(key)
+        if message is None:
+            if len(self._held) == SOURCES_MAX * MESSAGES_PER_SOURCE_MAX:
+                del self._held[next(iter(self._held))]
+            message = self._held[key] = str(error)
+        self._note(error, message, pid, count)

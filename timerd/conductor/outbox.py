@@ -65,7 +65,10 @@ class Outbox:
         """Answer with the error's code and message, and count it. `number` is that of the query, if it was one."""
         if isinstance(error, MalformedError | UnsupportedVersionError):
             self._core.count(FRAMES_MALFORMED)
-        self._errors.note(error, self._transport.sender() if session is None else session.maker_pid)
+        if session is None:
+            self._errors.note(error, self._transport.sender())
+        else:
+            self._errors.note(error, session.maker_pid, self._sessions.named(session))
         answer = {"code": int(error.code), "message": str(error), "id": number}
         self.send(routing, message_frame(self.header(DownKind.ERROR, now_ns, session), answer))
 

@@ -31,8 +31,8 @@ CONNECTIONS_MAX = 16  # to one outlet; an honest client connects once, and again
 PENALTY_NS = 1_000_000_000  # until an outlet that was closed for what came over it is made anew
 FRAMES_UNKNOWN_SESSION = index_of(DAEMON_COUNTERS, "frames_unknown_session")
 OUTLETS_SHUT = index_of(DAEMON_COUNTERS, "outlets_shut")
-TOO_MANY = "a client sent more than its one subscription, the empty prefix: its outlet is closed for a second"
-TOO_OFTEN = f"a client connected to its outlet more than {CONNECTIONS_MAX} times: the outlet is closed for a second"
+TOO_MANY = "more was sent than the one subscription, the empty prefix: the outlet is closed for a second"
+TOO_OFTEN = f"more than {CONNECTIONS_MAX} connections to the outlet: it is closed for a second"
 
 
 class Subscriptions:
@@ -121,7 +121,7 @@ class Subscriptions:
     def _shut(self, session: Session, error: TimerdError, now_ns: int) -> None:
         """Close an outlet, for a second."""
         self._core.count(OUTLETS_SHUT)
-        self._errors.note(error, session.maker_pid)
+        self._errors.note(error, session.maker_pid, self._sessions.named(session))
         session.subscribed, session.is_shut = False, True
         self._transport.close_outlet(session.slot)
         self._shut_until.append((now_ns + PENALTY_NS, session))

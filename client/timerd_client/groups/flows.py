@@ -11,6 +11,7 @@ from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_wire.refusals import OF_GROUP
 
 from .outcome import GroupOutcome, acknowledge, issue
 from .steps import NOT_ACKNOWLEDGED
@@ -31,7 +32,7 @@ def ack_wait(outcome: GroupOutcome, timeout: float) -> Flow[bool]:
 
 def asked(link: Link, command: bytes) -> Flow[tuple[Any, Any]]:
     """A caller's command: (value, error) of its answer. Raises TimerdUnavailableError."""
-    reply = Reply(link)
+    reply = Reply(link, OF_GROUP)
     with link.lock:
         link.refuse_lost()
         link.protocol.incoming.replies[link.issue_locked(command)] = reply
@@ -43,7 +44,7 @@ def asked(link: Link, command: bytes) -> Flow[tuple[Any, Any]]:
 def ask(link: Link, command: bytes, done: DeliveredOutcome | None) -> Flow[tuple[Any, Any]]:
     """A runner's command: (value, error) of its answer, however long that takes."""
     yield Until(link, lambda: not link.protocol.lost or link.closed, None)
-    reply = Reply(link)
+    reply = Reply(link, OF_GROUP)
     if not issue(link, command, done, reply):
         return NOT_ACKNOWLEDGED
     yield Settles(reply, None)

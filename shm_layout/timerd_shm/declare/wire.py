@@ -114,6 +114,7 @@ class Met(IntEnum):
     KEYS = 6
     BLOCKS = 7
     IDS = 8
+    VALUES = 9  # in the log of errors alone: an outcome goes without its value
 
 
 class CommandHeader(NamedTuple):

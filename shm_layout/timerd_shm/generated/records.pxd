@@ -209,6 +209,7 @@ cdef extern from "timerd_layout.h" nogil:
         MET_KEYS
         MET_BLOCKS
         MET_IDS
+        MET_VALUES
         MET_COUNT
         JOURNAL_LEVEL_NONE
         JOURNAL_LEVEL_OUTCOMES

@@ -217,7 +217,8 @@
 #define MET_KEYS 6
 #define MET_BLOCKS 7
 #define MET_IDS 8
-#define MET_COUNT 9
+#define MET_VALUES 9
+#define MET_COUNT 10
 #define JOURNAL_LEVEL_NONE 0
 #define JOURNAL_LEVEL_OUTCOMES 1
 #define JOURNAL_LEVEL_EVENTS 2

@@ -105,7 +105,14 @@ UP: dict[str, Case] = {
     "fire limited": commands(fire(b"k", limit=3)),
     "fire and wait": commands(KeyAct(CommandKind.FIRE, b"k", wants_answer=True)),
     "fire a limit of nothing": commands(fire(b"k", limit=0), code=ErrorCode.INVALID_VALUE),
-    "fire more bytes than there are": commands(fire(b"k", value=bytes(PAYLOAD_SIZE_MAX)), code=ErrorCode.ARENA_FULL),
+    "fire more bytes than are free": commands(
+        fire(b"k", value=bytes(4_000)),
+        code=ErrorCode.ARENA_FULL,
+        before=(Register((Key(b"k"),), timeout_ns=10 * S, payload=bytes(5_000)),),
+    ),
+    "fire more bytes than there are": commands(
+        fire(b"k", value=bytes(PAYLOAD_SIZE_MAX)), code=ErrorCode.PAYLOAD_TOO_LARGE
+    ),
     "advance": commands(KeyAct(CommandKind.ADVANCE, b"p0", amount=900)),
     "fail": commands(KeyAct(CommandKind.FAIL, b"k", amount=6, value=b"not leader")),
     "cancel for key": commands(KeyAct(CommandKind.CANCEL_FOR_KEY, b"k")),

@@ -1,8 +1,12 @@
-"""Reports as bytes: one frame for each client that something is to be delivered to, up to a number of bytes a call."""
+"""Reports as bytes: one frame for each client that something is to be delivered to, up to a number of bytes a call.
+
+And what the log of errors is told of refusals.
+"""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.members.state cimport Refusal
 from timerd.purgatory.members.clients cimport queue_report
 from timerd.purgatory.members.reports cimport (
     Extent, Round, begin_round, measure_again, next_report, note_reported, report_size, write_report,
@@ -51,3 +55,12 @@ cdef inline bytes report_again(Arena *a, uint32_t slot, uint64_t outcome_after, 
     with nogil:
         measure_again(a, slot, outcome_after, answer_after, &x)
     return report_frame(a, slot, kind, &x)
+
+
+cdef inline tuple refusal_found(Refusal *r):
+    """Why commands were refused: (code, limit met, count, whose share is used up). The last is None, or five values."""
+    cdef bytes name
+    if r.who == 0:
+        return r.code, r.value, r.count, None
+    name = PyBytes_FromStringAndSize(r.name, min(r.name_length, NAME_SIZE_MAX))
+    return r.code, r.value, r.count, (r.who - 1, name, r.group != 0, r.pid, r.bytes_held)

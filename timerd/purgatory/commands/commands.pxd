@@ -18,7 +18,7 @@ from timerd.purgatory.index.keys cimport fill_key, find_key, release_key
 from timerd.purgatory.index.operation_table cimport find_operation
 from timerd.purgatory.index.purgatories cimport purgatory_is_open
 from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
-from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest
+from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest, without_room
 from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.purgatory.members.clients cimport setter_generation
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
@@ -115,7 +115,7 @@ cdef inline void apply_event(
     if not make_room(a, blocks):
         drop_blob(a, value)
         limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
-        refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
+        refuse(a, slot, number, command.purgatory, without_room(a, blocks), limit)
         return
     if command.kind == COMMAND_KIND_ADVANCE and key == 0:
         key = fill_key(a, hash, command.purgatory, name, command.key_length, NOBODY)

@@ -7,7 +7,7 @@ the operation's own keys. The ring is bounded in events and in bytes of values: 
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
-from timerd.purgatory.memory.arena cimport Arena, effective_ns, unused
+from timerd.purgatory.memory.arena cimport Arena, capacity, effective_ns, unused
 from timerd.purgatory.memory.blob cimport blob_equals, blob_length, drop_blob, share_blob
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
@@ -57,6 +57,11 @@ cdef inline bint make_room(Arena *a, uint32_t blocks) noexcept nogil:
         evict_event(a)
         a.turn.touched += 1
     return True
+
+
+cdef inline uint32_t without_room(Arena *a, uint32_t blocks) noexcept nogil:
+    """The code of a command for which make_room() found too little: a retry does not help if it can never fit."""
+    return ERROR_CODE_PAYLOAD_TOO_LARGE if blocks > capacity(a, REGION_BLOCKS) else ERROR_CODE_ARENA_FULL
 
 
 cdef inline uint32_t value_of_newest(Arena *a, const uint8_t *value, uint32_t length, uint32_t staged) noexcept nogil:

@@ -1,6 +1,7 @@
 """Answers: what a command leaves for its client until the client acknowledges it, refusals among them."""
 
 from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy
 from timerd.purgatory.memory.arena cimport Arena, capacity, unused
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
@@ -11,7 +12,7 @@ from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.index.operation_table cimport find_operation
 from timerd_shm.generated.records cimport *
 
-from .state cimport REFUSALS
+from .state cimport REFUSALS, REFUSALS_NAMED, Refusal
 from .clients cimport queue_report
 
 
@@ -77,31 +78,78 @@ cdef inline uint64_t met(uint32_t what, uint64_t limit) noexcept nogil:
     return <uint64_t>what << MET_SHIFT | limit
 
 
-cdef inline void note_refusal(Arena *a, uint32_t code, uint64_t value) noexcept nogil:
-    """Count a refusal for the log of errors."""
+cdef inline uint32_t find_refusal(Arena *a, uint32_t code, uint64_t value, uint32_t who, uint32_t group) noexcept nogil:
+    """The position of that reason, or the number of reasons if it is new."""
+    cdef Refusal *r = a.members.refusals
     cdef uint32_t at = 0
-    if code != ERROR_CODE_ARENA_FULL and code != ERROR_CODE_QUOTA_EXCEEDED:
-        value = 0  # a sequence or a time: never the same twice
-    while at < a.members.refused and (a.members.refusals[at].code != code or a.members.refusals[at].value != value):
+    while at < a.members.refused and (
+        r[at].code != code or r[at].value != value or r[at].who != who or r[at].group != group
+    ):
         at += 1
+    return at
+
+
+cdef inline void name_holder(Arena *a, Refusal *r) noexcept nogil:
+    """Note whose share is used up."""
+    cdef ClientRecord *c = a.clients + (r.who - 1)
+    cdef GroupRecord *g = a.groups + (r.group - 1)
+    if r.group:
+        r.pid = g.maker_pid
+        r.bytes_held = g.bytes_held
+        r.name_length = g.name_length
+        memcpy(r.name, g.name, NAME_SIZE_MAX)
+    else:
+        r.pid = c.maker_pid if c.maker_pid else c.pid
+        r.bytes_held = c.bytes_held
+        r.name_length = c.name_length
+        memcpy(r.name, c.name, NAME_SIZE_MAX)
+
+
+cdef inline void note_refusal(Arena *a, uint32_t slot, uint32_t group, uint32_t code, uint64_t value) noexcept nogil:
+    """Count a refusal for the log of errors. A quota is that of the client, or of the group (index + 1; 0 = none)."""
+    cdef uint32_t at, who = 0
+    cdef Refusal *r
+    if code == ERROR_CODE_QUOTA_EXCEEDED:
+        who = 1 if group else slot + 1  # an operation of a group may name a slot that is another client's by now
+    else:
+        group = 0
+        if code != ERROR_CODE_ARENA_FULL and code != ERROR_CODE_PAYLOAD_TOO_LARGE:
+            value = 0  # a sequence or a time: never the same twice
+    at = find_refusal(a, code, value, who, group)
+    if at == a.members.refused and at >= REFUSALS_NAMED and who:
+        who = group = 0  # many at once: these are counted together
+        at = find_refusal(a, code, value, who, group)
     if at == a.members.refused:
         if at == REFUSALS:
             return  # `rejected` counts it
         a.members.refused += 1
-        a.members.refusals[at].code, a.members.refusals[at].value, a.members.refusals[at].count = code, value, 0
+        r = a.members.refusals + at
+        r.code, r.value, r.count, r.who, r.group = code, value, 0, who, group
+        if who:
+            name_holder(a, r)
     a.members.refusals[at].count += 1
 
 
-cdef inline void refuse(
-    Arena *a, uint32_t slot, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
+cdef inline void refuse_for(
+    Arena *a, uint32_t slot, uint32_t group, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
 ) noexcept nogil:
-    """Refuse a command: its number passes, and the refusal is kept until acknowledged. `value` is the limit it met."""
+    """Refuse a command: its number passes, and the refusal is kept until acknowledged. `value` is the limit it met.
+
+    `group` (index + 1): whose operation it would have made; 0: the client's.
+    """
     apply_plain(a, slot, command, True, code, value)
     if code == ERROR_CODE_OPERATION_EXISTS or code == ERROR_CODE_UNKNOWN_OPERATION:
         counter(a, purgatory, COUNT_REFUSED_BY_ID)[0] += 1  # ids are there for such refusals
         return
     counter(a, purgatory, COUNT_REJECTED)[0] += 1
-    note_refusal(a, code, value)
+    note_refusal(a, slot, group, code, value)
+
+
+cdef inline void refuse(
+    Arena *a, uint32_t slot, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
+) noexcept nogil:
+    """Refuse a command of a client, for which no group pays."""
+    refuse_for(a, slot, 0, command, purgatory, code, value)
 
 
 cdef inline bint is_refused(Arena *a, uint32_t slot, uint64_t command) noexcept nogil:

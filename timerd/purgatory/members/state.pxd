@@ -8,7 +8,8 @@ cdef extern from *:
     """
     #define LATEST_OUTCOMES 32 /* how far the hints of a client's outcomes reach; a power of two */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* a member of a group takes one of these kinds, or both */
-    #define REFUSALS 32 /* more than there are codes, and limits that ARENA_FULL and QUOTA_EXCEEDED may meet */
+    #define REFUSALS 64
+    #define REFUSALS_NAMED 32 /* of these, so many may name a client; the others are more than there are codes and limits */
     _Static_assert((LATEST_OUTCOMES & (LATEST_OUTCOMES - 1)) == 0, "join_outcomes() takes a position modulo LATEST_OUTCOMES with a mask");
     """
     enum:
@@ -17,6 +18,7 @@ cdef extern from *:
         CALLS
         KINDS
         REFUSALS
+        REFUSALS_NAMED
 
 
 ctypedef struct ReportState:
@@ -51,8 +53,15 @@ ctypedef struct Member:
 
 ctypedef struct Refusal:
     uint32_t code
+    uint32_t who  # the client whose share is used up (slot + 1); 1 for a group; 0 = nobody's is, or not kept apart
+    uint32_t group  # the group whose share is used up (index + 1); 0 = the client's is
     uint64_t value
     uint64_t count
+    # Of that client or group, and what it held at the first refusal. Copies: the slot may be another's before they are read.
+    uint32_t pid
+    uint32_t name_length
+    uint64_t bytes_held
+    char name[NAME_SIZE_MAX]
 
 
 ctypedef struct Members:

@@ -24,8 +24,8 @@ from timerd.purgatory.index.keys cimport attach, fill_key, find_key, free_nodes,
 from timerd.purgatory.index.operation_table cimport handle_insert
 from timerd.purgatory.index.purgatories cimport is_before
 from timerd.purgatory.wheel.wheel cimport wheel_insert
-from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
-from timerd.purgatory.members.answers cimport fill_answer, keep_answer, met, refuse, stage_answer
+from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found, without_room
+from timerd.purgatory.members.answers cimport fill_answer, keep_answer, met, refuse, refuse_for, stage_answer
 from timerd.purgatory.members.clients cimport charge, nodes_of
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, find_call
 from timerd_shm.generated.records cimport *
@@ -279,6 +279,11 @@ cdef inline void link_registered(
         wheel_insert(a, op)
 
 
+cdef inline uint32_t group_of(Arena *a, Registration *r) noexcept nogil:
+    """The group (index + 1) that pays for the operation; 0: the client does."""
+    return a.clients[r.slot].group if r.command.flags & REGISTER_FLAG_FOR_GROUP else 0
+
+
 cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
     """Apply a REGISTER command; False if it is malformed. A command with another fault is refused by its code."""
     cdef RegisterCommand *command = r.command
@@ -312,10 +317,10 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
             remembered = known != 0
             payer = a.ids[known - 1].op - 1 if remembered else 0
     if code == ERROR_CODE_NONE and not make_room(a, r.blocks):
-        code = ERROR_CODE_ARENA_FULL
+        code = without_room(a, r.blocks)
         limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
     if code != ERROR_CODE_NONE:
-        refuse(a, r.slot, r.number, command.purgatory, code, limit)
+        refuse_for(a, r.slot, group_of(a, r), r.number, command.purgatory, code, limit)
         return True
     index = allocate(a, REGION_OPS)
     if index == 0:

@@ -19,6 +19,7 @@ from timerd.purgatory.index.keys cimport free_node, free_nodes, leave_key
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.wheel.wheel cimport wheel_remove
 from timerd.purgatory.events.ring cimport event_at
+from timerd.purgatory.members.answers cimport met, note_refusal
 from timerd.purgatory.members.state cimport LATEST_OUTCOMES, ReportState
 from timerd.purgatory.members.clients cimport charge, leave_outcomes, nodes_of, owner_of, queue_report
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, queue_in_group
@@ -87,16 +88,18 @@ cdef inline void stage_settled(
     journal_outcome(a, op, outcome, settled_key, flags, e, error)
 
 
-cdef inline uint32_t share_value(Arena *a, EventRecord *e, uint64_t *held, uint32_t *flags) noexcept nogil:
+cdef inline uint32_t share_value(Arena *a, OpRecord *op, EventRecord *e, uint64_t *held, uint32_t *flags) noexcept nogil:
     """The event's value, for an operation that it settles. The value is charged to `held`, the bytes of its owner.
 
-    0: the event has no value, or the owner holds too many bytes for it. Then `flags` get VALUE_DROPPED.
+    0: the event has no value, or the owner holds too many bytes for it. Then `flags` get VALUE_DROPPED, and the log of
+    errors says whose outcome it was: no call raises for that.
     """
     cdef uint32_t length = blob_length(a, e.value)
     if length == 0:
         return 0
     if held[0] + length > a.header.quota_bytes:
         flags[0] |= OP_FLAG_VALUE_DROPPED
+        note_refusal(a, op.client, op.group, ERROR_CODE_QUOTA_EXCEEDED, met(MET_VALUES, a.header.quota_bytes))
         return 0
     held[0] += length
     return share_blob(a, e.value)
@@ -126,7 +129,7 @@ cdef inline void stage_settle(
         if e.flags & EVENT_FLAG_VALUE_DROPPED:
             flags |= OP_FLAG_VALUE_DROPPED
         if held != NULL:
-            value = share_value(a, e, held, &flags)
+            value = share_value(a, op, e, held, &flags)
         if e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
             td_put(&a.tx, EventRecord_word_completed(e), granted_word(e))
     if op.group or op.orphans == ORPHANS_GROUP:

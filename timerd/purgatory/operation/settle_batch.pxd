@@ -60,7 +60,7 @@ cdef inline void stage_plain(
     """Stage that a plain operation settles, with that outcome number. All operations of one transaction are of one client."""
     cdef uint32_t flags = op.flags, value = 0
     if e != NULL and e.value:
-        value = share_value(a, e, &a.clients[op.client].bytes_held, &flags)
+        value = share_value(a, op, e, &a.clients[op.client].bytes_held, &flags)
     stage_settled(a, op, outcome, settled_key, e, flags, value, number, 0, OP_STATE_SETTLED)
 
 

@@ -99,7 +99,7 @@ cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
 
 cdef inline void note_recount(Arena *a) noexcept nogil:
     a.daemon[DAEMON_SWEEPS_RECOUNTED] += 1
-    note_refusal(a, ERROR_CODE_ARENA_DAMAGED, 0)
+    note_refusal(a, 0, 0, ERROR_CODE_ARENA_DAMAGED, 0)
 
 
 cdef inline bint recount_client(Arena *a, uint32_t slot) noexcept nogil:
