@@ -41,7 +41,16 @@ MANY = 2_000
 
 
 def large() -> Rig:
-    return Rig(capacity=MANY, keys=MANY, nodes=MANY, ids=MANY, quota_operations=MANY, quota_nodes=MANY, quota_keys=MANY)
+    return Rig(
+        quota_ids=MANY,
+        capacity=MANY,
+        keys=MANY,
+        nodes=MANY,
+        ids=MANY,
+        quota_operations=MANY,
+        quota_nodes=MANY,
+        quota_keys=MANY,
+    )
 
 
 def test_keys_that_are_chosen_by_what_the_arena_shows_share_no_chain() -> None:

@@ -123,7 +123,9 @@ def test_charges_return_to_zero_however_operations_settle(seed: int) -> None:
         chosen = rng.sample([b"%d" % n for n in range(12)], rng.randint(1, 5))
         match rng.randrange(5):
             case 0 | 1 | 2:
-                more = {"for_group": rng.random() < 0.3, "needed": rng.randint(1, len(chosen))}
+                more: dict[str, object] = {"for_group": rng.random() < 0.3, "needed": rng.randint(1, len(chosen))}
+                if rng.random() < 0.5:
+                    more |= {"id": b"%016d" % rng.randrange(20), "if_exists": "replace"}
                 rig.do(client, watch(*chosen, **more))
             case 3:
                 rig.do(client, fire(chosen[0], limit=rng.choice((None, 1))))
@@ -140,7 +142,11 @@ def test_charges_return_to_zero_however_operations_settle(seed: int) -> None:
     rig.turn(rig.now_ns + 2 * GROUP_KEPT_NS)
     rig.turn(rig.now_ns + 2 * GROUP_KEPT_NS)
     rig.check()
-    assert all(record.nodes == 0 for region in (Region.CLIENTS, Region.GROUPS) for record in rig.arena.records(region))
+    assert all(
+        record.nodes == record.ids == 0
+        for region in (Region.CLIENTS, Region.GROUPS)
+        for record in rig.arena.records(region)
+    )
     assert rig.arena.in_use()["NODES"] == 0
 
 
@@ -159,6 +165,63 @@ def test_refusals_of_one_turn_are_counted_for_each_client_and_beyond_32_together
         (Met.OPERATIONS << MET_SHIFT | 1, 16)
     ]
     assert rig.core.take_refusals() == []
+
+
+# ids ------------------------------------------------------------------------------------------------------------------
+
+
+def named(number: int, **more: object) -> Register:
+    return watch(b"k", id=b"%016d" % number, **more)
+
+
+def test_a_client_with_ids_leaves_half_of_them_to_others() -> None:
+    rig = Rig(capacity=64, ids=8)
+    greedy, other = rig.client(), rig.client()
+    rig.do(greedy, *(named(n) for n in range(6)))
+    assert greedy.answers == [quota(number, Met.IDS, 4) for number in (5, 6)]
+    rig.do(greedy, named(0, if_exists="replace"), watch(b"k"))
+    assert len(greedy.answers) == 2, "it has that id already, and an operation without an id needs none"
+    assert refusal(rig, greedy, named(9)) == quota(9, Met.IDS, 4)
+    rig.do(other, *(named(n) for n in range(10, 14)))
+    assert other.answers == [], "the other half is another's"
+    assert refusal(rig, other, named(0, if_exists="replace")) == quota(5, Met.IDS, 4), "it would be one more of its own"
+    rig.check()
+    rig.restart()
+    assert [rig.arena.record(Region.CLIENTS, one.slot).ids for one in (greedy, other)] == [4, 4]
+    rig.check()
+    rig.do(greedy, cancel(2))
+    assert refusal(rig, greedy, named(20)) is None, "the id of what has settled gives way"
+    assert rig.arena.record(Region.CLIENTS, greedy.slot).ids == 4
+    rig.do(greedy, cancel(3))
+    rig.do(other, cancel(1), named(3, if_exists="replace"))
+    assert [rig.arena.record(Region.CLIENTS, one.slot).ids for one in (greedy, other)] == [2, 4], "one changed hands"
+    rig.check()
+
+
+def test_a_group_has_a_clients_quota_of_ids_and_adoption_is_above_it() -> None:
+    rig = Rig(capacity=64, ids=8, quota_ids=2, clients=4)
+    leaving, staying = rig.client(Orphans.GROUP, group=WORKERS), rig.client(group=WORKERS)
+    rig.do(staying, *(named(n, for_group=True) for n in range(3)), named(3))
+    assert staying.answers == [quota(3, Met.IDS, 2)]
+    rig.do(leaving, named(4), named(5))
+    rig.close(leaving)
+    group = rig.arena.record(Region.GROUPS, 0)
+    assert (group.ids, group.pending) == (4, 4)
+    rig.check()
+    rig.restart()
+    assert rig.arena.record(Region.GROUPS, 0).ids == 4
+    rig.do(staying, fire(b"k"))
+    assert rig.arena.record(Region.GROUPS, 0).ids == 0
+    rig.check()
+
+
+def test_the_id_of_an_operation_that_runs_on_without_an_owner_is_charged_to_nobody() -> None:
+    rig = Rig(capacity=64, ids=8, clients=4)
+    leaving = rig.client(Orphans.KEEP)
+    rig.do(leaving, named(1), named(2))
+    rig.close(leaving)
+    assert all(record.ids == 0 for record in rig.arena.all_records(Region.CLIENTS))
+    rig.check()
 
 
 # groups ---------------------------------------------------------------------------------------------------------------

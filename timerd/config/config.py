@@ -163,6 +163,16 @@ class Config(NamedTuple):
             formula=Formula("half of keys", part("keys", 1, 2)),
         ),
     ] = None
+    quota_ids: Annotated[
+        int | None,
+        Knob(
+            "count",
+            "pending operations with ids a client may hold",
+            1,
+            RECORDS_MAX,
+            formula=Formula("half of ids", part("ids", 1, 2)),
+        ),
+    ] = None
     quota_nodes: Annotated[
         int | None,
         Knob(

@@ -295,6 +295,7 @@ class Checker(Truth):
     ) -> None:
         for name, stated, is_ in (
             ("pending", client.pending, self.pending_of[slot]),
+            ("ids", client.ids, self.ids_of[slot]),
             ("unacknowledged", client.unacknowledged, unacknowledged),
             ("answers", client.answers, answers),
             ("watermarks", client.watermarks, watermarks),
@@ -335,6 +336,7 @@ class Checker(Truth):
             for what, stated, is_ in (
                 ("members", group.members, members[number]),
                 ("pending", group.pending, self.pending_for[number]),
+                ("ids", group.ids, self.ids_for[number]),
                 ("endless", group.endless, self.endless_for[number]),
                 ("unacknowledged", group.unacknowledged, self.settled_for[number]),
                 ("nodes", group.nodes, self.nodes_for[number]),

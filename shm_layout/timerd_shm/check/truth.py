@@ -69,12 +69,14 @@ class Truth:
         self.heaps: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)  # key -> node -> (target, registration)
         self.bucket_ops: dict[int, set[int]] = defaultdict(set)
         self.pending_of: Counter[int] = Counter()  # client slot -> operations
+        self.ids_of: Counter[int] = Counter()  # client slot -> ids of these
         self.settled_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # client slot -> (outcome number, op)
         self.nodes_of: Counter[int] = Counter()
         self.bytes_of: Counter[int] = Counter()
         self.held_of: Counter[int] = Counter()  # client slot -> outcomes of its group that it holds
         self.calls_held_of: Counter[int] = Counter()
         self.pending_for: Counter[int] = Counter()  # group -> operations
+        self.ids_for: Counter[int] = Counter()
         self.endless_for: Counter[int] = Counter()
         self.settled_for: Counter[int] = Counter()
         self.nodes_for: Counter[int] = Counter()
@@ -202,8 +204,10 @@ class Truth:
                 self.check_pending(index, op)
                 if op.group:
                     self.pending_for[op.group - 1] += 1
+                    self.ids_for[op.group - 1] += op.id_record != 0
                     self.endless_for[op.group - 1] += op.deadline_ns == NO_DEADLINE
                 self.pending_of[op.client] += charged
+                self.ids_of[op.client] += charged and op.id_record != 0
             elif op.state == OpState.SETTLED:
                 self.check_settled(index, op, of_client)
             else:

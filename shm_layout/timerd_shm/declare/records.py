@@ -52,7 +52,7 @@ class ArenaHeader(NamedTuple):
     quota_nodes: Annotated[int, U32, "watch nodes a client may hold"]
     quota_keys: Annotated[int, U32, "keys that may be there because of one client"]
     quota_clients: Annotated[int, U32, "client slots that one process may have"]
-    reserved_word: Annotated[int, U32, "zero"]
+    quota_ids: Annotated[int, U32, "pending operations with ids that a client may hold"]
     ids_kept_ns: Annotated[int, U64, "how long a settled id is remembered"]
     group_kept_ns: Annotated[int, U64, "how long a group's outcome is kept while the group has no member"]
     journal_rows: Annotated[int, U64, "rows that were put in the journal: the number of the next one"]
@@ -217,7 +217,7 @@ class ClientRecord(NamedTuple):
     nodes: Annotated[int, U32, "watch nodes of its own operations", DERIVED]
     maker_start_ticks: Annotated[int, U64, "field 22 of the /proc/PID/stat of that process"]
     maker_pid: Annotated[int, U32, "process that said hello, as the kernel says: its share; 0 = not known"]
-    reserved_word: Annotated[int, U32, "zero"]
+    ids: Annotated[int, U32, "ids of its own pending operations", DERIVED]
     purgatories: Annotated[int, U64, "those that it has named, a bit each: it knows their indices"]
     ids_next: Annotated[int, U32, "link: head of the remembered ids that it pays for, oldest first", DERIVED]
     ids_prev: Annotated[int, U32, "link: tail", DERIVED]
@@ -342,7 +342,7 @@ class GroupRecord(NamedTuple):
     nodes: Annotated[int, U32, "watch nodes of its operations", DERIVED]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
     maker_pid: Annotated[int, U32, "process that first named the group, as the kernel says; 0 = not known"]
-    reserved_word: Annotated[int, U32, "zero"]
+    ids: Annotated[int, U32, "ids of its pending operations", DERIVED]
     maker_start_ticks: Annotated[int, U64, "field 22 of that process's /proc/PID/stat"]
 
 

@@ -412,7 +412,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t quota_nodes
         uint32_t quota_keys
         uint32_t quota_clients
-        uint32_t reserved_word
+        uint32_t quota_ids
         uint64_t ids_kept_ns
         uint64_t group_kept_ns
         uint64_t journal_rows
@@ -547,7 +547,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t nodes
         uint64_t maker_start_ticks
         uint32_t maker_pid
-        uint32_t reserved_word
+        uint32_t ids
         uint64_t purgatories
         uint32_t ids_next
         uint32_t ids_prev
@@ -639,7 +639,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t nodes
         uint64_t bytes_held
         uint32_t maker_pid
-        uint32_t reserved_word
+        uint32_t ids
         uint64_t maker_start_ticks
 
     ctypedef struct PurgatoryRecord:
@@ -1006,8 +1006,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ArenaHeader_word_quota_keys(ArenaHeader *record)
     uint64_t ArenaHeader_with_quota_clients(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_quota_clients(ArenaHeader *record)
-    uint64_t ArenaHeader_with_reserved_word(uint64_t word, uint64_t value)
-    uint64_t *ArenaHeader_word_reserved_word(ArenaHeader *record)
+    uint64_t ArenaHeader_with_quota_ids(uint64_t word, uint64_t value)
+    uint64_t *ArenaHeader_word_quota_ids(ArenaHeader *record)
     uint64_t RegionRecord_with_record_size(uint64_t word, uint64_t value)
     uint64_t *RegionRecord_word_record_size(RegionRecord *record)
     uint64_t RegionRecord_with_count(uint64_t word, uint64_t value)
@@ -1156,8 +1156,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ClientRecord_word_nodes(ClientRecord *record)
     uint64_t ClientRecord_with_maker_pid(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_maker_pid(ClientRecord *record)
-    uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value)
-    uint64_t *ClientRecord_word_reserved_word(ClientRecord *record)
+    uint64_t ClientRecord_with_ids(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_ids(ClientRecord *record)
     uint64_t ClientRecord_with_ids_next(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_ids_next(ClientRecord *record)
     uint64_t ClientRecord_with_ids_prev(uint64_t word, uint64_t value)
@@ -1262,8 +1262,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *GroupRecord_word_nodes(GroupRecord *record)
     uint64_t GroupRecord_with_maker_pid(uint64_t word, uint64_t value)
     uint64_t *GroupRecord_word_maker_pid(GroupRecord *record)
-    uint64_t GroupRecord_with_reserved_word(uint64_t word, uint64_t value)
-    uint64_t *GroupRecord_word_reserved_word(GroupRecord *record)
+    uint64_t GroupRecord_with_ids(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_ids(GroupRecord *record)
     uint64_t PurgatoryRecord_with_state(uint64_t word, uint64_t value)
     uint64_t *PurgatoryRecord_word_state(PurgatoryRecord *record)
     uint64_t PurgatoryRecord_with_name_length(uint64_t word, uint64_t value)

@@ -375,7 +375,7 @@
 #define DEFECT_FORGETS_THE_LEAST 21
 #define DEFECT_UNLOGGED_STORE 22
 #define DEFECT_IMAGE_AFTER_STORE 23
-#define LAYOUT_FINGERPRINT 1154686364
+#define LAYOUT_FINGERPRINT 542211298
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -414,7 +414,7 @@ typedef struct ArenaHeader {
     uint32_t quota_nodes; /* watch nodes a client may hold */
     uint32_t quota_keys; /* keys that may be there because of one client */
     uint32_t quota_clients; /* client slots that one process may have */
-    uint32_t reserved_word; /* zero */
+    uint32_t quota_ids; /* pending operations with ids that a client may hold */
     uint64_t ids_kept_ns; /* how long a settled id is remembered */
     uint64_t group_kept_ns; /* how long a group's outcome is kept while the group has no member */
     uint64_t journal_rows; /* rows that were put in the journal: the number of the next one */
@@ -459,7 +459,7 @@ _Static_assert(offsetof(ArenaHeader, quota_answers) == 244, "ArenaHeader.quota_a
 _Static_assert(offsetof(ArenaHeader, quota_nodes) == 248, "ArenaHeader.quota_nodes");
 _Static_assert(offsetof(ArenaHeader, quota_keys) == 252, "ArenaHeader.quota_keys");
 _Static_assert(offsetof(ArenaHeader, quota_clients) == 256, "ArenaHeader.quota_clients");
-_Static_assert(offsetof(ArenaHeader, reserved_word) == 260, "ArenaHeader.reserved_word");
+_Static_assert(offsetof(ArenaHeader, quota_ids) == 260, "ArenaHeader.quota_ids");
 _Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 264, "ArenaHeader.ids_kept_ns");
 _Static_assert(offsetof(ArenaHeader, group_kept_ns) == 272, "ArenaHeader.group_kept_ns");
 _Static_assert(offsetof(ArenaHeader, journal_rows) == 280, "ArenaHeader.journal_rows");
@@ -686,7 +686,7 @@ typedef struct ClientRecord {
     uint32_t nodes; /* watch nodes of its own operations */
     uint64_t maker_start_ticks; /* field 22 of the /proc/PID/stat of that process */
     uint32_t maker_pid; /* process that said hello, as the kernel says: its share; 0 = not known */
-    uint32_t reserved_word; /* zero */
+    uint32_t ids; /* ids of its own pending operations */
     uint64_t purgatories; /* those that it has named, a bit each: it knows their indices */
     uint32_t ids_next; /* link: head of the remembered ids that it pays for, oldest first */
     uint32_t ids_prev; /* link: tail */
@@ -731,7 +731,7 @@ _Static_assert(offsetof(ClientRecord, names) == 216, "ClientRecord.names");
 _Static_assert(offsetof(ClientRecord, nodes) == 220, "ClientRecord.nodes");
 _Static_assert(offsetof(ClientRecord, maker_start_ticks) == 224, "ClientRecord.maker_start_ticks");
 _Static_assert(offsetof(ClientRecord, maker_pid) == 232, "ClientRecord.maker_pid");
-_Static_assert(offsetof(ClientRecord, reserved_word) == 236, "ClientRecord.reserved_word");
+_Static_assert(offsetof(ClientRecord, ids) == 236, "ClientRecord.ids");
 _Static_assert(offsetof(ClientRecord, purgatories) == 240, "ClientRecord.purgatories");
 _Static_assert(offsetof(ClientRecord, ids_next) == 248, "ClientRecord.ids_next");
 _Static_assert(offsetof(ClientRecord, ids_prev) == 252, "ClientRecord.ids_prev");
@@ -903,7 +903,7 @@ typedef struct GroupRecord {
     uint32_t nodes; /* watch nodes of its operations */
     uint64_t bytes_held; /* payload and value bytes charged to it */
     uint32_t maker_pid; /* process that first named the group, as the kernel says; 0 = not known */
-    uint32_t reserved_word; /* zero */
+    uint32_t ids; /* ids of its pending operations */
     uint64_t maker_start_ticks; /* field 22 of that process's /proc/PID/stat */
 } GroupRecord;
 _Static_assert(sizeof(GroupRecord) == 104, "GroupRecord");
@@ -923,7 +923,7 @@ _Static_assert(offsetof(GroupRecord, unacknowledged) == 72, "GroupRecord.unackno
 _Static_assert(offsetof(GroupRecord, nodes) == 76, "GroupRecord.nodes");
 _Static_assert(offsetof(GroupRecord, bytes_held) == 80, "GroupRecord.bytes_held");
 _Static_assert(offsetof(GroupRecord, maker_pid) == 88, "GroupRecord.maker_pid");
-_Static_assert(offsetof(GroupRecord, reserved_word) == 92, "GroupRecord.reserved_word");
+_Static_assert(offsetof(GroupRecord, ids) == 92, "GroupRecord.ids");
 _Static_assert(offsetof(GroupRecord, maker_start_ticks) == 96, "GroupRecord.maker_start_ticks");
 
 /* A named set of watchers. Index 0 is "default". One that holds nothing may be used for another name. */
@@ -1663,8 +1663,8 @@ static inline uint64_t ArenaHeader_with_quota_keys(uint64_t word, uint64_t value
 static inline uint64_t *ArenaHeader_word_quota_keys(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
 static inline uint64_t ArenaHeader_with_quota_clients(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *ArenaHeader_word_quota_clients(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
-static inline uint64_t ArenaHeader_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ArenaHeader_word_reserved_word(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
+static inline uint64_t ArenaHeader_with_quota_ids(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ArenaHeader_word_quota_ids(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
 static inline uint64_t RegionRecord_with_record_size(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *RegionRecord_word_record_size(RegionRecord *record) { return (uint64_t *)(void *)((char *)record + 8); }
 static inline uint64_t RegionRecord_with_count(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1813,8 +1813,8 @@ static inline uint64_t ClientRecord_with_nodes(uint64_t word, uint64_t value) { 
 static inline uint64_t *ClientRecord_word_nodes(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 216); }
 static inline uint64_t ClientRecord_with_maker_pid(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *ClientRecord_word_maker_pid(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 232); }
-static inline uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ClientRecord_word_reserved_word(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 232); }
+static inline uint64_t ClientRecord_with_ids(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ClientRecord_word_ids(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 232); }
 static inline uint64_t ClientRecord_with_ids_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *ClientRecord_word_ids_next(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 248); }
 static inline uint64_t ClientRecord_with_ids_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1919,8 +1919,8 @@ static inline uint64_t GroupRecord_with_nodes(uint64_t word, uint64_t value) { r
 static inline uint64_t *GroupRecord_word_nodes(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
 static inline uint64_t GroupRecord_with_maker_pid(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *GroupRecord_word_maker_pid(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 88); }
-static inline uint64_t GroupRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *GroupRecord_word_reserved_word(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 88); }
+static inline uint64_t GroupRecord_with_ids(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *GroupRecord_word_ids(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 88); }
 static inline uint64_t PurgatoryRecord_with_state(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 0)) | ((value & 0xff) << 0); }
 static inline uint64_t *PurgatoryRecord_word_state(PurgatoryRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t PurgatoryRecord_with_name_length(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 8)) | ((value & 0xff) << 8); }

@@ -109,6 +109,11 @@ class Model:
     def owns(client: Client, op: Operation) -> bool:
         return op.client is client and not op.group and not op.kept
 
+    @staticmethod
+    def payer(op: Operation) -> tuple[bytes, Client | None]:
+        """The group or the client that the operation is charged to; of a kept one, nobody."""
+        return (op.group, None) if op.group else (b"", None if op.kept else op.client)
+
     def acknowledge(self, client: Client) -> None:
         """The client has received everything that was delivered."""
         client.unacknowledged.clear()
@@ -200,6 +205,10 @@ class Model:
                 if command.if_exists != "replace" and not free:
                     return self._answer(client, ErrorCode.OPERATION_EXISTS)
                 replaced = remembered.operation
+            payer = (client.group, None) if command.for_group else (b"", client)
+            mine = [op for op in self.pending if op.id is not None and self.payer(op) == payer]
+            if replaced not in mine and len(mine) >= limits.quota_ids:
+                return self._answer(client, ErrorCode.QUOTA_EXCEEDED)
         if full:
             return self._answer(client, ErrorCode.ARENA_FULL)
         if self.too_old(command):

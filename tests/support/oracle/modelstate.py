@@ -120,13 +120,14 @@ class Remembered:
 
 
 class Limits(NamedTuple):
-    """The number of watch nodes and keys, and how many of them one client or group may have."""
+    """The number of watch nodes and keys, and how many of them, and of ids, one client or group may have."""
 
     nodes: int
     keys: int
     quota_nodes: int
     quota_keys: int
     quota_watermarks: int
+    quota_ids: int
 
 
-UNLIMITED = Limits(*(1 << 60,) * 5)
+UNLIMITED = Limits(*(1 << 60,) * 6)

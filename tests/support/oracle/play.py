@@ -52,6 +52,7 @@ class Play:
                 header.quota_nodes,
                 header.quota_keys,
                 header.quota_watermarks,
+                header.quota_ids,
             ),
         )
         self.sides: list[tuple[Client, ModelClient]] = []

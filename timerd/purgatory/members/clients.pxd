@@ -47,10 +47,21 @@ cdef inline int nodes_of(OpRecord *op) noexcept nogil:
     return op.keys if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT else 0
 
 
+cdef inline void charge_id(Arena *a, OpRecord *op, int by) noexcept nogil:
+    """Charge the id of a pending operation (1, or -1) to the one that the operation is charged to."""
+    cdef ClientRecord *c = a.clients + op.client
+    if op.group:
+        a.groups[op.group - 1].ids += by
+    elif c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
+        c.ids += by
+
+
 cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int nodes, int64_t bytes) noexcept nogil:
     """Charge the operation to its group, or to its client, dead or alive. A kept operation is charged to nobody."""
     cdef ClientRecord *c
     cdef GroupRecord *g
+    if op.id_record and pending:
+        charge_id(a, op, pending)
     if op.group:
         g = a.groups + (op.group - 1)
         g.pending += pending

@@ -244,6 +244,8 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     if op.state == OP_STATE_PENDING:
         c.pending -= 1
         g.pending += 1
+        c.ids -= op.id_record != 0
+        g.ids += op.id_record != 0
         count_endless(a, op, 1)
         return
     c.unacknowledged -= 1

@@ -31,6 +31,28 @@ cdef inline bint needs_group(RegisterCommand *command) noexcept nogil:
     return command.flags & REGISTER_FLAG_ORPHANS_GIVEN and command.orphans == ORPHANS_GROUP
 
 
+cdef inline uint32_t group_of(Arena *a, Registration *r) noexcept nogil:
+    """The group (index + 1) that pays for the operation; 0: the client does."""
+    return a.clients[r.slot].group if r.command.flags & REGISTER_FLAG_FOR_GROUP else 0
+
+
+cdef inline bint has_too_many_ids(Arena *a, Registration *r, OpRecord *replaced) noexcept nogil:
+    """Whether its client (or group) has as many pending operations with ids as it may.
+
+    An id of its own that it takes over (`replaced`) is no further one. Nor is a refusal possible for an operation that
+    follows a call: it would keep both for ever.
+    """
+    cdef ClientRecord *c = a.clients + r.slot
+    cdef uint32_t group = group_of(a, r)
+    if r.command.flags & REGISTER_FLAG_FOLLOWS:
+        return False
+    if replaced != NULL and replaced.group == group and (
+        group or (replaced.client == r.slot and replaced.client_generation == c.generation)
+    ):
+        return False
+    return (a.groups[group - 1].ids if group else c.ids) >= a.header.quota_ids
+
+
 cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
     """The code if its client, or its group, holds as much as it may. `limit` becomes the limit that it met."""
     cdef ClientRecord *c = a.clients + r.slot

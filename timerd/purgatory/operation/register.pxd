@@ -26,12 +26,12 @@ from timerd.purgatory.index.purgatories cimport is_before
 from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found, without_room
 from timerd.purgatory.members.answers cimport fill_answer, keep_answer, met, refuse, refuse_for, stage_answer
-from timerd.purgatory.members.clients cimport charge, nodes_of
+from timerd.purgatory.members.clients cimport charge, charge_id, nodes_of
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, find_call
 from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, judge, satisfy, settled_keys, unmoved
-from .quota cimport refusal_of
+from .quota cimport group_of, has_too_many_ids, refusal_of
 from .register_command cimport Registration, deadline_of, read_registration, registered_of
 from .settle cimport finish_free, finish_settle, is_overdue, stage_free, stage_settle
 
@@ -279,11 +279,6 @@ cdef inline void link_registered(
         wheel_insert(a, op)
 
 
-cdef inline uint32_t group_of(Arena *a, Registration *r) noexcept nogil:
-    """The group (index + 1) that pays for the operation; 0: the client does."""
-    return a.clients[r.slot].group if r.command.flags & REGISTER_FLAG_FOR_GROUP else 0
-
-
 cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
     """Apply a REGISTER command; False if it is malformed. A command with another fault is refused by its code."""
     cdef RegisterCommand *command = r.command
@@ -316,6 +311,11 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         else:
             remembered = known != 0
             payer = a.ids[known - 1].op - 1 if remembered else 0
+        if replaced != NULL:
+            adopt_if_orphaned(a, replaced)  # so that it is charged to the one that pays for it
+        if code == ERROR_CODE_NONE and has_too_many_ids(a, r, replaced):
+            code = ERROR_CODE_QUOTA_EXCEEDED
+            limit = met(MET_IDS, a.header.quota_ids)
     if code == ERROR_CODE_NONE and not make_room(a, r.blocks):
         code = without_room(a, r.blocks)
         limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
@@ -358,8 +358,6 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         settled_key = ordinal + 1
     elif op.deadline_ns <= effective_ns(a):
         v.outcome = OUTCOME_EXPIRED
-    if replaced != NULL:
-        adopt_if_orphaned(a, replaced)
     charge(a, op, 0, 0, 0, command.payload_length)  # before a value is: both have to fit into the quota
     # One transaction: the operation, its id, the one it replaces, the one it follows, an answer, the command's number.
     journal_register(a, op, r.slot, command)
@@ -398,6 +396,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     if remembered:
         leave_remembered(a, a.ids + (known - 1), payer)
     if replaced != NULL:
+        charge_id(a, replaced, -1)
         finish_settle(a, replaced, True)
     if followed != NULL:
         a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1

@@ -94,6 +94,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         make_empty(a, &a.clients[i].ids_next)
         a.remembered.counts[i] = 0
         a.clients[i].pending = 0
+        a.clients[i].ids = 0
         a.clients[i].unacknowledged = 0
         a.clients[i].answers = 0
         a.clients[i].watermarks = 0
@@ -108,6 +109,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         make_empty(a, &a.groups[i].calls_next)
         a.groups[i].members = 0
         a.groups[i].pending = 0
+        a.groups[i].ids = 0
         a.groups[i].endless = 0
         a.groups[i].unacknowledged = 0
         a.groups[i].nodes = 0

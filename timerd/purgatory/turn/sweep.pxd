@@ -57,6 +57,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         if endless:
             wheel_insert(a, op)
         c.pending -= 1
+        c.ids -= op.id_record != 0
         c.nodes -= op.keys
         c.bytes_held -= blob_length(a, op.payload)
     return True
@@ -115,7 +116,7 @@ cdef inline bint recount_client(Arena *a, uint32_t slot) noexcept nogil:
     if not is_stuck(a, slot, &now):
         return True
     if c.state == CLIENT_STATE_DEAD:
-        c.pending = c.unacknowledged = c.nodes = 0
+        c.pending = c.unacknowledged = c.nodes = c.ids = 0
         c.bytes_held = 0
     if not accepts(c, OUTCOMES):
         c.held = 0
