@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from timerd_client import connect
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import LEASE_NS
-from timerd_shm.declare.states import OpState
+from timerd_shm.declare.states import OpState, Orphans
 from timerd_shm.host.paths import InstancePaths, read_location
 from timerd_shm.host.process import boot_id
 from timerd_shm.read.reader import ArenaReader
@@ -43,13 +44,13 @@ def test_stats_has_the_fields_that_other_tools_rely_on(dead: Rig, run: Run) -> N
     assert set(stats["counters"]) == {counter.name for counter in PURGATORY_COUNTERS + DAEMON_COUNTERS}
     counters = stats["counters"]
     ended = sum(counters[name] for name in ("completed", "expired", "cancelled", "failed"))
-    assert counters["registered"] == counters["pending"] + ended == 24
-    assert (counters["pending"], counters["completed"], counters["expired"]) == (7, 2, 15)
+    assert counters["registered"] == counters["pending"] + ended == 25
+    assert (counters["pending"], counters["completed"], counters["expired"]) == (7, 2, 16)
     assert stats["purgatories"]["default"]["counters"]["pending"] == 7
     for histograms in (stats["histograms"], stats["purgatories"]["default"]["histograms"]):
         assert set(histograms["expiry_lateness_ns"]) >= {"count", "p50", "p99", "p999", "max"}
-        assert histograms["expiry_lateness_ns"]["count"] == 15
-        assert histograms["wait_ns"]["count"] == 17
+        assert histograms["expiry_lateness_ns"]["count"] == 16
+        assert histograms["wait_ns"]["count"] == 18
     assert stats["daemon_histograms"]["turn_cpu_ns"]["count"] == 0, "this core had no conductor"
 
 
@@ -151,6 +152,61 @@ def test_clients_shows_the_records_of_each_client(dead: Rig, run: Run) -> None:
     assert (bob["pending"], bob["backlog"], bob["answers"], bob["watermarks"]) == (1, 2, 3, 1)
     assert alice["pid"] is None and not alice["ended"] and alice["command"] is None
     assert (alice["state"], alice["group"], alice["lease_ns"], alice["silent_ns"]) == ("live", None, LEASE_NS, 0)
+
+
+def test_clients_shows_how_much_of_each_quota_is_used(dead: Rig, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice, bob = json_of(run, "clients")
+    header = dead.arena.header
+    assert alice["quotas"]["operations"] == {"used": 6 + alice["backlog"], "limit": header.quota_operations}
+    assert bob["quotas"]["watermarks"] == {"used": 1, "limit": header.quota_watermarks}
+    assert set(bob["quotas"]) == {"operations", "outcomes", "bytes", "nodes", "watermarks", "ids", "answers"}
+    monkeypatch.setenv("COLUMNS", "250")
+    titles, first, second = run("clients")[1].splitlines()[-3:]
+    assert "share" in titles and re.search(r"\d+ % \w+", first) and re.search(r"\d+ % \w+", second)
+
+
+def test_stats_counts_purgatories_and_groups(runtime_dir: Path, run: Run) -> None:
+    rig = Rig()
+    Pen(rig.memory).header("boot_id", boot_id())
+    rig.core.purgatory(b"other")
+    rig.client(group=b"workers")
+    bury(rig, runtime_dir)
+    capacity = json_of(run, "stats")["capacity"]
+    assert (capacity["purgatories"]["used"], capacity["groups"]["used"]) == (2, 1)
+    assert capacity["purgatories"]["limit"] >= 2 and "groups" in run("stats")[1]
+
+
+def test_operations_of_a_group_are_not_listed_under_the_client_that_has_the_slot_now(
+    runtime_dir: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(clients=4)
+    Pen(rig.memory).header("boot_id", boot_id())
+    member = rig.client(group=b"workers")
+    tenant = rig.client(Orphans.GROUP, group=b"workers")
+    kept = rig.client(Orphans.KEEP)
+    for client in (tenant, kept):
+        rig.do(client, Register((Key(b"k"),), timeout_ns=3_600 * S))
+    rig.do(member, Register((Key(b"k"),), timeout_ns=3_600 * S, for_group=True))
+    for client in (tenant, kept):
+        rig.close(client, goodbye=True)
+    innocent = rig.client()
+    assert innocent.slot in (tenant.slot, kept.slot)
+    rig.do(innocent, Register((Key(b"k"),), timeout_ns=3_600 * S))
+    bury(rig, runtime_dir)
+    (own,) = json_of(run, "ops", "--client", str(innocent.slot))
+    assert (own["client"], own["group"]) == (innocent.slot, None)
+    owners = [(row["client"], row["group"]) for row in json_of(run, "ops")]
+    assert sorted(owners, key=str) == sorted(
+        [(None, "workers"), (None, None), (None, "workers"), (innocent.slot, None)], key=str
+    )
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "group" in run("ops")[1] and "workers" in run("ops")[1]
+
+
+def test_operations_of_an_unknown_purgatory_are_none_and_the_purgatory_is_named(dead: Rig, run: Run) -> None:
+    assert (
+        run("ops", "--purgatory", "nosuch")[1].splitlines()[-1] == "No operations: there is no purgatory 'nosuch' now."
+    )
 
 
 def test_clients_shows_silent_and_dead_clients_and_their_group(runtime_dir: Path, run: Run) -> None:

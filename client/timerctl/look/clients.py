@@ -20,9 +20,11 @@ state: live; silent (it sent nothing for its lease); dead (what it held is being
 removed); tombstone (dead, and its numbering is kept for an hour). silent: how
 long it sent nothing while the daemon was reading. pending: operations that have
 not settled. backlog: outcomes that it has not acknowledged. doing: outcomes and
-calls of its group that were delivered to it, and are not done. held: payload
-and value bytes charged to it. cpu: of one core, on average since the process
-started.
+calls of its group that were delivered to it, and are not done. share: of which
+quota it has used most, and how much (--json has all). heard: since its last
+frame. lease: how long it may be silent. held: payload and value bytes charged
+to it. cpu: of one core, on average since the process started. Columns that do
+not fit are left out: COLUMNS=200 timerctl clients shows all.
 
 examples:
   timerctl clients
@@ -64,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         Column("silent", right=True),
         Column("pending", right=True),
         Column("backlog", right=True),
+        Column("share", right=True, optional=True),
         Column("doing", right=True, optional=True),
         Column("heard", right=True, optional=True),
         Column("lease", right=True, optional=True),
@@ -96,6 +99,8 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
         "watermarks": client.watermarks,
         "nodes": client.nodes,
         "bytes_held": client.bytes_held,
+        "ids": client.ids,
+        "quotas": quotas_of(client, header),
         "orphans": Orphans(client.orphans).name.lower() if client.orphans in list(Orphans) else str(client.orphans),
         "last_command": client.last_command,
         "heard_ns_ago": max(now_ns(header) - client.last_frame_ns, 0),
@@ -104,6 +109,26 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
         "cpu_percent": process.cpu_percent if process else None,
         "rss_bytes": process.rss_bytes if process else None,
     }
+
+
+def quotas_of(client: ClientRecord, header: ArenaHeader) -> dict[str, dict[str, int]]:
+    """What it holds of each quota, by the name of the knob without `--quota-`."""
+    used = {
+        "operations": client.pending + client.unacknowledged,
+        "outcomes": client.unacknowledged,
+        "bytes": client.bytes_held,
+        "nodes": client.nodes,
+        "watermarks": client.watermarks,
+        "ids": client.ids,
+        "answers": client.answers,
+    }
+    return {name: {"used": number, "limit": getattr(header, f"quota_{name}")} for name, number in used.items()}
+
+
+def share_of(quotas: dict[str, dict[str, int]]) -> str:
+    """The quota of which it has used the largest part: "97 % bytes"."""
+    name, most = max(quotas.items(), key=lambda item: item[1]["used"] / max(item[1]["limit"], 1))
+    return f"{100 * most['used'] // max(most['limit'], 1)} % {name}" if most["used"] else "-"
 
 
 def cells_of(row: dict[str, Any]) -> tuple[object, ...]:
@@ -116,6 +141,7 @@ def cells_of(row: dict[str, Any]) -> tuple[object, ...]:
         "-" if row["died_ns_ago"] is not None else span(row["silent_ns"]),
         row["pending"],
         row["backlog"],
+        share_of(row["quotas"]),
         row["outcomes_held"] + row["calls_held"],
         span(row["heard_ns_ago"]),
         span(row["lease_ns"]),

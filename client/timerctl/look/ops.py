@@ -20,13 +20,15 @@ from timerctl.show.text import due_in, duration_ns, key_of, plain
 from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.records import OpRecord
-from timerd_shm.declare.states import Condition, KeyKind, OpFlag, OpState, Outcome
+from timerd_shm.declare.states import ClientState, Condition, KeyKind, OpFlag, OpState, Outcome
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader, DamageError
 
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\
-An operation that has settled is kept until its owner has acknowledged its
+client: the slot of its owner; of an operation of a group, the member that holds
+it now. "-": it waits in its group, or runs on without an owner. group: the group
+that it belongs to. An operation that has settled is kept until its owner has acknowledged its
 outcome. Most settled operations have no keys any more. A listing of a live
 instance shows no single moment: an operation may settle while it is printed.
 
@@ -71,11 +73,15 @@ def run(arguments: argparse.Namespace) -> int:
     with open_arena(paths) as reader:
         header = reader.header()
         found = buckets(reader, arguments.limit) if arguments.bucket == "" else operations(reader, arguments)
+        known = [reader.purgatory_name(index) for index, each in enumerate(reader.purgatories) if each.state]
     rows = found[: arguments.limit]
     more = f"There are more: raise --limit ({arguments.limit})." if len(found) > len(rows) else ""
     if arguments.bucket == "":
         return show(arguments, paths, header, rows, BUCKETS_TABLE, cells_of_bucket, "The wheel is empty.", more)
-    return show(arguments, paths, header, rows, OPERATIONS_TABLE, cells_of, "No operations.", more)
+    nothing = "No operations."
+    if arguments.purgatory is not None and arguments.purgatory not in known:
+        nothing = f"No operations: there is no purgatory {arguments.purgatory!r:.40} now."
+    return show(arguments, paths, header, rows, OPERATIONS_TABLE, cells_of, nothing, more)
 
 
 # operations ----------------------------------------------------------------------------------------------------------
@@ -91,19 +97,34 @@ def chosen(reader: ArenaReader, arguments: argparse.Namespace, now: int) -> Iter
     names = [reader.purgatory_name(index) for index in range(len(reader.purgatories))]
     states = STATES[arguments.state]
     due_by = None if arguments.due_within is None else now + arguments.due_within
+    generations = [client.generation if client.state != ClientState.FREE else 0 for client in reader.clients]
+    groups = [plain(group.name[: group.name_length]) for group in reader.groups]
     for index, op in candidates(reader, arguments.bucket):
         if op.state not in states or op.purgatory >= len(names):
             continue
         if arguments.purgatory is not None and names[op.purgatory] != arguments.purgatory:
             continue
-        if arguments.client is not None and op.client != arguments.client:
+        client = client_of(op, generations)
+        if arguments.client is not None and client != arguments.client:
             continue
         if due_by is not None and not op.deadline_ns <= due_by:
             continue
         keys = keys_of(reader, op)
         if arguments.key is not None and arguments.key not in [name for name, _ in keys]:
             continue
-        yield row_of(index, op, names[op.purgatory], keys, now)
+        group = groups[op.group - 1] if 0 < op.group <= len(groups) else None
+        yield row_of(index, op, names[op.purgatory], keys, now) | {"client": client, "group": group}
+
+
+def client_of(op: OpRecord, generations: list[int]) -> int | None:
+    """The slot of the client whose operation it is, or that holds it for its group; None: it is no client's now.
+
+    The record keeps the slot when its client has ended. Another client may use that slot by then.
+    """
+    slot = op.client
+    if op.client_generation and slot < len(generations) and generations[slot] == op.client_generation:
+        return slot
+    return None
 
 
 def candidates(reader: ArenaReader, bucket: str | None) -> Iterable[tuple[int, OpRecord]]:
@@ -140,7 +161,6 @@ def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int
         "op": op.generation << 32 | index,
         "state": Outcome(op.outcome).name.lower() if settled and op.outcome in list(Outcome) else "pending",
         "purgatory": purgatory,
-        "client": op.client,
         "command": op.command,
         "condition": condition_of(op),
         "keys": [{"key": plain(name), "watermark": target} for name, target in keys],
@@ -169,6 +189,7 @@ OPERATIONS_TABLE = Table(
     Column("op", right=True),
     Column("state"),
     Column("client", right=True),
+    Column("group", flexible=True, optional=True),
     Column("due in", right=True),
     Column("condition", flexible=True),
     Column("keys", flexible=True),
@@ -182,7 +203,8 @@ def cells_of(row: Row) -> tuple[object, ...]:
     return (
         f"{row['op'] & 0xFFFF_FFFF}.{row['op'] >> 32}",
         row["state"],
-        row["client"],
+        "-" if row["client"] is None else row["client"],
+        row["group"] or "-",
         row["due"] if row["state"] == "pending" else "-",
         row["condition"],
         " ".join(written(each) for each in row["keys"]) or "-",

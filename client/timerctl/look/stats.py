@@ -55,6 +55,7 @@ class Look(NamedTuple):
     daemon: list[int]
     purgatories: dict[str, tuple[list[int], list[HistogramRecord]]]
     daemon_histograms: dict[DaemonHistogram, HistogramRecord]
+    groups: int  # that have members or operations
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -135,6 +136,7 @@ def look(reader: ArenaReader) -> Look:
         [record.value for record in reader.daemon_counters],
         purgatories,
         reader.daemon_histograms(),
+        sum(bool(group.members or group.pending or group.unacknowledged) for group in reader.groups),
     )
 
 
@@ -180,6 +182,8 @@ def capacity_of(seen: Look) -> dict[str, Any]:
         for name, region in CAPACITY.items()
     }
     blocks = seen.regions[Region.BLOCKS]
+    capacity["purgatories"] = {"used": len(seen.purgatories), "limit": seen.regions[Region.PURGATORIES].count}
+    capacity["groups"] = {"used": seen.groups, "limit": seen.regions[Region.GROUPS].count}
     capacity["payload_bytes"] = {"used": blocks.in_use * BLOCK_DATA, "limit": blocks.count * BLOCK_DATA}
     held = header.newest + 1 - header.tail
     capacity["ring_events"] = {"used": held, "limit": seen.regions[Region.EVENTS].count}
@@ -234,6 +238,8 @@ def capacity_lines(capacity: dict[str, Any]) -> list[str]:
         if isinstance(each, dict)
     ]
     lines = list(table.lines(rows))
+    if capacity["ids"]["used"]:
+        lines.append("Ids of settled operations are counted, and give way to new ones.")
     if capacity["ring_events"]["used"]:
         reach = span(round(capacity["ring_span_s"] * NS))
         lines.append(f"The event ring reaches back {reach}: older marks may be too old.")
