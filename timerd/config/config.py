@@ -127,17 +127,20 @@ class Config(NamedTuple):
         int | None,
         Knob(
             "count",
-            "client slots that one process may have; twice as many for all whose process is not seen",
+            "client slots that one process may have; processes in other pid namespaces share twice this number",
             1,
             4096,
-            formula=Formula("0.25 x clients, or 32", lambda known: max(known.clients // 4, 32)),
+            formula=Formula(
+                "0.25 x clients, 32 at least, clients at most",
+                lambda known: min(max(known.clients // 4, 32), known.clients),
+            ),
         ),
     ] = None
     quota_operations: Annotated[
         int | None,
         Knob(
             "count",
-            "operations a client may hold",
+            "operations a client may hold; more than capacity is no limit",
             1,
             CAPACITY_MAX,
             formula=Formula("half of capacity", part("capacity", 1, 2)),
@@ -180,7 +183,7 @@ class Config(NamedTuple):
             "watch nodes a client may hold: keys of its operations",
             1,
             RECORDS_MAX,
-            formula=Formula("half of nodes, or more", share_of_client("nodes")),
+            formula=Formula("half of nodes, or quota-operations' part", share_of_client("nodes")),
         ),
     ] = None
     quota_keys: Annotated[
@@ -190,12 +193,12 @@ class Config(NamedTuple):
             "keys that may be there because of one client",
             1,
             RECORDS_MAX,
-            formula=Formula("half of keys, or more", share_of_client("keys")),
+            formula=Formula("half of keys, or quota-operations' part", share_of_client("keys")),
         ),
     ] = None
-    quota_outcomes: Annotated[int, Knob("count", "unacknowledged outcomes a client may have", 1, CAPACITY_MAX)] = (
-        OUTCOMES_PER_CLIENT_MAX
-    )
+    quota_outcomes: Annotated[
+        int, Knob("count", "with so many unacknowledged outcomes a client may not register", 1, CAPACITY_MAX)
+    ] = OUTCOMES_PER_CLIENT_MAX
     quota_answers: Annotated[
         int, Knob("count", "unacknowledged refusals and answers a client may have", 1, ANSWERS_PER_CLIENT_MAX)
     ] = ANSWERS_PER_CLIENT_MAX
