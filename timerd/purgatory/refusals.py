@@ -69,7 +69,7 @@ def in_no_group(kind: str) -> TimerdError:
 
 def clients_are_full(count: int) -> TimerdError:
     return ArenaFullError(
-        f"{count} of {count} clients are connected: close some, or start the daemon with more --clients"
+        f"{count} of {count} clients are connected: close some, or start the daemon with a larger --clients"
     )
 
 
@@ -80,7 +80,7 @@ def too_many_clients(pid: int, share: int, count: int) -> TimerdError:
     who = f"process {pid}" if pid else UNSEEN
     return QuotaExceededError(
         f"{who} may have {share} of {count} client slots, and {'has' if pid else 'have'} them: "
-        "use one client for many threads, close some, or start the daemon with more --quota-clients"
+        "use one client for many threads, close some, or start the daemon with a larger --quota-clients"
     )
 
 
@@ -99,21 +99,31 @@ def too_many_groups(pid: int, made: int, count: int) -> TimerdError:
 
 
 def groups_are_full(count: int) -> TimerdError:
-    return ArenaFullError(f"{count} of {count} groups have members or operations")
+    return ArenaFullError(
+        f"{count} of {count} groups have members or operations: "
+        "use one that there is, or let the operations of old ones settle"
+    )
+
+
+# The log of errors has room for 223 bytes: this comes last, and in full only in the exception.
+TO_FREE_A_PURGATORY = (
+    "One is reclaimed when its clients have ended and it holds nothing: free its watermarks "
+    "(`timerctl forget KEY --purgatory NAME`); its ids are forgotten after --settled-ids-kept, "
+    "its events after --ring-events later ones"
+)
 
 
 def purgatories_are_full(count: int) -> TimerdError:
     return ArenaFullError(
-        f"{count} of {count} purgatories are in use: use one that there is, with longer keys, or try again when the "
-        "operations, ids, watermarks and events of old ones are gone and their clients have ended"
+        f"{count} of {count} purgatories are in use: use one that there is, with longer keys. {TO_FREE_A_PURGATORY}"
     )
 
 
 def too_many_purgatories(pid: int, made: int, count: int) -> TimerdError:
     who = f"process {pid} has" if pid else UNSEEN + " have"
     return QuotaExceededError(
-        f"{who} made {made} of {count} purgatories, the share of {'one process' if pid else 'all of these'}: use one "
-        "that there is, with longer keys, or try again when those that hold nothing are reclaimed"
+        f"{who} made {made} of {count} purgatories, the share of {'one process' if pid else 'all of these'}: "
+        f"use one that there is, with longer keys. {TO_FREE_A_PURGATORY}"
     )
 
 
