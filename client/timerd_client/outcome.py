@@ -84,12 +84,18 @@ class Outcome:
 
     @property
     def value(self) -> bytes:
-        """The value of the event that settled it; empty if no event did."""
+        """The value of the event that settled it; empty if no event did, or if it was dropped: see `value_dropped`."""
         return self._settlement[_VALUE]
 
     @property
     def value_dropped(self) -> bool:
-        """Whether the event's value was left out, because this client holds as many bytes as it may."""
+        """Whether the event's value was left out, because this client (or group) holds as many bytes as it may.
+
+        The outcome is COMPLETED all the same, and `value` is empty. So check this where an empty value has a meaning:
+        `if outcome.value_dropped: ...` look the result up elsewhere. It happens when outcomes wait unacknowledged, for
+        example in a stopped worker. `timerctl errors` names the client, the counter is `values_dropped`, and a larger
+        --quota-bytes helps. The caller of fire() is told nothing: its event was applied.
+        """
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.VALUE_DROPPED)
 
