@@ -371,6 +371,20 @@ def test_a_process_leaves_the_purgatories_beyond_its_share_to_others() -> None:
     rig.check()
 
 
+def test_a_refusal_of_a_purgatory_says_who_has_made_most_and_what_frees_one() -> None:
+    rig = Rig(capacity=64, purgatories=16, clients=8)
+    makers = [rig.client(process=(500 + number, 7)) for number in range(5)]
+    for number, most in enumerate((3, 4, 4, 4)):
+        for count in range(most):
+            name = b"p-%d-%d" % (number, count)
+            index = rig.core.purgatory(name, makers[number].slot)
+            rig.do(makers[number], KeyAct(CommandKind.ADVANCE, b"w", 7, purgatory=index))
+    says = r"16 of 16 purgatories are in use, 4 of them made by process 501: .*timerctl forget KEY --purgatory NAME"
+    with pytest.raises(ArenaFullError, match=says):
+        rig.core.purgatory(b"more", makers[4].slot)
+    rig.check()
+
+
 def test_purgatories_that_hold_nothing_are_there_for_other_names_when_their_clients_have_ended() -> None:
     rig = Rig(capacity=64, purgatories=32, clients=4)
     for life in range(20):

@@ -113,9 +113,12 @@ TO_FREE_A_PURGATORY = (
 )
 
 
-def purgatories_are_full(count: int) -> TimerdError:
+def purgatories_are_full(count: int, pid: int, made: int) -> TimerdError:
+    """`pid`: the process that has made most of them; 0 = not known."""
+    who = f"process {pid}" if pid else "processes not seen"
     return ArenaFullError(
-        f"{count} of {count} purgatories are in use: use one that there is, with longer keys. {TO_FREE_A_PURGATORY}"
+        f"{count} of {count} purgatories are in use, {made} of them made by {who}: "
+        f"use one that there is, with longer keys. {TO_FREE_A_PURGATORY}"
     )
 
 

@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, in_use
 from timerd.purgatory.memory.hash cimport name_hash
 from timerd.purgatory.index.purgatories cimport (
-    find_purgatory, made_by, open_purgatory, purgatory_is_open, share_of_purgatories,
+    find_purgatory, made_by, most_made, open_purgatory, purgatory_is_open, share_of_purgatories,
 )
 from timerd.purgatory.members.clients cimport free_client, is_live
 from timerd.purgatory.members.membership cimport may_listen, open_group, set_calls, set_listening
@@ -141,7 +141,8 @@ cdef inline int new_purgatory(Arena *a, bytes name, int slot) except -1:
         raise refusals().too_many_purgatories(pid, made, count)
     index = open_purgatory(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks)
     if index < 0:
-        raise refusals().purgatories_are_full(count)
+        made = most_made(a, &pid)
+        raise refusals().purgatories_are_full(count, pid, made)
     return index
 
 

@@ -79,6 +79,20 @@ cdef inline uint32_t made_by(Arena *a, uint32_t pid, uint64_t start_ticks) noexc
     return made
 
 
+cdef inline uint32_t most_made(Arena *a, uint32_t *pid) noexcept nogil:
+    """How many purgatories the process has made that has made most, and which process that is; 0 = it is not known."""
+    cdef PurgatoryRecord *p
+    cdef uint32_t index, made, most = 0
+    pid[0] = 0
+    for index in range(1, capacity(a, REGION_PURGATORIES)):
+        p = a.purgatories + index
+        made = made_by(a, p.maker_pid, p.maker_start_ticks) if p.state else 0
+        if made > most:
+            most = made
+            pid[0] = p.maker_pid
+    return most
+
+
 cdef inline int open_purgatory(
     Arena *a, const char *name, uint32_t length, uint32_t pid, uint64_t start_ticks
 ) noexcept nogil:
