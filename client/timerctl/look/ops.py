@@ -26,11 +26,12 @@ from timerd_shm.read.reader import ArenaReader, DamageError
 
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\
-client: the slot of its owner; of an operation of a group, the member that holds
-it now. "-": it waits in its group, or runs on without an owner. group: the group
-that it belongs to. An operation that has settled is kept until its owner has acknowledged its
-outcome. Most settled operations have no keys any more. A listing of a live
-instance shows no single moment: an operation may settle while it is printed.
+client: the slot of its owner; of an operation of a group, the member that
+holds it now. "-": it waits in its group, or runs on without an owner. group:
+the group that it belongs to. An operation that has settled is kept until its
+owner has acknowledged its outcome. Most settled operations have no keys any
+more. A listing of a live instance shows no single moment: an operation may
+settle while it is printed.
 
 examples:
   timerctl ops --due-within 5s         what expires soon, or is overdue
