@@ -12,10 +12,11 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 import pytest
 
@@ -26,6 +27,8 @@ from timerd_client import hot
 from timerd_client.hot import python as slow
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link.operation import ThreadedOperation
+from timerd_client.threaded.link import ThreadedLink
+from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import ClosedError
 from trees import ROOT, file_of_tests, python_path
 
@@ -377,3 +380,45 @@ def test_the_client_in_python_passes_the_tests_of_the_protocol(tmp_path: Path, m
     words = ("-m", "pytest", "-q", "-n0", "-m", "not long", f"--basetemp={tmp_path / 'pure'}")
     ran = python("pure", *words, *(node_of(name) for name in PURE_TESTS))
     assert ran.returncode == 0, ran.stdout[-5_000:] + ran.stderr
+
+
+CALLS_OF_A_PURGATORY: dict[str, Callable[[Purgatory], object]] = {
+    "fire": lambda p: p.fire("k"),
+    "fire with a limit": lambda p: p.fire("k", limit=1),
+    "fire_many": lambda p: p.fire_many(["k"]),
+    "advance": lambda p: p.advance("k", 1),
+    "fail": lambda p: p.fail("k"),
+    "cancel_for_key": lambda p: p.cancel_for_key("k"),
+    "forget": lambda p: p.forget("k"),
+    "register": lambda p: p.register("k", timeout=1),
+    "register with an id": lambda p: p.register("k", timeout=1, id="i"),
+    "register_many": lambda p: p.register_many(["k"], timeout=1),
+}
+
+
+@pytest.mark.parametrize("call", CALLS_OF_A_PURGATORY)
+@pytest.mark.parametrize("while_it", ("waits for room", "waits for the lock"))
+def test_a_call_that_waits_names_its_purgatory_as_the_arena_does_then(call: str, while_it: str) -> None:
+    """Another arena gives "fetch" another index meanwhile. With the old one it would be for another purgatory."""
+    program = Program(1)
+    program.exchange()
+    link, ledger, indices = program.link, program.protocol.ledger, program.protocol.session.purgatories
+    indices["fetch"] = 2
+    purgatory = Purgatory(cast(ThreadedLink, link), "fetch")
+    if while_it == "waits for room":
+        room, ledger.window = ledger.window, 0
+
+        def make_room() -> None:
+            indices["fetch"], ledger.window = 1, room
+
+        link.make_room = make_room  # type: ignore[method-assign]
+        CALLS_OF_A_PURGATORY[call](purgatory)
+    else:
+        link.lock.acquire()
+        thread = threading.Thread(target=CALLS_OF_A_PURGATORY[call], args=(purgatory,))
+        thread.start()
+        thread.join(0.05)  # the call may have come to the lock
+        indices["fetch"] = 1
+        link.lock.release()
+        thread.join(PATIENCE_S)
+    assert ledger.command(ledger.issued)[1] == 1

@@ -15,6 +15,7 @@ from timerd_client.groups.calls import Calls, answer_of_cancel
 from timerd_client.groups.duties import Duties, Duty, Membership
 from timerd_client.groups.outcome import GroupOutcome, issue
 from timerd_client.groups.steps import Acknowledge, Ask, Pause, Run
+from timerd_client.protocol.session import CALLS
 from timerd_client.types import Payload
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
@@ -80,7 +81,7 @@ class Runner:
                     case Run():
                         await self._handle(step)
                     case Acknowledge(command, done):
-                        issue(self._link, command, done)
+                        issue(self._link, command, done, purgatory=CALLS)
                     case Pause(seconds):
                         await asyncio.sleep(seconds)
         except (StopIteration, ClosedError):

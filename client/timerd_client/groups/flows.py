@@ -10,6 +10,7 @@ from timerd_client.link.flows import Flow, Settles, Until
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.inbox import DeliveredOutcome
+from timerd_client.protocol.session import CALLS
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_wire.refusals import OF_GROUP
 
@@ -35,7 +36,7 @@ def asked(link: Link, command: bytes) -> Flow[tuple[Any, Any]]:
     reply = Reply(link, OF_GROUP)
     with link.lock:
         link.refuse_lost()
-        link.protocol.incoming.replies[link.issue_locked(command)] = reply
+        link.protocol.incoming.replies[link.issue_locked(command, CALLS)] = reply
     if not (yield Settles(reply, CLOSE_TIMEOUT_S)):
         raise link.unavailable(CLOSE_TIMEOUT_S)
     return reply.result()
@@ -45,7 +46,7 @@ def ask(link: Link, command: bytes, done: DeliveredOutcome | None) -> Flow[tuple
     """A runner's command: (value, error) of its answer, however long that takes."""
     yield Until(link, lambda: not link.protocol.lost or link.closed, None)
     reply = Reply(link, OF_GROUP)
-    if not issue(link, command, done, reply):
+    if not issue(link, command, done, reply, CALLS):
         return NOT_ACKNOWLEDGED
     yield Settles(reply, None)
     return reply.result()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timerd_client.hot.commands import operation_command
+from timerd_client.hot.commands import in_purgatory, operation_command
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import Outcome
@@ -64,7 +64,13 @@ def acknowledge(link: Link, told: DeliveredOutcome, reply: Reply | None = None) 
         reply.answer(0)
 
 
-def issue(link: Link, command: bytes, done: DeliveredOutcome | None = None, reply: Reply | None = None) -> bool:
+def issue(
+    link: Link,
+    command: bytes,
+    done: DeliveredOutcome | None = None,
+    reply: Reply | None = None,
+    purgatory: str | None = None,
+) -> bool:
     """Issue a command; with `done`, the command acknowledges that outcome. `reply` gets the answer.
 
     False, and nothing is issued, if `done` was delivered to an earlier incarnation of this client, or in another arena:
@@ -77,6 +83,8 @@ def issue(link: Link, command: bytes, done: DeliveredOutcome | None = None, repl
         protocol = link.protocol
         if done is not None and not protocol.inbox.is_ours(done):
             return False
+        if purgatory is not None:
+            command = in_purgatory(command, protocol.session.purgatories[purgatory])
         number = protocol.ledger.issue(command)
         if done is not None:
             protocol.inbox.done(done.record.operation, number)

@@ -33,6 +33,7 @@ IF_EXISTS: Final = {  # what register() does when there is an operation of that 
     "replace": int(RegisterFlag.REPLACE),
     "replace_cancelled": int(RegisterFlag.REPLACE_CANCELLED),
 }
+PURGATORY_AT: Final = offset_of(KeyCommand, "purgatory")  # at the same offset in every command
 _REGISTER = int(CommandKind.REGISTER)
 _TIMED: Final = {  # the offset of (registered_ns, timeout_ns) in the commands that have them
     CommandKind.REGISTER: offset_of(RegisterCommand, "registered_ns"),
@@ -58,6 +59,12 @@ def operation_command(
     length = OPERATION_SIZE + len(id_hash)
     fixed: bytes = pack_operation(kind, purgatory, flags, orphans, length, operation, registered_ns, timeout_ns)
     return fixed + id_hash
+
+
+def in_purgatory(command: bytes, index: int) -> bytes:
+    """The command with that purgatory, whose index may have changed since: in another arena it is another one."""
+    at = PURGATORY_AT
+    return command if command[at] == index else command[:at] + bytes((index,)) + command[at + 1 :]
 
 
 def deadline_after(registered_ns: int, timeout_ns: int) -> int:

@@ -21,9 +21,9 @@ from timerd_client.types import Key
 from timerd_client.waiter import Notified, RawSettlement, Waiter
 from timerd_shm.declare.fields import fields, offset_of, size_of
 from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
-from timerd_shm.declare.wire import CommandKind, KeyCommand, OutcomeRecord, ReportHeader, WireAnswer
+from timerd_shm.declare.wire import CommandKind, OutcomeRecord, ReportHeader, WireAnswer
 
-from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
+from .commands import KEY_COMMAND_SIZE, PURGATORY_AT, REGISTER_SIZE, in_purgatory, pack_key, pack_register
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -32,7 +32,6 @@ _HEADER_SIZE: Final = size_of(ReportHeader)
 _OUTCOME_SIZE: Final = size_of(OutcomeRecord)
 _ANSWER_SIZE: Final = size_of(WireAnswer)
 _STATE_AT: Final = offset_of(OutcomeRecord, "state")
-_PURGATORY_AT: Final = offset_of(KeyCommand, "purgatory")  # at the same offset in every command
 _DROPPED_AT_ONCE: Final = 1_024  # else each acknowledgement would move the list
 _REGISTER: Final = int(CommandKind.REGISTER)
 _FIRE: Final = int(CommandKind.FIRE)
@@ -155,10 +154,8 @@ class Ledger:
 
     def move_purgatories(self, moved: dict[int, int]) -> None:
         """Change the purgatory in all commands that are kept: {old index: new index}. The arena is another one."""
-        at = _PURGATORY_AT
         self._commands = [
-            command[:at] + bytes((moved.get(command[at], command[at]),)) + command[at + 1 :]
-            for command in self._commands
+            in_purgatory(command, moved.get(command[PURGATORY_AT], command[PURGATORY_AT])) for command in self._commands
         ]
 
     def newest(self) -> int:

@@ -246,7 +246,6 @@ def fire_many(
         amount_column = amounts_of(column("amount", amounts, rows))
     else:
         amount_column = unsigned("amount", amounts, U64_MAX, 1)
-    index = surface._indices[surface.name]
     link = surface._link
     ledger = surface._ledger
     start = 0
@@ -258,6 +257,7 @@ def fire_many(
                 error.add_note(f"{start} of {rows} events had been sent")
                 raise
             room = min(rows - start, CHUNK, link.protocol.outgoing.room)
+            index = surface._indices[surface.name]
             issue_events(ledger, index, encoded, value_column, amount_column, start, room)
             link.wake_if_due(ledger.issued)
         start += room

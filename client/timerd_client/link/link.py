@@ -19,7 +19,7 @@ from typing import Protocol as Interface
 from timerd_client.arguments import wait_s
 from timerd_client.errors import OperationCancelled
 from timerd_client.hot import Line
-from timerd_client.hot.commands import operation_command
+from timerd_client.hot.commands import in_purgatory, operation_command
 from timerd_client.protocol.protocol import LIVE, LinkState, Protocol
 from timerd_client.protocol.session import Identity, Naming
 from timerd_client.waiter import Answerable
@@ -237,14 +237,16 @@ class Link(Line):
         """Log what close() raises at the end of a `with` block that raises `error`: the caller has to see `error`."""
         self.complain(f"close() after {type(error).__name__} raises {type(failure).__name__}: {failure}")
 
-    def issue(self, command: bytes) -> int:
-        """Send a command; its number. Raises ClosedError, BackpressureError."""
+    def issue(self, command: bytes, purgatory: str | None = None) -> int:
+        """Send a command, for the purgatory of that name; its number. Raises ClosedError, BackpressureError."""
         with self.lock:
-            return self.issue_locked(command)
+            return self.issue_locked(command, purgatory)
 
-    def issue_locked(self, command: bytes) -> int:
+    def issue_locked(self, command: bytes, purgatory: str | None = None) -> int:
         """Like issue(), with the lock held."""
         self.ready_locked()
+        if purgatory is not None:
+            command = in_purgatory(command, self.protocol.session.purgatories[purgatory])
         number = self.protocol.ledger.issue(command)
         self.wake_if_due(number)
         return number

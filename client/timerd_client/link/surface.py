@@ -213,28 +213,16 @@ class Surface(Caller, Generic[OperationT]):
             encoded = key.encode() if key.isascii() else key_bytes(key)
             size, value_size = len(encoded), len(value)
             if 0 < size <= KEY_SIZE_MAX and value_size <= PAYLOAD_SIZE_MAX and 0 < amount <= U64_MAX:
-                command = (
-                    pack_key(
-                        _FIRE,
-                        self._indices[self.name],
-                        0,
-                        size,
-                        KEY_COMMAND_SIZE + size + value_size,
-                        amount,
-                        value_size,
-                        0,
-                    )
-                    + encoded
-                    + value
-                )
                 link, ledger = self._link, self._ledger
+                length = KEY_COMMAND_SIZE + size + value_size
                 with link.lock:
                     if link.sealed or ledger.issued - ledger.applied >= ledger.window:
                         link.ready_locked()
-                    ledger.issue(command)
+                    packed = pack_key(_FIRE, self._indices[self.name], 0, size, length, amount, value_size, 0)
+                    ledger.issue(packed + encoded + value)
                     link.wake_if_due(ledger.issued)
                 return
-        self._link.issue(self._fire_command(key, value, amount, limit, 0))
+        self._issue(self._fire_command(key, value, amount, limit, 0))
 
     def advance(self, key: Key, watermark: int) -> None:
         """Raise the watermark of a key. Operations that wait for it, or for less, complete. `forget` removes it.
@@ -242,19 +230,19 @@ class Surface(Caller, Generic[OperationT]):
         A watermark that is lower than the present one changes nothing. Watermarks count against this client's quota:
         the next flush() or close() raises a refusal (QuotaExceededError, ArenaFullError).
         """
-        self._link.issue(self._key_command(CommandKind.ADVANCE, key, unsigned("watermark", watermark, U64_MAX)))
+        self._issue(self._key_command(CommandKind.ADVANCE, key, unsigned("watermark", watermark, U64_MAX)))
 
     def fail(self, key: Key, *, code: int = 0, value: Payload = b"") -> None:
         """Settle a key as failed; operations whose condition can no longer hold fail with `code` and `value`."""
-        self._link.issue(self._key_command(CommandKind.FAIL, key, unsigned("code", code, U32_MAX), value))
+        self._issue(self._key_command(CommandKind.FAIL, key, unsigned("code", code, U32_MAX), value))
 
     def cancel_for_key(self, key: Key) -> None:
         """Cancel every operation that watches the key, of all clients."""
-        self._link.issue(self._key_command(CommandKind.CANCEL_FOR_KEY, key))
+        self._issue(self._key_command(CommandKind.CANCEL_FOR_KEY, key))
 
     def forget(self, key: Key) -> None:
         """Remove the watermark of a key; settles nothing."""
-        self._link.issue(self._key_command(CommandKind.FORGET, key))
+        self._issue(self._key_command(CommandKind.FORGET, key))
 
     def mark(self) -> Mark:
         """This moment in the history of events, for `register(since=)`. Mark first, then check, then register."""
@@ -265,6 +253,9 @@ class Surface(Caller, Generic[OperationT]):
             return protocol.session.mark()
 
     # encoded, for both faces
+
+    def _issue(self, command: bytes) -> None:
+        self._link.issue(command, self.name)
 
     def _fire_command(self, key: Key, value: Payload, amount: int, limit: int | None, flags: int) -> bytes:
         unsigned("amount", amount, U64_MAX, 1)
@@ -291,7 +282,7 @@ class Surface(Caller, Generic[OperationT]):
         reply = Reply(link, Subject(id, self.name))
         with link.lock:
             link.refuse_lost()
-            link.protocol.incoming.replies[link.issue_locked(command)] = reply
+            link.protocol.incoming.replies[link.issue_locked(command, self.name)] = reply
         return reply
 
     def _ask_reschedule(self, id: Key, timeout: Timeout) -> Reply:

@@ -19,6 +19,7 @@ from timerd_client.groups.duties import Duties, Membership
 from timerd_client.groups.outcome import GroupOutcome, issue
 from timerd_client.groups.steps import Acknowledge, Ask, Pause, Run, Steps
 from timerd_client.protocol.inbox import DeliveredOutcome
+from timerd_client.protocol.session import CALLS
 from timerd_client.types import Payload
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
@@ -104,7 +105,7 @@ class Runner:
                     case Run():
                         self._handle(step)
                     case Acknowledge(command, done):
-                        issue(self._link, command, done)
+                        issue(self._link, command, done, purgatory=CALLS)
                     case Pause(seconds):
                         self._paused.append((self._link.now_ns() / 1e9 + seconds, steps))
                         return

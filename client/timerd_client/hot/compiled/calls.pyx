@@ -184,7 +184,6 @@ cdef Handle register_fast(
     if names is None:
         return None
     head.kind = COMMAND_KIND_REGISTER
-    head.purgatory = caller._indices[caller.name]
     head.flags = 0
     if id is not None:
         if key_of(id, &id_size) == NULL or type(if_exists) is not str or if_exists not in _IF_EXISTS:
@@ -223,6 +222,7 @@ cdef Handle register_fast(
                 holder = None
             if holder is not None and if_exists == "keep":
                 return holder
+        head.purgatory = caller._indices[caller.name]  # under the lock: in another arena it is another one
         buffer_reserve(&ledger.commands, size, 1)
         table_reserve(&ledger.pending.table, 1)
         to = ledger.add(size)
@@ -262,7 +262,6 @@ cdef bint fire_fast(Caller caller, object key, object value, object amount) exce
     if overflow or units <= 0:
         return False
     head.kind = COMMAND_KIND_FIRE
-    head.purgatory = caller._indices[caller.name]
     head.flags = 0
     head.amount = units
     head.limit = 0
@@ -271,6 +270,7 @@ cdef bint fire_fast(Caller caller, object key, object value, object amount) exce
     try:
         if line.sealed or ledger.issued - ledger.applied >= ledger.window:
             return False
+        head.purgatory = caller._indices[caller.name]
         buffer_reserve(&ledger.commands, size, 1)
         write_event(ledger.add(size), &head, name, key_size, value)
     finally:
