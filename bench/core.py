@@ -1,10 +1,10 @@
 """The core alone: insert, cancel, complete by key, report, reschedule, expiry, worst tick and bytes per operation.
 
-    python bench/core.py [--pending 10k,100k,1M,4M] [--repeat 3] [--huge-pages] [--short] [--json FILE]
+    python bench/core.py [--pending 10k,100k,1M,4M] [--keys 1,3] [--repeat 3] [--huge-pages] [--short] [--json FILE]
 
 Commands are encoded beforehand, and applied in frames of 4,096, as the daemon does. So a figure holds the core's own
 work and its share of the frame, and no Python for each operation. The work is done beside `pending` operations that
-stay. Their deadlines are spread over a minute, and each has one key of its own of 12 bytes. `cancel`, `complete` and
+stay. Their deadlines are spread over a minute. Each has --keys keys of its own, of 12 bytes. `cancel`, `complete` and
 `reschedule` choose at random among 20,000 operations that were registered just before, as requests do. The `_any` rows
 choose among all pending operations: there every step misses the cache and the TLB. Outcomes are counted, and must be
 those that were asked for. `tell_ns` is the later cost of an outcome: its share of a report, and of freeing its record
@@ -24,6 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from itertools import product
 
 from common import Parser, Suite, amount, listed, need_memory, run_suite
 from memory import huge_share, make_memory, measures_huge
@@ -74,16 +75,20 @@ MEMORY_PER_OP = 600  # bytes of the arena, and of the frames that are encoded be
 class Rig:
     """A core on anonymous memory, with one client, and a clock that is moved by hand."""
 
-    def __init__(self, capacity: int, huge: bool = False) -> None:
+    def __init__(self, capacity: int, huge: bool = False, keys: int = 1) -> None:
+        self.keys = keys  # of each operation
         self.plan = plan_arena(
             capacity,
-            nodes=capacity,
+            nodes=keys * capacity,
+            keys=keys * capacity,
             blocks=RING_EVENTS_DEFAULT + BLOCKS,
             ids=1_024,
             purgatories=1,
             clients=4,
             quota_operations=capacity,
             quota_outcomes=capacity,
+            quota_nodes=keys * capacity,
+            quota_keys=keys * capacity,
         )
         self.memory = make_memory(self.plan.size, huge)
         with memoryview(self.memory) as view:
@@ -136,8 +141,10 @@ class Rig:
 
     def bytes_per_op(self, pending: int) -> float:
         """Arena bytes in use for each pending operation: its record, and its share of the tables of that capacity."""
-        assert all(self.region(region).in_use == pending for region in HOT_REGIONS), "each has one key of its own"
-        records = pending * self.region(Region.OPS).record_size
+        ops, nodes, keys = (self.region(region) for region in HOT_REGIONS)
+        assert (ops.in_use, nodes.in_use, keys.in_use) == (pending, self.keys * pending, self.keys * pending)
+        # The record of an operation holds its first node and key.
+        records = pending * (ops.record_size + (self.keys - 1) * (nodes.record_size + keys.record_size))
         tables = sum(self.region(region).count * self.region(region).record_size for region in TABLES)
         return (records + tables * pending / self.plan.capacity) / pending
 
@@ -146,18 +153,18 @@ class Rig:
         self.memory.close()
 
 
-def key(number: int) -> bytes:
-    return b"key/%08x" % number
+def key(number: int, which: int = 0) -> bytes:
+    return b"key%d%08x" % (which, number)
 
 
-def register(number: int, now_ns: int, timeout_ns: int, payload: bytes = b"") -> bytes:
-    name = key(number)
-    size = size_of(RegisterCommand) + 2 + len(name) + len(payload)
+def register(number: int, now_ns: int, timeout_ns: int, payload: bytes = b"", keys: int = 1) -> bytes:
+    names = b"".join(bytes((len(name), KeyKind.EVENT)) + name for name in (key(number, which) for which in range(keys)))
+    size = size_of(RegisterCommand) + len(names) + len(payload)
     fixed = struct_of(RegisterCommand).pack(
-        CommandKind.REGISTER, 0, RegisterFlag.NO_MARK, size, Condition.AT_LEAST, 1, 1, 0, len(payload), now_ns,
+        CommandKind.REGISTER, 0, RegisterFlag.NO_MARK, size, Condition.AT_LEAST, 1, keys, 0, len(payload), now_ns,
         timeout_ns, 0, 0, 0,
     )  # fmt: skip
-    return fixed + bytes((len(name), KeyKind.EVENT)) + name + payload
+    return fixed + names + payload
 
 
 def fire(number: int, value: bytes = b"") -> bytes:
@@ -170,12 +177,12 @@ def operation(kind: CommandKind, command: int, now_ns: int, timeout_ns: int) -> 
     return struct_of(OperationCommand).pack(kind, 0, 0, 0, size_of(OperationCommand), command, now_ns, timeout_ns)
 
 
-def measure(pending: int, seed: int, huge: bool = False) -> dict[str, float]:
+def measure(pending: int, seed: int, huge: bool = False, keys: int = 1) -> dict[str, float]:
     """One run: fill, measure each kind of work beside `pending` operations, let all expire. Returns {figure: value}."""
     rng = random.Random(seed)
     work = 20_000
     rounds = 5
-    rig = Rig(pending + 2 * work, huge)
+    rig = Rig(pending + 2 * work, huge, keys)
     live: list[int] = []
 
     def timeout() -> int:
@@ -185,7 +192,8 @@ def measure(pending: int, seed: int, huge: bool = False) -> dict[str, float]:
         """Frames that register so many operations. An operation's key is its own command number."""
         first = rig.number
         live.extend(range(first, first + count))
-        return rig.frames(register(number, rig.now_ns, timeout()) for number in range(first, first + count))
+        numbers = range(first, first + count)
+        return rig.frames(register(number, rig.now_ns, timeout(), keys=keys) for number in numbers)
 
     def remove(choice: list[int]) -> list[int]:
         removed = set(choice)
@@ -206,7 +214,7 @@ def measure(pending: int, seed: int, huge: bool = False) -> dict[str, float]:
     def full() -> None:
         """Encode steps like the load test: operations are registered with a payload, and completed with a value."""
         numbers = range(rig.number, rig.number + BLOCKS)
-        frames = rig.frames(register(number, rig.now_ns, timeout(), PAYLOAD) for number in numbers)
+        frames = rig.frames(register(number, rig.now_ns, timeout(), PAYLOAD, keys) for number in numbers)
         steps.append(("insert_full_ns", BLOCKS, frames))
         steps.append(("complete_full_ns", BLOCKS, rig.frames(fire(number, VALUE) for number in numbers)))
 
@@ -260,26 +268,30 @@ def measure(pending: int, seed: int, huge: bool = False) -> dict[str, float]:
 
 def play(suite: Suite) -> None:
     most = max(suite.args.pending)
-    need_memory(most * MEMORY_PER_OP, f"{most:,} pending operations", "ask for fewer (--pending)")
+    memory = most * MEMORY_PER_OP * (1 + max(suite.args.keys)) // 2
+    need_memory(memory, f"{most:,} pending operations", "ask for fewer (--pending)")
     tables = ["figures"] + ["figures_on_huge_pages"] * measures_huge(suite)
-    for pending in suite.args.pending:
+    for keys, pending in product(suite.args.keys, suite.args.pending):
         runs: dict[str, list[dict[str, float]]] = {table: [] for table in tables}
         for repeat in range(suite.args.repeat):
             for table in runs:
-                suite.say(f"{pending:,} pending, {table.replace('_', ' ')}, run {repeat + 1} of {suite.args.repeat}")
-                runs[table].append(measure(pending, suite.seed + repeat, table != "figures"))
+                what = f"{keys} keys, {pending:,} pending, {table.replace('_', ' ')}"
+                suite.say(f"{what}, run {repeat + 1} of {suite.args.repeat}")
+                runs[table].append(measure(pending, suite.seed + repeat, table != "figures", keys))
         for table, found in runs.items():
             for figure in found[0]:
                 values = [run[figure] for run in found]
                 # On a shared machine any tick can be interrupted: so the best repeat counts.
                 median = min(values) if figure == "worst_tick_ms" else statistics.median(values)
-                suite.add(table, pending=pending, figure=figure, median=median, least=min(values), most=max(values))
+                least, largest = min(values), max(values)
+                suite.add(table, keys=keys, pending=pending, figure=figure, median=median, least=least, most=largest)
 
 
 def main() -> int:
     parser = Parser("core", __doc__)
     sizes = listed(amount(10_000, 8_000_000, "operations"))
     parser.size("--pending", sizes, "10k,100k,1M,4M", "10k,100k", "operations that stay, with commas between")
+    parser.size("--keys", listed(amount(1, 64, "keys")), "1,3", "1,3", "keys of each operation, with commas between")
     parser.size("--repeat", amount(1, 100, "runs"), "3", "1", "runs of each")
     parser.add_argument("--huge-pages", action="store_true", help="make each run once more, on pages of 2 MiB")
     return run_suite(parser, play)
