@@ -118,7 +118,7 @@ def test_each_suite_writes_one_document_and_leaves_no_files(name: str, place: Pa
         (
             "core",
             ("--pending=8M",),
-            "8,000,000 pending operations need 4.5 GiB of memory, and 768.0 MiB are available: ",
+            "8,000,000 pending operations need 8.9 GiB of memory, and 768.0 MiB are available: ",
         ),
         ("alternatives", ("--ways=celery",), "'celery' is none of timerd, timerd-bulk, redis, "),
         ("gil", ("--crews=3",), "'' is not a number such as 500"),
