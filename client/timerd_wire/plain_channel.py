@@ -15,7 +15,10 @@ class PlainChannel:
         self._newest: zmq.Frame | None = None
 
     def receive(self) -> bytes | None:
-        """The next message; None if there is none; b"" for a message of several parts, which no peer sends."""
+        """The next message; None if there is none; b"" for a message of several parts, which no peer sends.
+
+        The compiled channel drops some of these parts in each call, and gives b"" each time.
+        """
         try:
             parts = self._socket.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
