@@ -12,7 +12,7 @@ import pytest
 
 from commands import Key, Register
 from faults import core_faults
-from harness import START_NS, Rig, S, fire
+from harness import START_NS, Rig, S, cancel, fire
 from journalplay import JournaledPlay, no_row_is_lost_or_written_twice, play
 from journals import SEGMENT_ROWS, JournaledRig, outcomes
 from modelstate import Settling
@@ -26,14 +26,18 @@ from situations import SITUATIONS
 from timerctl.journal.rows import RowFormat
 from timerd_client.audit.audited import Audited
 from timerd_client.audit.journal import audit_journal
+from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.journal import JournalLevel, RowKind
 from timerd_shm.declare.limits import GROUP_KEPT_NS
 from timerd_shm.declare.states import EventFlag, Orphans, Outcome
+from timerd_shm.declare.wire import CommandFlag, CommandHeader, RegisterFlag
 from timerd_shm.generate import DEFECTS
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import JournalError
 
 HASHES = {hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest(): number for number in range(1, 100)}
+
+FLAGS_AT = size_of(CommandHeader) + 2  # of a command in a frame
 
 
 def told(directory: Path) -> list[tuple[object, ...]]:
@@ -190,6 +194,22 @@ def test_an_audit_uses_the_daemons_deadline_of_a_kept_operation_without_a_deadli
     (expired,) = outcomes(rig.rows())
     assert expired.record.outcome == Outcome.EXPIRED and expired.record.deadline_ns == START_NS + kept_ns
     assert not (found := rig.audit()).wrong, found.wrong
+
+
+@pytest.mark.parametrize("flags", [RegisterFlag.CALL, 1 << 15, RegisterFlag.CALL | 1 << 14])
+def test_flags_that_a_client_sets_without_effect_are_no_findings_of_an_audit(tmp_path: Path, flags: int) -> None:
+    # One client could make the audit of everybody's journal fail, though the daemon had changed nothing.
+    rig = JournaledRig(tmp_path)
+    client = rig.client()
+    for number, command, added in ((1, Register((Key(b"k"),)), flags), (2, cancel(1), CommandFlag.FREES_ID | 1 << 7)):
+        frame = bytearray(client.frame([(number, command)]))
+        frame[FLAGS_AT] |= added & 0xFF
+        frame[FLAGS_AT + 1] |= added >> 8
+        client.issued += 1
+        assert rig.apply(client, bytes(frame)) == rig.module.APPLIED
+    rig.turn()
+    found = rig.audit()
+    assert (found.outcomes, found.wrong) == (1, [])
 
 
 def test_a_requeued_event_names_the_operation_that_it_came_from(tmp_path: Path) -> None:

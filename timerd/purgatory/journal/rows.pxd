@@ -141,11 +141,21 @@ cdef inline void put_registration(
     put_keys(a, op)
 
 
+cdef inline uint32_t counting_flags(RegisterCommand *command) noexcept nogil:
+    """The flags that count. A client may set others, which change nothing and which an audit would call wrong."""
+    cdef uint32_t flags = command.flags & (
+        REGISTER_FLAG_HAS_ID | REGISTER_FLAG_KEEP | REGISTER_FLAG_REPLACE | REGISTER_FLAG_WANTS_ANSWER
+        | REGISTER_FLAG_MARK_BY_SEQUENCE | REGISTER_FLAG_NO_MARK | REGISTER_FLAG_ORPHANS_GIVEN | REGISTER_FLAG_FOR_GROUP
+        | REGISTER_FLAG_REPLACE_CANCELLED | REGISTER_FLAG_CALL | REGISTER_FLAG_FOLLOWS | REGISTER_FLAG_REPLACE_CHANGED
+    )
+    return flags if flags & REGISTER_FLAG_FOR_GROUP else flags & ~<uint32_t>REGISTER_FLAG_CALL
+
+
 cdef inline void journal_register(Arena *a, OpRecord *op, uint32_t slot, RegisterCommand *command) noexcept nogil:
     """The rows of a registration in the transaction being staged. The row of its settlement there follows them."""
     if a.journal.level == JOURNAL_LEVEL_EVENTS:
         put_registration(
-            a, op, slot, a.clients[slot].generation, command.flags, command.mark_sequence, command.mark_command,
+            a, op, slot, a.clients[slot].generation, counting_flags(command), command.mark_sequence, command.mark_command,
             command.total if command.condition == CONDITION_TOTAL else 0, 0, 0,
         )
 
@@ -189,7 +199,7 @@ cdef inline void journal_action(
     owner = client_text(a, slot, a.clients[slot].generation)
     row = <ActionRow *>next_row(&a.journal, ROW_KIND_ACTION)
     row.command_kind = command.kind
-    row.flags = command.flags
+    row.flags = command.flags & (COMMAND_FLAG_WANTS_ANSWER | COMMAND_FLAG_HAS_ID | COMMAND_FLAG_REQUEUE)
     row.orphans = command.orphans if command.kind == COMMAND_KIND_SET_ORPHANS else 0
     row.client_generation = a.clients[slot].generation
     row.operation = op_id(a, op)
