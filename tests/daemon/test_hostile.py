@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -23,9 +25,9 @@ from frames import encode
 from harness import MS, S, cancel
 from mutations import EXAMPLES, MUTATIONS, Mutation, down
 from networks import NOTHING, Peer, World
-from patience import PATIENCE_S
+from patience import PATIENCE_S, eventually
 from timerd.conductor.transport import ZmqTransport
-from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.errors import ErrorCode, ResourceLimitError
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandHeader, CommandKind, DownKind, UpKind
@@ -246,3 +248,23 @@ def test_a_long_routing_id_takes_its_share_of_the_turn(world: World) -> None:
     world.turn()
     assert len(taken) > 32, "a turn read them all"
     world.settle()
+
+
+def test_an_outlet_that_cannot_be_made_for_want_of_files_is_an_error_and_leaves_nothing_open(
+    transport: ZmqTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The conductor tries again a second later; any other error would end the daemon.
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = set(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socket", refuse)
+        with pytest.raises(ResourceLimitError, match="Too many open files"):
+            transport.open_outlet(7)
+    with monkeypatch.context() as patched:
+        patched.setattr(InstancePaths, "outlet", lambda self, slot: Path("/nowhere/7"))
+        with pytest.raises(ResourceLimitError, match="No such file"):
+            transport.open_outlet(7)
+    eventually(lambda: set(os.listdir("/proc/self/fd")) <= before)
+    transport.open_outlet(7)

@@ -30,6 +30,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -275,8 +276,9 @@ class _Outlet:
         made = _socket(context, zmq.XPUB)
         # The listener is our own, so that the file goes when we say so: libzmq's thread would remove it some time
         # after the close, when it may be the next client's.
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listener: socket.socket | None = None
         try:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             made.setsockopt(zmq.RCVHWM, QUEUED_SUBSCRIPTIONS_MAX)
             made.setsockopt(zmq.SNDHWM, QUEUED_REPORTS_MAX)
             made.setsockopt(zmq.MAXMSGSIZE, HANDSHAKE_SIZE_MAX)
@@ -284,14 +286,17 @@ class _Outlet:
             made.setsockopt(zmq.PLAIN_SERVER, 1)
             made.setsockopt(zmq.ZAP_DOMAIN, b"%d" % slot)
             self._path.unlink(missing_ok=True)
-            bind_guarded(lambda: listener.bind(str(self._path)), self._path, group_id)
+            bind_guarded(partial(listener.bind, str(self._path)), self._path, group_id)
             listener.listen(OUTLET_BACKLOG)
             made.setsockopt(zmq.USE_FD, listener.fileno())
             made.bind(paths.outlet_endpoint(slot))
             self.listener = listener.detach()  # it is libzmq's now, until the socket is closed
-        except (zmq.ZMQError, OSError) as error:
-            listener.close()
+        except (zmq.ZMQError, OSError, ResourceLimitError) as error:
+            if listener is not None:
+                listener.close()
             made.close(0)
+            if isinstance(error, ResourceLimitError):
+                raise
             raise ResourceLimitError(f"the socket {self._path} cannot be made: {error.strerror}") from None
         self.descriptor = _number(made, zmq.FD)
         self.channel = Channel(made)
