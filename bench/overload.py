@@ -49,7 +49,7 @@ from common import ROOT, Parser, Suite, amount, real, run_suite
 from flood.attackers import ATTACKS
 from flood.bounds import bounds, memory_bound
 from flood.customer import Customer, Round
-from flood.frames import FLOODS, RATES, S, frame_size
+from flood.frames import FLOODS, RATES, S
 from flood.full import fill
 from flood.gate import judge
 from flood.senders import PATIENCE_S, Counts, Phase, crew
@@ -128,7 +128,7 @@ def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
         "private_bytes": {
             "at_rest": at_rest,
             "max": max(size for _, size in watcher.memory),
-            "bound": memory_bound(senders, frame_size(flood), at_rest),
+            "bound": memory_bound(senders, at_rest),
         },
         "counters": watcher.counters,
         "rounds": len(customer.rounds),

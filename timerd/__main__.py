@@ -88,7 +88,7 @@ def _ask_the_machine(settings: Settings) -> None:
     """Check what only this machine knows of a configuration, without making anything. Raises the errors of serve()."""
     config = settings.config
     paths = make_instance(config.instance, config.runtime_dir, look_only=True)
-    _ = paths.commands_endpoint, paths.outlet_endpoint(config.clients)
+    _ = paths.commands_endpoint, paths.outcomes_endpoint
     _group_of(settings)
     if config.arena_file and not os.access(os.path.dirname(os.path.abspath(config.arena_file)), os.W_OK | os.X_OK):
         raise ResourceLimitError(f"the arena {config.arena_file} cannot be opened: its directory may not be written")

@@ -15,14 +15,14 @@ from contextlib import ExitStack
 
 from timerd.arena.arena import ATTACHED, Arena
 from timerd.arena.open import open_or_create
-from timerd.clients.liveness import Watches, room_for_watches
+from timerd.clients.liveness import Watches
 from timerd.clients.process import Host
 from timerd.clients.sessions import Sessions
-from timerd.conductor.door import Door
 from timerd.conductor.loop import Loop
-from timerd.conductor.transport import ZmqTransport
+from timerd.conductor.transport import ZmtpTransport
 from timerd.conductor.turn import Conductor
 from timerd.config.config import Config
+from timerd.host.descriptors import Descriptors, divide
 from timerd.host.lock import InstanceLock
 from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
 from timerd.journal.writer import Journal, open_journal
@@ -43,20 +43,19 @@ def serve(config: Config, group_id: int | None) -> None:
     """
     paths = make_instance(config.instance, config.runtime_dir)
     # Too long a path is refused before anything is made.
-    _ = paths.commands_endpoint, paths.outlet_endpoint(config.clients)
-    watches_max = _watches_max(config)  # first: libzmq ends its process where it may open too few files
+    _ = paths.commands_endpoint, paths.outcomes_endpoint
+    descriptors = _descriptors(config)
     with ExitStack() as undo:
         # Undone in the opposite order: sockets before the arena, the lock last.
         start = _Start(config, paths, group_id, undo)
         arena = start.open_arena()
         core = start.attach(arena)
         journal = start.open_journal(arena, core)
-        transport = ZmqTransport(paths, group_id)
+        clients_max = arena.header().quota_clients
+        transport = ZmtpTransport(paths, group_id, clients_max=clients_max, connections_max=descriptors.connections)
         undo.callback(transport.close)
-        liveness = Watches(paths, group_id, watches_max=watches_max)
+        liveness = Watches(paths, group_id, watches_max=descriptors.watches)
         undo.callback(liveness.close)
-        door = Door(transport, paths, config.clients)
-        undo.callback(door.close)
         copies = CopyFiles(core, arena, paths, group_id)
         undo.callback(copies.close)
 
@@ -73,7 +72,7 @@ def serve(config: Config, group_id: int | None) -> None:
             now_ns=now_ns,
             journal=journal,
         )
-        loop = Loop(conductor, transport, liveness, door, clock, watchdog_ns=watchdog_ns())
+        loop = Loop(conductor, transport, liveness, clock, watchdog_ns=watchdog_ns())
         undo.callback(loop.close)
 
         # Last, because a client that finds this file expects to be answered.
@@ -148,16 +147,16 @@ class _Start:
             arena.remove()
 
 
-def _watches_max(config: Config) -> int:
-    """How many ends of clients can be watched; fewer than there may be clients are logged."""
-    watches_max = room_for_watches(config.clients)
-    if watches_max < config.clients:
+def _descriptors(config: Config) -> Descriptors:
+    """The files that may be open; that fewer ends of clients can be watched than there may be clients is logged."""
+    descriptors = divide(config.clients)
+    if descriptors.watches < config.clients:
         log.warning(
             "of %d clients the ends of %d only are noticed at once: raise the limit of open files (LimitNOFILE=)",
             config.clients,
-            watches_max,
+            descriptors.watches,
         )
-    return watches_max
+    return descriptors
 
 
 def _idle_after(config: Config, sessions: Sessions) -> Callable[[int], int]:

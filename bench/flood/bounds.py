@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from common import Suite
-from timerd.conductor.outbox import OUTCOMES_PER_REPORT
-from timerd.conductor.transport import QUEUED_ANSWERS_MAX, QUEUED_FRAMES_MAX, QUEUED_REPORTS_MAX
-from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, PAYLOAD_SIZE_MAX
+from timerd.zmtp.shares import MEMORY_MAX
+from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S
 
 OVERLOAD = 3.0  # the offered rate is at least so many times the sustained one. Slack divides what is above 1
-REPORT_SIZE_MAX = OUTCOMES_PER_REPORT * 96 + (1 << 20) + PAYLOAD_SIZE_MAX  # outcomes and values of one report
 SPARE_BYTES = 64 << 20  # for the daemon itself, and for what malloc keeps
 
 
@@ -41,12 +39,9 @@ BOUNDS = {
 }
 
 
-def memory_bound(senders: int, frame: int, at_rest: int) -> int:
-    """Private bytes that the daemon may have: what it had at rest, and libzmq's queues, full, in both directions."""
-    # libzmq holds QUEUED_FRAMES_MAX frames of a client, and one more that it reads. malloc may need as much again.
-    up = (QUEUED_FRAMES_MAX + 1) * frame
-    down = (QUEUED_REPORTS_MAX + QUEUED_ANSWERS_MAX) * min(REPORT_SIZE_MAX, 1 << 19)
-    return at_rest + 2 * senders * up + senders * down + SPARE_BYTES
+def memory_bound(senders: int, at_rest: int) -> int:
+    """Private bytes that the daemon may have: what it had at rest, and the whole share of each sending process."""
+    return at_rest + senders * MEMORY_MAX + SPARE_BYTES
 
 
 def bounds(suite: Suite, run: dict[str, Any], full: dict[str, Any], slack: float) -> None:

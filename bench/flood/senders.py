@@ -124,8 +124,7 @@ class Sender:
                     self.hello_body = frame[HEADER.size :]
                 self.commands.send(frame)
             while protocol.session.subscriptions:
-                slot, session = protocol.session.subscriptions.popleft()
-                connect_outlet(self.outcomes, self.paths.outlet_endpoint(slot), session)
+                connect_outlet(self.outcomes, self.paths.outcomes_endpoint, protocol.session.subscriptions.popleft())
             for socket, published in ((self.outcomes, True), (self.commands, False)):
                 with contextlib.suppress(zmq.Again):
                     while True:

@@ -24,7 +24,6 @@ cdef enum:
     EVENTS = 15
     DONTWAIT = 1
     SNDMORE = 2
-    PARTS_SKIPPED = 256  # in one call, some 20 us: a part is 2 bytes for its peer, so a message may have millions
 
 ctypedef int (*message_function)(td_message *) noexcept nogil
 ctypedef int (*receive_function)(td_message *, void *, int) noexcept nogil
@@ -32,7 +31,6 @@ ctypedef void *(*data_function)(td_message *) noexcept nogil
 ctypedef size_t (*size_function)(td_message *) noexcept nogil
 ctypedef int (*send_function)(void *, const void *, size_t, int) noexcept nogil
 ctypedef int (*option_function)(void *, int, void *, size_t *) noexcept nogil
-ctypedef const char *(*gets_function)(td_message *, const char *) noexcept nogil
 ctypedef int (*errno_function)() noexcept nogil
 
 
@@ -42,7 +40,7 @@ def _functions():
         library = ctypes.CDLL(sys.modules[zmq.backend.Socket.__module__].__file__)
         return {
             name: ctypes.cast(getattr(library, "zmq_" + name), ctypes.c_void_p).value
-            for name in ("msg_init", "msg_recv", "msg_data", "msg_size", "msg_more", "msg_gets", "msg_close", "send",
+            for name in ("msg_init", "msg_recv", "msg_data", "msg_size", "msg_more", "msg_close", "send",
                          "getsockopt", "errno")
         }
     except (AttributeError, KeyError, OSError) as error:
@@ -52,7 +50,6 @@ def _functions():
 cdef dict found = _functions()
 cdef message_function msg_init = <message_function><size_t>found["msg_init"]
 cdef message_function msg_close = <message_function><size_t>found["msg_close"]
-cdef gets_function msg_gets = <gets_function><size_t>found["msg_gets"]
 cdef message_function msg_more = <message_function><size_t>found["msg_more"]
 cdef receive_function msg_recv = <receive_function><size_t>found["msg_recv"]
 cdef data_function msg_data = <data_function><size_t>found["msg_data"]
@@ -67,8 +64,6 @@ cdef class Channel:
     cdef object socket
     cdef td_message newest  # the last part that was received, until the next one is
     cdef bint has_newest
-    cdef bint skipping  # in the midst of a message of many parts
-    cdef bytes routing  # of that message
 
     def __init__(self, socket):
         self.socket = socket
@@ -111,45 +106,15 @@ cdef class Channel:
             return None
         return PyBytes_FromStringAndSize(<const char *>msg_data(&self.newest), <Py_ssize_t>msg_size(&self.newest))
 
-    cdef int _skip(self) except -1:
-        """Read and drop some of the remaining parts of a message; `skipping` says whether there may be more of them."""
-        cdef bint more = True
-        cdef int parts = 0
-        while more and parts < PARTS_SKIPPED and self._next(&more):
-            parts += 1
-        self.skipping = more and parts == PARTS_SKIPPED
-        return 0
-
     def receive(self):
         cdef bint more = False
         self._open()
-        part = b"" if self.skipping else self._part(&more)
-        if more or self.skipping:
-            self._skip()
-            return b""
-        return part
-
-    def receive_routed(self):
-        cdef bint more = False
-        self._open()
-        if self.skipping:
-            self._skip()
-            return self.routing, b""
-        routing = self._part(&more)
-        if routing is None:
-            return None
+        part = self._part(&more)
         if not more:
-            return routing, b""
-        frame = self._part(&more)
-        if more:
-            self.routing = routing
-            self._skip()
-            return routing, b""
-        return routing, frame
-
-    def sender(self):
-        cdef const char *address = msg_gets(&self.newest, b"Peer-Address") if self.has_newest else NULL
-        return "" if address == NULL else (<bytes>address).decode("ascii", "replace")
+            return part
+        while more and self._next(&more):
+            pass
+        return b""
 
     cdef bint _send(self, part, int flags) except? 2:
         cdef Py_buffer view
@@ -171,10 +136,6 @@ cdef class Channel:
     def send(self, frame):
         self._open()
         return self._send(frame, 0)
-
-    def send_routed(self, routing, frame):
-        self._open()
-        return self._send(routing, SNDMORE) and self._send(frame, 0)
 
     def events(self):
         cdef int events = 0

@@ -1,8 +1,8 @@
-"""How a client gets its outcomes: it connects an XSUB to its outlet, which is a socket of the daemon for it alone.
+"""How a client gets its outcomes: it connects an XSUB to NAME.pub, and the daemon sends it its own alone.
 
-The client shows its session as the password of ZeroMQ's PLAIN handshake. The daemon refuses everybody else in the
-handshake, so a stranger gets no pipe. A client has one subscription: the empty prefix. All that an outlet publishes is
-its client's, so there is nothing to choose.
+The client shows its session as the password of ZeroMQ's PLAIN handshake. The daemon closes the connection of everybody
+else in the handshake. A client has one subscription: the empty prefix. All that comes is its own, so there is nothing
+to choose. Of several connections that show one session the newest has the outcomes; the daemon closes the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNSUBSCRIBE = b"\x00"  # the end of the one subscription, or of the connection
 
 
 def connect_outlet(socket: zmq.Socket[Any], endpoint: str, session: bytes) -> None:
-    """Connect an XSUB to an outlet; it connects again by itself, until the daemon refuses the session."""
+    """Connect an XSUB for the outcomes of a session; it connects again by itself where the connection was closed."""
     socket.set(zmq.PLAIN_USERNAME, USER)
     socket.set(zmq.PLAIN_PASSWORD, session)
     socket.connect(endpoint)

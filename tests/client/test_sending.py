@@ -67,9 +67,9 @@ class Sockets:
             self._take()
         return True
 
-    def subscribe(self, slot: int, session: bytes) -> None:
+    def subscribe(self, session: bytes) -> None:
         with self._turn:
-            self.daemon.subscribe(slot, session)
+            self.daemon.subscribe(session)
             self._take()
 
     def _take(self) -> None:

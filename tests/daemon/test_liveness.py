@@ -18,17 +18,14 @@ import pytest
 from patience import PATIENCE_S
 from timerd.clients.liveness import (
     ACCEPTS_PER_TURN,
-    DESCRIPTORS_BESIDE,
     FULL_NS,
     NEWCOMER_NS,
-    NEWCOMERS_MAX,
-    SOCKETS_PER_CLIENT,
     Kind,
     Sign,
     Watches,
-    room_for_watches,
 )
 from timerd.core import NEVER
+from timerd.host.descriptors import NEWCOMERS_MAX
 from timerd_shm.host.paths import InstancePaths
 
 SESSION = bytes(range(16))
@@ -235,26 +232,6 @@ def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
     watches.signs(LIMIT, FULL_NS)
     assert [sign.session for sign in drain(watches, FULL_NS)] == [SESSION]
     assert watches.due_ns == NEVER
-
-
-def test_the_limit_of_descriptors_is_raised_as_far_as_allowed() -> None:
-    script = """
-import resource, sys
-from timerd.clients.liveness import room_for_watches
-soft, hard = map(int, sys.argv[1:])
-resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-print(room_for_watches(500), *resource.getrlimit(resource.RLIMIT_NOFILE))
-"""
-
-    def room(soft: int, hard: int) -> list[int]:
-        out = subprocess.run([sys.executable, "-c", script, str(soft), str(hard)], check=True, capture_output=True)
-        return [int(word) for word in out.stdout.split()]
-
-    beside = SOCKETS_PER_CLIENT * 500 + DESCRIPTORS_BESIDE
-    wanted = 500 + NEWCOMERS_MAX
-    assert room(256, 4_096) == [wanted, 4_096, 4_096]
-    assert room(256, beside + 100) == [100, beside + 100, beside + 100]
-    assert room_for_watches(1) == 1 + NEWCOMERS_MAX
 
 
 # processes --------------------------------------------------------------------------------------------------------

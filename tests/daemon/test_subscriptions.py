@@ -1,4 +1,4 @@
-"""Outlets: who hears a client's outcomes, and that nobody can burden the daemon by subscriptions."""
+"""Who hears a client's outcomes, and that nobody can burden the daemon by subscriptions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ import timerd as td
 from commands import Key, Register
 from daemons import Daemon
 from harness import S
-from networks import Peer, World, fire
+from networks import World, fire
 from patience import PATIENCE_S, eventually
-from timerd.conductor.subscriptions import CONNECTIONS_MAX, OUTLETS_PER_TURN, PENALTY_NS
 from timerd_shm.declare.wire import UpKind
 from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE, connect_outlet
 
@@ -65,11 +64,9 @@ def attacker() -> Iterator[zmq.Socket[Any]]:
     context.destroy(linger=0)
 
 
-def test_subscriptions_of_a_stranger_reach_no_trie(daemon: Daemon, attacker: zmq.Socket[Any]) -> None:
+def test_subscriptions_of_a_stranger_are_not_read(daemon: Daemon, attacker: zmq.Socket[Any]) -> None:
     with unhurt(daemon):
-        eventually(lambda: list(daemon.paths.outcomes.iterdir()), "there is no outlet")
-        for path in daemon.paths.outcomes.iterdir():
-            connect_outlet(attacker, f"ipc://{path}", os.urandom(16))
+        connect_outlet(attacker, daemon.paths.outcomes_endpoint, os.urandom(16))
         flood(attacker)
         eventually(lambda: daemon.stats()["counters"]["frames_unknown_session"] > 0, "the stranger was not refused")
         attacker.close(0)
@@ -77,12 +74,11 @@ def test_subscriptions_of_a_stranger_reach_no_trie(daemon: Daemon, attacker: zmq
 
 def test_subscriptions_of_a_member_close_its_outlet_and_hurt_nobody(daemon: Daemon, attacker: zmq.Socket[Any]) -> None:
     with unhurt(daemon), td.connect(timeout=PATIENCE_S) as member:
-        session = member._link.protocol.session
-        connect_outlet(attacker, daemon.paths.outlet_endpoint(session.slot), session.secret)
+        connect_outlet(attacker, daemon.paths.outcomes_endpoint, member._link.protocol.session.secret)
         flood(attacker)
         eventually(lambda: daemon.stats()["counters"]["outlets_shut"] > 0, "the outlet was not closed")
         attacker.close(0)
-        # Its own outcomes are kept, and come when its outlet is back.
+        # Its own outcomes are kept, and come when it has connected again.
         assert member.register("k", timeout=0.1).result(PATIENCE_S).state is td.State.EXPIRED
 
 
@@ -91,8 +87,8 @@ def test_subscriptions_of_a_member_close_its_outlet_and_hurt_nobody(daemon: Daem
 
 def test_a_subscriber_gets_only_its_own_outcomes(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
-    for mischief in (b"", bytes(16), world.core.topic(alice.slot).to_bytes(8, "little"), bob.session):
-        bob.subscribe(mischief, alice.slot)
+    for mischief in (b"", bytes(16), world.core.topic(alice.slot).to_bytes(8, "little"), bob.session[:15]):
+        bob.subscribe(mischief)
     world.settle()
     assert world.counter("frames_unknown_session") == 4
     bob.take_published()
@@ -102,40 +98,45 @@ def test_a_subscriber_gets_only_its_own_outcomes(world: World) -> None:
     assert len(alice.take_published()) == 1
 
 
-def test_a_second_subscription_closes_the_outlet_of_its_client_for_a_second(world: World) -> None:
-    """For no other client, and nothing is lost: the outcome is kept, and announced when the client is back."""
+def test_a_second_subscription_closes_the_outlet_and_nothing_is_lost(world: World) -> None:
+    """For no other client: the outcome is kept, and announced when the client is back."""
     alice, bob = world.client("alice"), world.client("bob")
-    for message in (SUBSCRIBE + b"x", b"", b"\x02", UNSUBSCRIBE + bytes(16)):
+    for number, message in enumerate((SUBSCRIBE + b"x", b"", b"\x02", UNSUBSCRIBE + bytes(16)), 1):
         world.network.up_subscriptions.append((bob.slot, message))
         world.settle()
         assert bob.slot not in world.network.outlets and alice.slot in world.network.outlets
-        bob.subscribe()  # it is admitted, but its outlet is closed: no pipe
         bob.send(Register(KEY, timeout_ns=S), fire())
         alice.send(Register(KEY, timeout_ns=S), fire())
-        world.run(PENALTY_NS - 1)
+        world.settle()
         assert bob.take_published() == [] and alice.take_published()
-        world.run(1)
         bob.subscribe()
         world.settle()
-        assert bob.take_published()[-1].outcome_newest == 2 * bob.issued // 4
-    assert world.counter("outlets_shut") == 4
+        assert bob.take_published()[-1].outcome_newest == number
+        assert world.counter("outlets_shut") == number
 
 
-def test_a_client_connects_to_its_outlet_only_so_often(world: World) -> None:
-    bob = world.client("bob")
-    for _ in range(CONNECTIONS_MAX - 1):
-        bob.subscribe()
+def test_the_newest_connection_that_shows_a_session_has_its_outcomes(world: World) -> None:
+    bob, thief = world.client("bob"), 77
+    world.network.asking.append((thief, bob.session))  # bob himself: nobody else knows it
     world.settle()
-    assert len(world.network.outlets[bob.slot]) == CONNECTIONS_MAX and bob.take_published()
-    for _ in range(40):
-        bob.subscribe()
+    bob.take_published()
+    bob.send(Register(KEY, timeout_ns=S), fire())
     world.settle()
-    assert bob.slot not in world.network.outlets and world.counter("outlets_shut") == 1
-    world.run(PENALTY_NS)
-    assert world.network.outlets[bob.slot] == []
+    assert bob.take_published() == [] and len(world.network.published[thief]) == 2
     bob.subscribe()
     world.settle()
-    assert bob.take_published()
+    assert bob.take_published()[-1].outcome_newest == 1
+
+
+def test_the_end_of_a_connection_ends_the_subscription_of_its_client_alone(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    world.network.up_subscriptions.append((bob.slot, UNSUBSCRIBE))
+    world.settle()
+    for each in (alice, bob):
+        each.send(Register(KEY, timeout_ns=S), fire())
+    world.settle()
+    assert alice.take_published() and not bob.take_published()
+    assert world.counter("outlets_shut") == 0
 
 
 def test_an_outlet_ends_with_its_session(world: World) -> None:
@@ -144,22 +145,8 @@ def test_an_outlet_ends_with_its_session(world: World) -> None:
     world.settle()
     for each in (alice, bob):
         each.say(UpKind.BYE)
-    world.run(2 * PENALTY_NS)
-    assert world.network.outlets == {}
-
-
-def test_a_turn_makes_a_bounded_number_of_outlets() -> None:
-    world = World(clients=2 * OUTLETS_PER_TURN).until_quiet()
-    peers = [Peer(world, "x") for _ in range(2 * OUTLETS_PER_TURN)]
-    for peer in peers:
-        peer.say(UpKind.HELLO, peer.hello())
-    world.turn()
-    assert len(world.network.outlets) == OUTLETS_PER_TURN
     world.settle()
-    assert len(world.network.outlets) == 2 * OUTLETS_PER_TURN
-    world.restart()
-    world.turn()
-    assert len(world.network.outlets) == OUTLETS_PER_TURN
+    assert world.network.outlets == {}
 
 
 def test_outcomes_published_before_a_subscription_are_announced_with_it(world: World) -> None:

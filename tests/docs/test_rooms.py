@@ -58,7 +58,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"clock", "config", "host", "purgatory"},
         {"core"},
         {"arena"},
-        {"clients", "journal"},
+        {"clients", "journal", "zmtp"},
         {"snapshots"},
         {"conductor"},
         {"serve"},

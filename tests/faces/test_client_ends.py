@@ -209,7 +209,7 @@ def test_an_asyncio_client_is_noticed_by_its_connection(make_daemon: MakeDaemon,
 
 
 def test_clients_without_room_at_the_liveness_socket_work_without_it(make_daemon: MakeDaemon, spawn: Spawn) -> None:
-    daemon = make_daemon(patch="import timerd.clients.liveness as l; l.room_for_watches = lambda clients: 2")
+    daemon = make_daemon(patch="import timerd.host.descriptors as d; d.divide = lambda clients: d.Descriptors(2, 200)")
     look = Look(daemon)
     clients = [spawn() for _ in range(3)]
     eventually(lambda: look.counter("liveness_refused") >= 1, "nobody was refused")

@@ -21,11 +21,13 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
-from timerd.conductor.transport import QUEUED_REPORTS_MAX
+from timerd.zmtp.connection import QUEUED_MAX
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
 MANY = 20_000
-ROOM = (f"--capacity={MANY + 4_096}", f"--quota-operations={MANY + 4_096}", "--ring-events=65536", "--blocks=65536")
+REPEATED = 60
+assert MANY * REPEATED * 5 > QUEUED_MAX, "the values of all outcomes are more than the queue holds"
+ROOM = (f"--capacity={MANY + 4_096}", f"--quota-operations={MANY + 4_096}", "--ring-events=65536", "--blocks=262144")
 
 SLOW = f"""
 import timerd as td
@@ -36,7 +38,7 @@ with td.connect(timeout=10) as client:
     client.flush(10)
     print("ready", flush=True)
     outcomes = batch.outcomes({PATIENCE_S})
-    assert [outcome.value for outcome in outcomes] == [b"%d" % n for n in range({MANY})]
+    assert [outcome.value for outcome in outcomes] == [b"%d" % n * {REPEATED} for n in range({MANY})]
     client.flush(10)
     assert told == [1] and client.stats().outcomes_unknown == 0, (told, client.stats())
 print("done", flush=True)
@@ -49,15 +51,13 @@ def test_a_subscriber_that_stood_still_gets_each_outcome_once(make_daemon: Calla
     try:
         assert slow.stdout is not None and slow.stdout.readline() == "ready\n"
         slow.send_signal(signal.SIGSTOP)
-        before = daemon.stats()["counters"]
         with td.connect(timeout=PATIENCE_S) as client:
-            for first in range(0, MANY, 10):  # few at a time, so that there are more reports than the queue holds
+            for first in range(0, MANY, 10):  # few at a time, so that there are many reports
                 numbers = range(first, first + 10)
-                client.fire_many([f"k{n}" for n in numbers], values=[b"%d" % n for n in numbers])
+                client.fire_many([f"k{n}" for n in numbers], values=[b"%d" % n * REPEATED for n in numbers])
                 client.flush(PATIENCE_S)
             assert client.register("another", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
         dropped = daemon.stats()["counters"]
-        assert dropped["frames_out"] - before["frames_out"] > QUEUED_REPORTS_MAX
         slow.send_signal(signal.SIGCONT)
         rest, _ = slow.communicate(timeout=PATIENCE_S)
         assert (slow.returncode, rest) == (0, "done\n")
@@ -89,12 +89,7 @@ class Cutter:
             except OSError:
                 return
             far = socket.socket(socket.AF_UNIX)
-            try:
-                far.connect(str(self.to))
-            except OSError:  # an outlet to which its client has connected too often is closed for a second
-                near.close()
-                far.close()
-                continue
+            far.connect(str(self.to))
             self.open += [near, far]
             for source, sink in ((near, far), (far, near)):
                 # The greeting of ZMTP and a few frames; then anywhere, in the middle of a frame as well. A round's
@@ -145,10 +140,9 @@ def test_connections_cut_in_the_middle_of_a_frame_lose_and_repeat_no_outcome(
     for file in daemon.paths.directory.iterdir():
         if file not in (behind, daemon.paths.commands, daemon.paths.outcomes):
             (behind / file.name).symlink_to(file)
-    (behind / daemon.paths.outcomes.name).mkdir()
     cutters = [
-        Cutter(behind / path.relative_to(daemon.paths.directory), path, random.Random(rng.random()))
-        for path in (daemon.paths.commands, daemon.paths.outlet(0))
+        Cutter(behind / path.name, path, random.Random(rng.random()))
+        for path in (daemon.paths.commands, daemon.paths.outcomes)
     ]
     monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(behind))
     told: dict[int, int] = {}

@@ -19,8 +19,7 @@ import psutil
 import pytest
 
 from daemons import Daemon
-from timerd.clients.liveness import SOCKETS_PER_CLIENT
-from timerd.conductor.door import files_needed
+from timerd.host.descriptors import CONNECTIONS_PER_CLIENT, DESCRIPTORS_BESIDE
 from trees import python_path
 
 WAITS = 100  # of each client
@@ -88,9 +87,9 @@ def test_two_processes_hold_many_clients_and_many_pending_operations(
         assert stats["counters"]["clients"] == 2 * count
         opened = psutil.Process(daemon.pid).num_fds()
         print(f"daemon: {opened} descriptors")
-        per_client = SOCKETS_PER_CLIENT + 1  # and the one to NAME.live
-        assert 2 * count * per_client < opened <= files_needed(2 * count), "five a client, as pages and units say"
-        assert per_client == 5
+        per_client = CONNECTIONS_PER_CLIENT + 1  # and the one to NAME.live
+        assert 0 < opened - 2 * count * per_client <= DESCRIPTORS_BESIDE, "three a client, as pages and units say"
+        assert per_client == 3
         results = []
         for process in processes:
             assert process.stdin is not None

@@ -18,7 +18,7 @@ from .session import Session
 
 LOOKED_UP_MAX = 128  # processes looked up in /proc on one beat
 ENDS_PER_TURN = 128
-LAST_WORDS_NS = 10_000_000  # what a client sent before it ended may still be with libzmq's thread
+LAST_WORDS_NS = 10_000_000  # what a client sent before it ended may still be in its socket
 
 
 class Ends:

@@ -13,28 +13,22 @@ connection over a bound is closed and counted. Its client goes on without one.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import resource
 import select
 import socket
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 from timerd.core import NEVER
-from timerd.host.unix_socket import BACKLOG, bind_guarded
-from timerd_shm.declare.errors import ResourceLimitError
+from timerd.host.descriptors import NEWCOMERS_MAX
+from timerd.host.unix_socket import listen_guarded
 from timerd_shm.host.paths import InstancePaths
 
 SESSION_SIZE = 16
 ACCEPTS_PER_TURN = 64
-NEWCOMERS_MAX = 128  # connections that have shown nothing yet; an honest client shows its session as it connects
 NEWCOMER_NS = 2_000_000_000  # how long they may take
 FULL_NS = 1_000_000_000  # without a descriptor left nothing is accepted for so long
-DESCRIPTORS_BESIDE = 64  # of the daemon itself: arena, lock, timer, libzmq, standard streams
-CONNECTIONS_PER_CLIENT = 2  # to the transport: one for commands, one to its outlet
-SOCKETS_PER_CLIENT = CONNECTIONS_PER_CLIENT + 2  # the outlet's listener and its mailbox
 
 
 class Kind(Enum):
@@ -108,9 +102,7 @@ class Watches:
         self._epoll = select.epoll()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            self._path.unlink(missing_ok=True)  # of a killed daemon: the caller holds the instance's lock
-            bind_guarded(lambda: self._listener.bind(str(self._path)), self._path, group_id)
-            self._listener.listen(BACKLOG)
+            listen_guarded(self._listener, self._path, group_id)
             self._epoll.register(self._listener, select.EPOLLIN)
         except BaseException:
             self.close()
@@ -245,24 +237,3 @@ class Watches:
         del self._by_descriptor[watch.descriptor], self._by_number[watch.number]
         self._newcomers.pop(watch.number, None)
         os.close(watch.descriptor)  # that takes it out of the epoll as well: no other process has a copy
-
-
-def room_for_watches(clients: int) -> int:
-    """How many watches fit beside the sockets of so many clients; raises the soft limit of open files to the hard one.
-
-    libzmq 4.3.5 ends its process where it may open no more files (conductor/door.py). Raises ResourceLimitError where
-    there is no room for the clients themselves.
-    """
-    beside = SOCKETS_PER_CLIENT * clients + DESCRIPTORS_BESIDE
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    if soft == resource.RLIM_INFINITY:
-        return clients + NEWCOMERS_MAX
-    if soft < beside:
-        raise ResourceLimitError(
-            f"{soft} files may be open, and {clients} clients need {beside}: "
-            "raise the limit (LimitNOFILE=, ulimit -n), or lower --clients"
-        )
-    return min(clients + NEWCOMERS_MAX, soft - beside)

@@ -22,7 +22,6 @@ class Session:
 
     __slots__ = (
         "asked_turn",
-        "connections",
         "ends_ns",
         "expected",
         "expected_ns",
@@ -32,7 +31,6 @@ class Session:
         "has_returned",
         "held",
         "is_greeted",
-        "is_shut",
         "is_silent",
         "last_frame_ns",
         "lease_ns",
@@ -57,10 +55,8 @@ class Session:
         self.lease_ns = lease_ns
         self.secret = NO_SESSION
         self.maker_pid = 0  # the process that it is charged to, as the kernel says; 0 = not known
-        self.routing = b""
+        self.routing = 0  # the connection that its newest frame came over
         self.subscribed = False  # whether it hears its outlet
-        self.connections = 0  # to its outlet, since that was made
-        self.is_shut = False  # whether its outlet was closed because of what came over it
         self.greeted_ns = -ANNOUNCE_LAST_NS  # when it was last welcomed
         self.is_greeted = False  # whether a hello of it was accepted, by this daemon or an earlier one
         self.published_ns = 0  # when it was last sent a report

@@ -58,7 +58,6 @@ class Sessions:
         self.reminders = Reminders(core)
         self.by_secret: dict[bytes, Session] = {}
         self._by_slot: dict[int, Session] = {}
-        self.on_begin: Callable[[Session, int], None] = lambda session, now_ns: None
         self.on_end: Callable[[Session], None] = lambda session: None
         self._beat_ns = NEVER
         self._core = core
@@ -221,7 +220,6 @@ class Sessions:
         session = Session(slot, self._core.topic(slot), process, lease_ns, now_ns)
         session.maker_pid = self._record_of(slot).maker_pid
         self._by_slot[slot] = session
-        self.on_begin(session, now_ns)
         self.idle_since_ns = NEVER
         if self._beat_ns == NEVER:
             self._beat_ns = now_ns + BEAT_NS

@@ -35,7 +35,7 @@ class Greeter:
         self._outbox = outbox
         self._pid = pid
 
-    def rests(self, routing: bytes, shown: bytes, frame: bytes, now_ns: int) -> bool:
+    def rests(self, routing: int, shown: bytes, frame: bytes, now_ns: int) -> bool:
         """Whether a large hello is passed over, because its sender was welcomed a moment ago.
 
         Nothing is lost by that: a client that was not welcomed says hello again after 250 ms.
@@ -59,7 +59,7 @@ class Greeter:
                 self._sessions.close(session, now_ns, goodbye=not self._core.last_command(session.slot))
             raise
 
-    def greet(self, routing: bytes, shown: bytes, frame: bytes, pid: int, now_ns: int) -> None:
+    def greet(self, routing: int, shown: bytes, frame: bytes, pid: int, now_ns: int) -> None:
         """Answer a hello that shows this session (zero: none). What can be refused is refused first.
 
         `pid`: the process that has sent it, as the kernel says; 0 = not known.

@@ -92,13 +92,15 @@ class Inbox:
         received = 0
         for routing, frame in self._transport.receive(self._bounds.records):
             received += 1
-            copied = len(frame) + len(routing)  # a peer may have chosen a routing id of megabytes
-            budget -= self._take(routing, frame, now_ns) + copied // BYTES_PER_RECORD
+            budget -= self._take(routing, frame, now_ns) + len(frame) // BYTES_PER_RECORD
             if budget <= 0 or deferred.is_full:
                 self._bounds.cut()
                 break
         else:
-            self._gap.read_dry(now_ns)
+            if self._transport.is_dry():
+                self._gap.read_dry(now_ns)
+            else:
+                self._bounds.cut()
         if received:
             self._core.count(FRAMES_IN, received)
         return frames + received
@@ -115,7 +117,7 @@ class Inbox:
 
     # One frame --------------------------------------------------------------------------------------------------------
 
-    def _take(self, routing: bytes, frame: bytes, now_ns: int) -> int:
+    def _take(self, routing: int, frame: bytes, now_ns: int) -> int:
         """Deal with one frame; how many records it takes off the turn's budget."""
         count: int
         if len(frame) < HEADER_SIZE:
@@ -130,7 +132,7 @@ class Inbox:
         if kind == UpKind.HELLO:
             if self._greeter.rests(routing, secret, frame, now_ns):
                 return RECORDS_PER_FRAME
-            self._greeter.greet(routing, secret, frame, self._transport.sender(), now_ns)
+            self._greeter.greet(routing, secret, frame, self._transport.sender(routing), now_ns)
             return RECORDS_PER_HELLO + self._share_of_map(frame)
         session = self._sessions.by_secret.get(secret)
         if session is None or incarnation != self._incarnation:

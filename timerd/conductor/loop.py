@@ -5,8 +5,7 @@ TURN_INTERVAL_NS, and it takes all that has come meanwhile. Each client then get
 frame that came in.
 
 With nothing due and nothing coming the process sleeps without limit. The timerfd is armed for what is due next; the
-timeouts of epoll and zmq are not used, because they are whole milliseconds. libzmq's descriptors are edge-triggered.
-So after each turn, before it sleeps, the loop asks the sockets for their EVENTS: without that it would spin or stall.
+timeout of epoll is not used, because it is whole milliseconds.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from timerd.host.timer import Timer
 from timerd_wire.poller import sharpen
 from timerd_wire.spacing import Spacing
 
-from .door import Door
-from .transport import ZmqTransport
+from .transport import ZmtpTransport
 from .turn import Conductor
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -42,16 +40,14 @@ class Loop:
     def __init__(
         self,
         conductor: Conductor,
-        transport: ZmqTransport,
+        transport: ZmtpTransport,
         liveness: Watches,
-        door: Door,
         clock: Clock,
         *,
         watchdog_ns: int = 0,
     ) -> None:
         self._conductor = conductor
         self._transport = transport
-        self._door, self._doorbell = door, door.fileno()
         self._clock = clock
         self._timer = Timer()
         self._ping_ns = watchdog_ns // 2
@@ -62,7 +58,6 @@ class Loop:
             self._timer.fileno(),
             self._bell.fileno(),
             liveness.fileno(),
-            self._doorbell,
             *transport.filenos(),
         ):
             self._poller.register(readable, select.EPOLLIN)
@@ -96,10 +91,6 @@ class Loop:
             if not over_ns:
                 return "idle"
             due_ns = min(conductor.due_ns, ping_at_ns, over_ns)
-            if self._door.has_more(now_ns):
-                self._door.look(now_ns)
-                if self._door.has_more(now_ns):
-                    continue
             if due_ns <= now_ns or transport.has_input():
                 continue
             if due_ns != armed_ns:
@@ -111,8 +102,6 @@ class Loop:
                     armed_ns = NEVER
                 elif readable == self._bell.fileno():
                     self._bell.recv(64)
-                elif readable == self._doorbell:
-                    self._door.look(now_ns)
         return signal.Signals(self._stopped_by).name
 
     def close(self) -> None:

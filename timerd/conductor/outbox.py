@@ -54,19 +54,19 @@ class Outbox:
         """Publish the newest numbers, without an outcome or answer."""
         self.publish(session, self.empty_report(session, now_ns), now_ns)
 
-    def send(self, routing: bytes, frame: bytes) -> None:
+    def send(self, routing: int, frame: bytes) -> None:
         """Answer the sender of a frame."""
         self._transport.send(routing, frame)
         self.frames += 1
 
     def refuse(
-        self, routing: bytes, error: TimerdError, now_ns: int, session: Session | None = None, number: int | None = None
+        self, routing: int, error: TimerdError, now_ns: int, session: Session | None = None, number: int | None = None
     ) -> None:
         """Answer with the error's code and message, and count it. `number` is that of the query, if it was one."""
         if isinstance(error, MalformedError | UnsupportedVersionError):
             self._core.count(FRAMES_MALFORMED)
         if session is None:
-            self._errors.note(error, self._transport.sender())
+            self._errors.note(error, self._transport.sender(routing))
         else:
             self._errors.note(error, session.maker_pid, self._sessions.named(session))
         answer = {"code": int(error.code), "message": str(error), "id": number}

@@ -152,7 +152,7 @@ class Conductor:
             self.due_ns = self._gap.due_ns
         else:
             self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns, self._journal_due_ns)
-        self.due_ns = min(self.due_ns, core.reports_due_ns, self._snapshots.due_ns, self._subscriptions.due_ns)
+        self.due_ns = min(self.due_ns, core.reports_due_ns, self._snapshots.due_ns)
         if not work and now_ns >= due_ns:
             core.count(EMPTY_WAKEUPS)
         took_ns = self._clock.now_ns() - now_ns

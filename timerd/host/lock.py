@@ -46,7 +46,7 @@ class InstanceLock:
             raise
 
     def release(self) -> None:
-        """Let the next daemon in. Only after the sockets are closed: libzmq would unlink the successor's."""
+        """Let the next daemon in. Only after the sockets are closed: their files could be the successor's."""
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
         os.close(self._directory)

@@ -19,7 +19,7 @@ def connect_raw(attacker: Attacker) -> None:
     with contextlib.ExitStack() as stack:
         held = 0
         while attacker.is_on():
-            paths = [attacker.paths.commands, attacker.paths.liveness, *attacker.paths.outcomes.iterdir()]
+            paths = [attacker.paths.commands, attacker.paths.liveness, attacker.paths.outcomes]
             for path in paths if held < CONNECTIONS else ():
                 with contextlib.suppress(OSError):
                     connection = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -33,7 +33,7 @@ def connect_raw(attacker: Attacker) -> None:
 def look_and_leave(attacker: Attacker) -> None:
     """Connect and leave, as fast as possible."""
     while attacker.is_on():
-        for path in (attacker.paths.commands, attacker.paths.liveness, *attacker.paths.outcomes.iterdir()):
+        for path in (attacker.paths.commands, attacker.paths.liveness, attacker.paths.outcomes):
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
                 connection.setblocking(False)
                 connection.connect(str(path))

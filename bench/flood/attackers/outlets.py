@@ -17,34 +17,33 @@ SOCKETS = 400
 
 
 def subscribe_as_stranger(attacker: Attacker) -> None:
-    """Show no session, and subscribe to as many prefixes as possible, at every outlet."""
+    """Show no session, and subscribe to as many prefixes as possible."""
     while attacker.is_on():
         with attacker.socket(zmq.XSUB) as socket:
-            for path in list(attacker.paths.outcomes.iterdir()):
-                connect_outlet(socket, f"ipc://{path}", os.urandom(16))
+            connect_outlet(socket, attacker.paths.outcomes_endpoint, os.urandom(16))
             _subscribe(attacker, socket)
 
 
 def subscribe_as_member(attacker: Attacker) -> None:
-    """The same with a session, at the own outlet, which is the only one that takes it."""
+    """The same with a session."""
     with attacker.client(name="attacker") as client:
-        slot, session = _outlet_of(client)
+        session = client._link.protocol.session.secret
         while attacker.is_on():
             with attacker.socket(zmq.XSUB) as socket:
-                connect_outlet(socket, attacker.paths.outlet_endpoint(slot), session)
+                connect_outlet(socket, attacker.paths.outcomes_endpoint, session)
                 _subscribe(attacker, socket)
 
 
 def connect_often(attacker: Attacker) -> None:
     """Connect many subscribers to the own outlet, so that each report is sent to all of them."""
     with attacker.client(name="attacker") as client:
-        slot, session = _outlet_of(client)
+        session = client._link.protocol.session.secret
         while attacker.is_on():
             with contextlib.ExitStack() as stack:
                 for _ in range(SOCKETS):
                     socket = stack.enter_context(attacker.socket(zmq.XSUB))
                     socket.send(SUBSCRIBE)
-                    connect_outlet(socket, attacker.paths.outlet_endpoint(slot), session)
+                    connect_outlet(socket, attacker.paths.outcomes_endpoint, session)
                     attacker.did()
                     client.fire("nobody")
                     if not attacker.is_on():
@@ -54,12 +53,12 @@ def connect_often(attacker: Attacker) -> None:
 def read_nothing(attacker: Attacker) -> None:
     """Cause outcomes with large values, and hear nothing of them: the own reports fill the daemon's queue."""
     with attacker.client(name="attacker") as client:
-        slot, session = _outlet_of(client)
+        session = client._link.protocol.session.secret
         with attacker.socket(zmq.XSUB) as socket:
             socket.set(zmq.RCVHWM, 1)
             socket.set(zmq.RCVBUF, 4_096)
             socket.send(SUBSCRIBE)
-            connect_outlet(socket, attacker.paths.outlet_endpoint(slot), session)
+            connect_outlet(socket, attacker.paths.outcomes_endpoint, session)
             number = 0
             while attacker.is_on():
                 with contextlib.suppress(td.TimerdError):
@@ -78,8 +77,3 @@ def _subscribe(attacker: Attacker, socket: zmq.Socket[bytes]) -> None:
                 attacker.did()
                 break
             attacker.rest(0.001)
-
-
-def _outlet_of(client: td.Client) -> tuple[int, bytes]:
-    session = client._link.protocol.session
-    return session.slot, session.secret

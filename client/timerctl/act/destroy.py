@@ -76,13 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
             for path in (
                 *location.files,
                 paths.commands,
+                paths.outcomes,
                 paths.liveness,
                 *paths.snapshots(),
                 paths.journal,
                 paths.arena,
             ):
                 path.unlink(missing_ok=True)
-            paths.remove_outlets()
     print(f"Removed instance {paths.instance!r} ({arena}).")
     return Exit.OK
 

@@ -355,7 +355,7 @@ class Link(Line):
         """Send the next frame; whether there may be more to send. False if the socket is full."""
         with self.lock:
             while self.protocol.session.subscriptions:
-                self.sockets.subscribe(*self.protocol.session.subscriptions.popleft())
+                self.sockets.subscribe(self.protocol.session.subscriptions.popleft())
             return self.send_locked(now_ns)
 
     def send_locked(self, now_ns: int) -> bool:

@@ -55,8 +55,8 @@ class Sockets(Protocol):
     def has_answer(self) -> bool:
         """Whether the DEALER has a frame to receive. After a send its descriptor may not say so."""
 
-    def subscribe(self, slot: int, session: bytes) -> None:
-        """Connect the XSUB to the outlet of that slot, and show the session; an earlier connection ends."""
+    def subscribe(self, session: bytes) -> None:
+        """Connect the XSUB, and show the session; an earlier connection ends."""
 
     def receive(self, *, published: bool) -> bytes | None:
         """The next frame from the XSUB (`published`) or the DEALER, if there is one."""
@@ -110,7 +110,7 @@ class ZmqSockets:
         commands.connect(paths.commands_endpoint)
         self._descriptors = [cast(int, socket.get(zmq.FD)) for socket in (outcomes, commands)]
         self._commands, self._outcomes = Channel(commands), Channel(outcomes)
-        self._subscriber, self._outlet = outcomes, ""
+        self._subscriber, self._is_subscribed = outcomes, False
 
     @staticmethod
     def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
@@ -126,12 +126,13 @@ class ZmqSockets:
     def has_answer(self) -> bool:
         return bool(self._commands.events() & POLLIN)
 
-    def subscribe(self, slot: int, session: bytes) -> None:
-        if self._outlet:
-            with suppress(zmq.ZMQError):  # the daemon had refused it
-                self._subscriber.disconnect(self._outlet)
-        self._outlet = self._paths.outlet_endpoint(slot)
-        connect_outlet(self._subscriber, self._outlet, session)
+    def subscribe(self, session: bytes) -> None:
+        endpoint = self._paths.outcomes_endpoint
+        if self._is_subscribed:
+            with suppress(zmq.ZMQError):  # libzmq had given it up
+                self._subscriber.disconnect(endpoint)
+        self._is_subscribed = True
+        connect_outlet(self._subscriber, endpoint, session)
 
     def receive(self, *, published: bool) -> bytes | None:
         return (self._outcomes if published else self._commands).receive()

@@ -274,7 +274,7 @@ class Protocol:
         self.inbox.tick(now_ns)
         self._outlet_silence.look(now_ns)
         if now_ns >= self._outlet_silence.lost_at_ns:
-            self._subscribe(now_ns)  # the daemon has refused the connection, and libzmq does not try again
+            self._subscribe(now_ns)  # the connection may be lost though nobody has noticed
         if self.outgoing.in_flight and now_ns >= self._retransmit_at:
             self.outgoing.go_back()
             self._retransmit_wait_ns = min(2 * self._retransmit_wait_ns, RETRANSMIT_LAST_NS)
@@ -507,7 +507,7 @@ class Protocol:
         incoming.forgotten_by_daemon(int(welcome.get("gone", 0)))
         self.inbox.welcomed(int(welcome["lease_ns"]), now_ns)
         if again:
-            return  # a daemon that was stopped answers each HELLO; one connection to the outlet is enough
+            return  # a daemon that was stopped answers each HELLO; one connection for outcomes is enough
         self._stand(HELLO)
         self._subscribe(now_ns)
         self._subscribed = 1
@@ -515,7 +515,7 @@ class Protocol:
         self._hello_at = now_ns + self._hello_wait_ns
 
     def _subscribe(self, now_ns: int) -> None:
-        """Connect to the outlet, and wait for a report on it."""
+        """Connect for outcomes, and wait for a report."""
         self.session.subscribe()
         self._outlet_silence.last_frame_ns = now_ns
 

@@ -53,8 +53,8 @@ class Session:
         self.purgatories: dict[str, int] = {DEFAULT_PURGATORY: 0}
         if identity.group is not None:
             self.purgatories[CALLS] = NOT_KNOWN_YET
-        self.slot = 0  # that of its outlet
-        self.subscriptions: deque[tuple[int, bytes]] = deque()  # outlets to connect to, each with the session to show
+        self.slot = 0
+        self.subscriptions: deque[bytes] = deque()  # sessions to show, each over a new connection for outcomes
         # Sequence of the newest event, as frames say it: for a client that has not mapped the arena.
         self._newest_received = [0]
         ledger.use_arena(self._newest_received, 0)
@@ -146,8 +146,8 @@ class Session:
             self._newest_received[0] = sequence
 
     def subscribe(self) -> None:
-        """Connect to this session's outlet; again, if the daemon may have refused the connection before."""
-        self.subscriptions.append((self.slot, self.secret))
+        """Connect for outcomes; again, if the daemon may have closed the connection before."""
+        self.subscriptions.append(self.secret)
 
     def leave_arena(self) -> None:
         """Forget the newest event: sequences of the old arena mean nothing any more."""

@@ -282,7 +282,7 @@ class ThreadedLink(Link):
                     self.sealed = self._stopping = True
                     return False
                 if protocol.session.subscriptions:
-                    sockets.subscribe(*protocol.session.subscriptions.popleft())
+                    sockets.subscribe(protocol.session.subscriptions.popleft())
                     continue  # sending may have used up the edge of something that came in
                 self._send_due(now_ns)
                 answers = sockets.has_answer()  # the same; but here it is checked

@@ -91,7 +91,11 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
         "clients",
         "ended clients whose counts were wrong: nothing of theirs was found in two sweeps",
     ),
-    Counter("outlets_shut", "outlets", "outlets closed for a second: their client sent more than its one subscription"),
+    Counter(
+        "outlets_shut",
+        "connections",
+        "connections for outcomes that were closed: their client sent more than its one subscription",
+    ),
     # insert new counters above this line; ids are positions
 )
 

@@ -16,7 +16,6 @@ Beside the arena stand ARENA.lock, ARENA.seed (both 0600) and ARENA.journal (Are
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -61,20 +60,8 @@ class InstancePaths(NamedTuple):
 
     @property
     def outcomes(self) -> Path:
-        """Directory of the sockets that publish outcomes, one for each client."""
+        """Socket that publishes outcomes, to each client its own."""
         return self.directory / f"{self.instance}.pub"
-
-    def outlet(self, slot: int) -> Path:
-        """Socket that publishes the outcomes of the client in that slot."""
-        return self.outcomes / str(slot)
-
-    def remove_outlets(self) -> None:
-        """Remove `outcomes` with all sockets in it, of a daemon that has ended."""
-        with contextlib.suppress(NotADirectoryError, FileNotFoundError):
-            for path in self.outcomes.iterdir():
-                path.unlink(missing_ok=True)
-            self.outcomes.rmdir()
-        self.outcomes.unlink(missing_ok=True)  # the socket of a daemon of before 0.4
 
     @property
     def liveness(self) -> Path:
@@ -112,9 +99,10 @@ class InstancePaths(NamedTuple):
         """Address of `commands` for ZeroMQ; raises ResourceLimitError when the path is too long for a socket."""
         return _endpoint(self.commands)
 
-    def outlet_endpoint(self, slot: int) -> str:
-        """Address of an outlet for ZeroMQ; raises ResourceLimitError when the path is too long for a socket."""
-        return _endpoint(self.outlet(slot))
+    @property
+    def outcomes_endpoint(self) -> str:
+        """Address of `outcomes` for ZeroMQ; raises ResourceLimitError when the path is too long for a socket."""
+        return _endpoint(self.outcomes)
 
     @property
     def command(self) -> str:

@@ -103,7 +103,7 @@ class FakeDaemon:
             case UpKind.BYE:
                 self.byes += 1
 
-    def subscribe(self, slot: int, session: bytes) -> None:
+    def subscribe(self, session: bytes) -> None:
         if session == self.session and self.known is not None:
             self.subscribed = True
             self.published.append(self.report(DownKind.REPORT))
@@ -295,7 +295,7 @@ class World:
                 if not self.lose_up(frame):
                     self.daemon.receive(frame)
             while self.protocol.session.subscriptions:
-                self.daemon.subscribe(*self.protocol.session.subscriptions.popleft())
+                self.daemon.subscribe(self.protocol.session.subscriptions.popleft())
             self.daemon.turn()
             moved = bool(frames or self.daemon.routed or self.daemon.published)
             self.down()

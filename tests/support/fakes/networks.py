@@ -24,11 +24,12 @@ from timerd.clients.process import Host
 from timerd.clients.sessions import Sessions
 from timerd.clock import Clock, ManualClock
 from timerd.conductor.bounds import RECORDS_PER_STEP
-from timerd.conductor.transport import Admission, Transport
+from timerd.conductor.transport import NOT_ADMITTED, Heard, Transport
 from timerd.conductor.turn import Conductor
 from timerd.core import NEVER
 from timerd.journal.writer import Journal
 from timerd.snapshots import Files
+from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ClientRecord
@@ -45,79 +46,75 @@ Subscriber = TypeVar("Subscriber")
 
 
 class DaemonEnd(Generic[Subscriber]):
-    """The daemon's end of a network in memory: frames from clients in their order, and the outlets."""
+    """The daemon's end of a network in memory: frames from clients in their order, and who hears outcomes."""
 
     def __init__(self) -> None:
-        self.up: deque[tuple[bytes, bytes]] = deque()
-        self.asking: deque[tuple[Subscriber | None, int, bytes]] = deque()  # (subscriber, slot, session)
+        self.up: deque[tuple[int, bytes]] = deque()
+        self.asking: deque[tuple[Subscriber | None, bytes]] = deque()  # who asks to be admitted, the session it shows
         self.up_subscriptions: deque[tuple[int, bytes]] = deque()  # (slot, message)
-        self.outlets: dict[int, list[Subscriber]] = {}  # slot -> who hears its outlet
-        self._newest_asker: Subscriber | None = None
-        self.pids: dict[bytes, int] = {}  # routing id -> the process of its sender, as the kernel says
-        self._newest_routing = b""
+        self.outlets: dict[int, Subscriber] = {}  # slot -> who hears it
+        self.pids: dict[int, int] = {}  # connection -> the process that has opened it, as the kernel says
+        self._asker: Subscriber | None = None
 
     def has_input(self) -> bool:
         return bool(self.up or self.asking or self.up_subscriptions)
 
-    def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
+    def receive(self, limit: int) -> Iterator[tuple[int, bytes]]:
         for _ in range(limit):
             if not self.up:
                 return
-            self._newest_routing, frame = self.up.popleft()
-            yield self._newest_routing, frame
+            yield self.up.popleft()
 
-    def sender(self) -> int:
-        return self.pids.get(self._newest_routing, 0)
+    def is_dry(self) -> bool:
+        return not self.up
 
-    def open_outlet(self, slot: int) -> None:
-        assert slot not in self.outlets, f"slot {slot} has an outlet already"
-        self.outlets[slot] = []
+    def sender(self, connection: int) -> int:
+        return self.pids.get(connection, 0)
+
+    def hear(self, limit: int) -> Iterator[Heard]:
+        for _ in range(limit):
+            if self.asking:
+                self._asker, session = self.asking.popleft()
+                yield Heard(0, NOT_ADMITTED, session)
+            elif self.up_subscriptions:
+                yield Heard(0, *self.up_subscriptions.popleft())
+            else:
+                return
+
+    def admit(self, connection: int, slot: int) -> None:
+        assert self._asker is not None, "a stranger's secret was taken for a client's"
+        if self.outlets.get(slot) is not self._asker:
+            self.close_outlet(slot)
+        self.outlets[slot] = self._asker
+        self.up_subscriptions.append((slot, SUBSCRIBE))
 
     def close_outlet(self, slot: int) -> None:
         self.outlets.pop(slot, None)
         self.up_subscriptions = deque(each for each in self.up_subscriptions if each[0] != slot)
 
-    def admissions(self, limit: int) -> Iterator[Admission]:
-        for _ in range(limit):
-            if not self.asking:
-                return
-            self._newest_asker, slot, session = self.asking.popleft()
-            yield Admission(slot, session)
-
-    def admit(self, admission: Admission, *, admitted: bool) -> None:
-        if not admitted or admission.slot not in self.outlets:
-            return
-        assert self._newest_asker is not None, "a stranger's secret was taken for a client's"
-        self.outlets[admission.slot].append(self._newest_asker)
-        self.up_subscriptions.append((admission.slot, SUBSCRIBE))
-
-    def subscriptions(self, limit: int) -> Iterator[tuple[int, bytes]]:
-        for _ in range(limit):
-            if not self.up_subscriptions:
-                return
-            yield self.up_subscriptions.popleft()
+    def complaints(self) -> list[tuple[int, TimerdError]]:
+        return []
 
 
-class Network(DaemonEnd[bytes]):
+class Network(DaemonEnd[int]):
     """A Transport whose sockets are lists. Published frames reach the subscribers, unless `drops` is set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.published: dict[bytes, list[bytes]] = {}  # subscriber -> what it has heard
-        self.answers: dict[bytes, list[bytes]] = {}  # routing id -> what it was sent
+        self.published: dict[int, list[bytes]] = {}  # subscriber -> what it has heard
+        self.answers: dict[int, list[bytes]] = {}  # connection -> what it was sent
         self.drops = False
 
     def publish(self, slot: int, frame: bytes) -> None:
-        for subscriber in () if self.drops else set(self.outlets.get(slot, ())):
-            self.published.setdefault(subscriber, []).append(frame)
+        if slot in self.outlets and not self.drops:
+            self.published.setdefault(self.outlets[slot], []).append(frame)
 
-    def leave(self, subscriber: bytes) -> None:
-        """End the connections of a subscriber."""
-        for heard_by in self.outlets.values():
-            heard_by[:] = [each for each in heard_by if each != subscriber]
+    def leave(self, subscriber: int) -> None:
+        """End the connection of a subscriber."""
+        self.outlets = {slot: each for slot, each in self.outlets.items() if each != subscriber}
 
-    def send(self, routing: bytes, frame: bytes) -> None:
-        self.answers.setdefault(routing, []).append(frame)
+    def send(self, connection: int, frame: bytes) -> None:
+        self.answers.setdefault(connection, []).append(frame)
 
 
 class Lifelines:
@@ -364,8 +361,7 @@ class Peer(Talker):
         super().__init__(world.rig, incarnation_of(self.proof), NOTHING, -1)
         self.world = world
         self.name = name
-        self.routing = b"r%d" % Peer.made
-        self.subscriber = b"s%d" % Peer.made
+        self.routing = self.subscriber = Peer.made
         self.arena_incarnation = 0
         self.welcomes: list[dict[str, Any]] = []
 
@@ -435,10 +431,9 @@ class Peer(Talker):
         self.session, self.slot = welcome["session"], welcome["slot"]
         self.arena_incarnation = self.world.core.incarnation
 
-    def subscribe(self, secret: bytes | None = None, slot: int | None = None) -> None:
-        """Connect to an outlet, which is its own unless `slot` says another one, and show a secret."""
-        shown = self.session if secret is None else secret
-        self.world.network.asking.append((self.subscriber, self.slot if slot is None else slot, shown))
+    def subscribe(self, secret: bytes | None = None) -> None:
+        """Connect for outcomes, and show a secret: its session, or another one."""
+        self.world.network.asking.append((self.subscriber, self.session if secret is None else secret))
 
     def hold(self) -> int:
         """Hold a liveness connection, as the real client does when it is welcomed; its number."""

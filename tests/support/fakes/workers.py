@@ -56,9 +56,9 @@ class Worker:
     def __init__(self, world: World, group: str | None = "web", orphans: Orphans = Orphans.CANCEL) -> None:
         Worker.made += 1
         self.world = world
-        self.routing = b"w%d" % Worker.made
+        self.routing = 1_000_000 + Worker.made
         identity = Identity(
-            self.routing.decode(),
+            f"w{Worker.made}",
             pid_namespace=HERE.pid_namespace,
             time_namespace=HERE.time_namespace,
             boot_id=HERE.boot_id,
@@ -100,7 +100,7 @@ class Worker:
                 frames.append((self.routing, frame))
             network.up += frames
             while protocol.session.subscriptions:
-                network.asking.append((self.routing, *protocol.session.subscriptions.popleft()))
+                network.asking.append((self.routing, protocol.session.subscriptions.popleft()))
             self.world.settle()
             if not self.hear() and not frames:
                 if protocol.state is LinkState.LIVE and self._lifelines is not self.world.lifelines:

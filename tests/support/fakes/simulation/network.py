@@ -12,7 +12,6 @@ from random import Random
 from typing import NamedTuple
 
 from networks import DaemonEnd, Lifelines
-from timerd.conductor.transport import Admission
 from timerd_client.link.sockets import Held
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.wire import CommandHeader, UpKind
@@ -22,6 +21,7 @@ from timerd_wire.outlet import UNSUBSCRIBE
 from .schedule import Schedule
 
 MS = 1_000_000
+STRANGER = -1  # the connection of somebody who is not answered
 HEADER_KIND_AT = offset_of(CommandHeader, "kind")
 
 
@@ -52,7 +52,7 @@ class Network(DaemonEnd["Sockets"]):
         self.on_input = on_input
         self.is_open = False
         self.holds_back: list[Callable[[], None]] | None = None  # what the daemon sends in a turn that may be its last
-        self._by_routing: dict[bytes, Sockets] = {}
+        self._by_routing: dict[int, Sockets] = {}
         self._made = 0
 
     # the daemon's end ---------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class Network(DaemonEnd["Sockets"]):
 
     def connect(self, sockets: Sockets) -> None:
         self._made += 1
-        sockets.routing = b"r%d" % self._made
+        sockets.routing = self._made
         self._by_routing[sockets.routing] = sockets
 
     def disconnect(self, sockets: Sockets) -> None:
@@ -81,28 +81,28 @@ class Network(DaemonEnd["Sockets"]):
         self.leave(sockets)
 
     def close_outlet(self, slot: int) -> None:
-        heard_by = self.outlets.get(slot, ())
+        heard_by = self.outlets.get(slot)
         super().close_outlet(slot)
-        for sockets in heard_by:
-            sockets.outlet_closed()
+        if heard_by is not None:
+            heard_by.outlet_closed()
 
     def leave(self, sockets: Sockets) -> None:
-        """Take somebody off all outlets."""
-        for slot, heard_by in self.outlets.items():
-            if sockets in heard_by:
-                heard_by[:] = [each for each in heard_by if each is not sockets]
-                if not heard_by:
-                    self.up_subscriptions.append((slot, UNSUBSCRIBE))
+        """End the connection over which somebody hears outcomes."""
+        for slot, heard_by in list(self.outlets.items()):
+            if heard_by is sockets:
+                del self.outlets[slot]
+                self.up_subscriptions.append((slot, UNSUBSCRIBE))
 
-    def admit(self, admission: Admission, *, admitted: bool) -> None:
-        # The connection may be lost meanwhile.
-        super().admit(admission, admitted=admitted and self._newest_asker in self._by_routing.values())
+    def admit(self, connection: int, slot: int) -> None:
+        if self._asker in self._by_routing.values():  # else the connection is lost meanwhile
+            super().admit(connection, slot)
 
     def publish(self, slot: int, frame: bytes) -> None:
-        for sockets in self.outlets.get(slot, ()):
-            self._say(lambda sockets=sockets: sockets.carry_down(frame, published=True))  # type: ignore[misc]
+        sockets = self.outlets.get(slot)
+        if sockets is not None:
+            self._say(lambda: sockets.carry_down(frame, published=True))
 
-    def send(self, routing: bytes, frame: bytes) -> None:
+    def send(self, routing: int, frame: bytes) -> None:
         sockets = self._by_routing.get(routing)
         if sockets is not None:
             self._say(lambda: sockets.carry_down(frame, published=False))
@@ -115,7 +115,7 @@ class Network(DaemonEnd["Sockets"]):
 
     # what comes up ------------------------------------------------------------------------------------------------
 
-    def arrive(self, routing: bytes, frame: bytes) -> None:
+    def arrive(self, routing: int, frame: bytes) -> None:
         if routing in self._by_routing:
             self.up.append((routing, frame))
             self.on_input()
@@ -123,18 +123,14 @@ class Network(DaemonEnd["Sockets"]):
     def intrude(self, frame: bytes) -> None:
         """Send a frame as a stranger, which is not answered."""
         if self.is_open:
-            self.up.append((b"stranger", frame))
-            self.asking.append((None, self.rng.randrange(-1, 8), frame))
+            self.up.append((STRANGER, frame))
+            self.asking.append((None, frame))
             self.on_input()
 
-    def arrive_at_outlet(self, sockets: Sockets, slot: int, session: bytes) -> None:
-        if sockets.routing not in self._by_routing:
-            return
-        if slot not in self.outlets:
-            sockets.try_outlet_again(slot, session)
-            return
-        self.asking.append((sockets, slot, session))
-        self.on_input()
+    def arrive_for_outcomes(self, sockets: Sockets, session: bytes) -> None:
+        if sockets.routing in self._by_routing:
+            self.asking.append((sockets, session))
+            self.on_input()
 
     def carry(
         self, channel: Channel, deliver: Callable[[], None], *, what: str, reliable: bool = False, once: bool = False
@@ -175,7 +171,7 @@ class Sockets:
 
     def __init__(self, network: Network, lifeline: Held, memory: Callable[[], bytearray | None]) -> None:
         self.lifeline: Held = lifeline
-        self.routing = b""
+        self.routing = 0
         self.on_input: Callable[[], None] = lambda: None
         self.is_open = True
         self._network = network
@@ -186,7 +182,7 @@ class Sockets:
         self._outcomes: deque[bytes] = deque()
         self._answers: deque[bytes] = deque()
         self._under_way = 0  # published frames that have not been taken
-        self._outlet: tuple[int, bytes] | None = None  # slot and session of the outlet that it connects to
+        self._session: bytes | None = None  # that it shows for outcomes
         self._is_connected = False
         self._connect_soon()
 
@@ -244,31 +240,27 @@ class Sockets:
         network.carry(self._up, lambda: network.arrive(routing, frame), what="commands", once=once)
         return True
 
-    def subscribe(self, slot: int, session: bytes) -> None:
+    def subscribe(self, session: bytes) -> None:
         self._network.leave(self)
-        self._outlet = slot, session
+        self._session = session
         if self._is_connected:
             self._connect_outlet()
 
     def _connect_outlet(self) -> None:
-        network, outlet = self._network, self._outlet
-        if outlet is not None:
+        network, session = self._network, self._session
+        if session is not None:
             network.carry(
-                self._up, lambda: network.arrive_at_outlet(self, *outlet), what="subscriptions", reliable=True
+                self._up, lambda: network.arrive_for_outcomes(self, session), what="subscriptions", reliable=True
             )
 
     def outlet_closed(self) -> None:
-        """The daemon has closed the outlet: its frames under way are lost, and an XSUB connects again."""
+        """The daemon has closed its connection: frames under way are lost, and an XSUB connects again."""
         self._published.epoch += 1
         self._under_way = len(self._outcomes)
-        if self._outlet is not None:
-            self.try_outlet_again(*self._outlet)
-
-    def try_outlet_again(self, slot: int, session: bytes) -> None:
-        """Connect some time later. Once refused, an XSUB does not try again; nobody was there to refuse it."""
+        session = self._session
 
         def connect() -> None:
-            if self.is_open and self._is_connected and self._outlet == (slot, session):
+            if self.is_open and self._is_connected and self._session == session:
                 self._connect_outlet()
 
         self._network.schedule.after(self._network.rng.randrange(1, 100 * MS), connect)

@@ -1,0 +1,343 @@
+"""The server of ZMTP over real Unix sockets: libzmq's peers are served, and each process has its bounds."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from patience import PATIENCE_S
+from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED, ZmtpTransport
+from timerd.zmtp.connection import QUEUED_MAX
+from timerd.zmtp.peer import LONG, SIGNATURE
+from timerd.zmtp.server import BYTES_PER_CALL, STEPS_PER_CALL
+from timerd.zmtp.shares import MEMORY_MAX, Share, Shares
+from timerd_shm.declare.errors import MalformedError, ResourceLimitError
+from timerd_shm.declare.limits import FRAME_SIZE_MAX
+from timerd_shm.host.paths import InstancePaths
+from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE, connect_outlet
+
+READY = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
+HELLO = SIGNATURE + b"\3\0" + b"NULL".ljust(20, b"\0") + bytes(32) + bytes((4, len(READY))) + READY
+SESSION = bytes(range(16))
+CLIENTS_MAX = 4
+MOST = 2 * CLIENTS_MAX + CONNECTIONS_BESIDE
+
+
+@pytest.fixture
+def paths(runtime_dir: Path) -> InstancePaths:
+    return InstancePaths(runtime_dir, "t")
+
+
+@pytest.fixture
+def transport(paths: InstancePaths) -> Iterator[ZmtpTransport]:
+    made = ZmtpTransport(paths, clients_max=CLIENTS_MAX, connections_max=1_000)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Any]]:
+    context: zmq.Context[Any] = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+def until(get: Callable[[], Any]) -> Any:
+    """What it gives, as soon as it gives something."""
+    end = time.monotonic() + PATIENCE_S
+    while not (found := get()):
+        assert time.monotonic() < end, f"nothing within {PATIENCE_S:g} s"
+        time.sleep(0.001)
+    return found
+
+
+def raw(path: Path, said: bytes = HELLO) -> socket.socket:
+    """A connection without libzmq, which has greeted."""
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(str(path))
+    made.sendall(said)
+    made.setblocking(False)
+    return made
+
+
+def received(transport: ZmtpTransport) -> list[tuple[int, bytes]]:
+    return list(transport.receive(10_000))
+
+
+# as libzmq's sockets do ---------------------------------------------------------------------------------------------
+
+
+def test_a_dealer_is_heard_and_answered(transport: ZmtpTransport, paths: InstancePaths, context: Any) -> None:
+    dealer = context.socket(zmq.DEALER)
+    dealer.connect(paths.commands_endpoint)
+    for frame in (b"", b"up", os.urandom(255), os.urandom(256), os.urandom(FRAME_SIZE_MAX)):
+        dealer.send(frame)
+        ((connection, got),) = until(lambda: received(transport))
+        assert got == frame
+        assert transport.sender(connection) == os.getpid()
+        transport.send(connection, got[: 1 << 20] + b"!")
+        end = time.monotonic() + PATIENCE_S
+        while not dealer.poll(10):  # what waits to be sent goes out in the server's calls
+            received(transport)
+            assert time.monotonic() < end
+        assert dealer.recv() == frame[: 1 << 20] + b"!"
+
+
+def test_an_xsub_hears_its_slot_and_a_newer_one_takes_its_place(
+    transport: ZmtpTransport, paths: InstancePaths, context: Any
+) -> None:
+    subscribers = []
+    for _ in range(2):
+        xsub = context.socket(zmq.XSUB)
+        xsub.set(zmq.RECONNECT_IVL, -1)
+        xsub.send(SUBSCRIBE)
+        connect_outlet(xsub, paths.outcomes_endpoint, SESSION)
+        heard: list[tuple[int, bytes]] = []
+        while len(heard) < 2:
+            for connection, slot, message in transport.hear(10):
+                heard.append((slot, message))
+                if slot == NOT_ADMITTED:
+                    transport.admit(connection, 3)
+        assert heard == [(NOT_ADMITTED, SESSION), (3, SUBSCRIBE)]
+        transport.publish(3, b"outcome")
+        assert xsub.poll(int(PATIENCE_S * 1_000)) and xsub.recv() == b"outcome"
+        subscribers.append(xsub)
+    transport.publish(3, b"second")
+    assert subscribers[1].poll(int(PATIENCE_S * 1_000)) and not subscribers[0].poll(50)
+    assert list(transport.hear(10)) == [], "the end of a connection that was replaced is nobody's news"
+    subscribers[1].close()
+    assert [each[1:] for each in until(lambda: list(transport.hear(10)))] == [(3, UNSUBSCRIBE)]
+
+
+def test_a_stranger_is_closed_and_nothing_is_published_to_it(
+    transport: ZmtpTransport, paths: InstancePaths, context: Any
+) -> None:
+    stranger = context.socket(zmq.XSUB)
+    stranger.set(zmq.RECONNECT_IVL, -1)
+    stranger.send(SUBSCRIBE)
+    connect_outlet(stranger, paths.outcomes_endpoint, bytes(16))
+    heard = until(lambda: list(transport.hear(10)))
+    assert [(each.slot, each.message) for each in heard] == [(NOT_ADMITTED, bytes(16))]
+    assert transport.connections() == 0
+    transport.publish(NOT_ADMITTED, b"secret")
+    assert not stranger.poll(50)
+
+
+def test_frames_of_many_connections_take_turns(transport: ZmtpTransport, paths: InstancePaths) -> None:
+    loud, calm = raw(paths.commands), raw(paths.commands)
+    loud.sendall(b"\0\1L" * 5_000)
+    calm.sendall(b"\0\1c")
+    first: list[tuple[int, bytes]] = []
+    while (b"c") not in [frame for _, frame in first]:
+        first += list(transport.receive(10))
+        assert len(first) < 50, "one connection was read to its end first"
+    loud.close()
+    calm.close()
+
+
+# bounds -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_reads_a_bounded_amount(transport: ZmtpTransport, paths: InstancePaths) -> None:
+    peers = [raw(paths.commands) for _ in range(40)]
+    assert received(transport) == []
+    for peer in peers:
+        peer.send(b"\0\0" * 60_000)
+    found = [received(transport) for _ in range(4)]
+    assert found[-1] and max(map(len, found)) <= STEPS_PER_CALL
+    assert not transport.is_dry() and transport.has_input()
+    with ExitStack() as stack:
+        for peer in peers:
+            stack.enter_context(peer)
+    while received(transport):
+        pass
+    assert transport.is_dry() and transport.connections() == 0
+    assert BYTES_PER_CALL >= 1 << 20
+
+
+def test_a_process_has_only_so_many_connections(transport: ZmtpTransport, paths: InstancePaths) -> None:
+    with ExitStack() as stack:
+        for number in range(MOST + 30):
+            stack.enter_context(raw((paths.commands, paths.outcomes)[number % 2], b""))
+        for _ in range(20):
+            received(transport)
+            list(transport.hear(10))
+        assert transport.connections() == MOST
+        ((pid, error),) = transport.complaints()
+        assert pid == os.getpid() and isinstance(error, ResourceLimitError)
+        assert f"process {pid}: 30 connections were closed; {MOST} at a time are for one process" in str(error)
+    while transport.connections():
+        received(transport)
+        list(transport.hear(10))
+    assert transport.complaints() == []
+
+
+def test_where_all_places_are_taken_the_newest_of_who_has_most_makes_room() -> None:
+    shares, ended = Shares(100, total_max=10), []
+
+    class Holder:
+        wanted_memory = 0
+        is_admitted = False
+
+        def __init__(self, share: Share) -> None:
+            self.share, self.number = share, shares.new_number()
+            shares.add(share, self)
+
+        def wake(self) -> None: ...
+
+        def end(self) -> None:
+            ended.append((self.share.pid, self.number))
+            shares.remove(self.share, self)
+
+    def come(pid: int) -> bool:
+        share = shares.open(pid)
+        return share is not None and bool(Holder(share))
+
+    assert all(come(7) for _ in range(10)) and not ended
+    assert come(8) and ended == [(7, 10)]
+    assert all(come(8) for _ in range(4)) and ended == [(7, number) for number in (10, 9, 8, 7, 6)]
+    assert not come(8), "each has five of ten"
+    assert not come(7)
+    assert come(9) and len(shares) == 10
+    assert set(shares.take_refused()) == {7, 8} and shares.take_refused() == {}
+
+
+def test_connections_of_clients_are_no_excess() -> None:
+    """A process of many clients keeps them, however many connections others open."""
+    many, other = Share(7), Share(8)
+    many.clients, many.connections = 30, dict.fromkeys(range(62))  # type: ignore[assignment]
+    other.connections = dict.fromkeys(range(10))  # type: ignore[assignment]
+    assert (many.excess, other.excess) == (2, 10)
+
+
+def test_the_memory_of_a_process_is_bounded(transport: ZmtpTransport, paths: InstancePaths) -> None:
+    """Large frames that have begun wait in the kernel until others are complete; then all of them arrive."""
+    head = bytes((LONG,)) + FRAME_SIZE_MAX.to_bytes(8, "big")
+    peers = [raw(paths.commands) for _ in range(10)]
+    left = {peer: head + bytes(FRAME_SIZE_MAX) for peer in peers}
+    for peer in peers:
+        left[peer] = left[peer][peer.send(left[peer][:40_000]) :]
+    frames = []
+    for _ in range(5):
+        frames += received(transport)
+    share = next(iter(transport._shares._by_pid.values()))
+    assert share.memory == MEMORY_MAX and len(share.waiting) == 10 - MEMORY_MAX // FRAME_SIZE_MAX
+    deadline = time.monotonic() + PATIENCE_S
+    while len(frames) < len(peers):
+        for peer in peers:
+            if left[peer]:
+                with suppress(BlockingIOError):
+                    left[peer] = left[peer][peer.send(left[peer]) :]
+        frames += received(transport)
+        assert share.memory <= MEMORY_MAX
+        assert time.monotonic() < deadline, "a frame never came"
+    assert {frame for _, frame in frames} == {bytes(FRAME_SIZE_MAX)}
+    assert share.memory == 0 and not share.waiting
+    for peer in peers:
+        peer.close()
+
+
+def test_a_large_frame_that_waits_ends_with_its_connection(transport: ZmtpTransport, paths: InstancePaths) -> None:
+    head = bytes((LONG,)) + FRAME_SIZE_MAX.to_bytes(8, "big")
+    peers = [raw(paths.commands, HELLO + head + bytes(40_000)) for _ in range(10)]
+    for _ in range(5):
+        received(transport)
+    share = next(iter(transport._shares._by_pid.values()))
+    assert share.waiting
+    for peer in reversed(peers):
+        peer.close()
+    for _ in range(5):
+        received(transport)
+    assert transport.connections() == 0 and share.memory == 0 and not share.waiting
+    assert not transport.has_input() and not select.select(transport.filenos(), [], [], 0)[0]
+
+
+def test_what_a_peer_does_not_read_is_dropped_beyond_a_bound(transport: ZmtpTransport, paths: InstancePaths) -> None:
+    peer = raw(paths.commands, HELLO + b"\0\1x")
+    ((connection, _),) = received(transport)
+    for _ in range(20):
+        transport.send(connection, bytes(1 << 20))
+    share = next(iter(transport._shares._by_pid.values()))
+    assert 1 << 20 < share.memory <= QUEUED_MAX + (1 << 20)
+    assert not select.select([transport.filenos()[0]], [], [], 0)[0], "it wakes nobody while it cannot be written to"
+    got = 0
+    while share.memory:
+        try:
+            got += len(peer.recv(1 << 20))
+        except BlockingIOError:
+            received(transport)
+    transport.send(connection, b"after")
+    while b"after" not in (data := peer.recv(1 << 20)):
+        got += len(data)
+    assert got // (1 << 20) >= 3, "whole messages came, and the stream is in order"
+    peer.close()
+
+
+def test_many_processes_memory_is_counted_apart() -> None:
+    one, other = Share(1), Share(2)
+    one.memory = MEMORY_MAX
+    assert not one.has_room(1) and other.has_room(FRAME_SIZE_MAX)
+
+
+def test_an_end_in_the_midst_of_anything_leaves_nothing(
+    transport: ZmtpTransport, paths: InstancePaths, rng: Any
+) -> None:
+    """More messages than fit, a PING, and the end: libzmq 4.3.5 ends its process by that."""
+    large = bytes((LONG,)) + (300_000).to_bytes(8, "big") + bytes(300_000)
+    wire = HELLO + b"\0\1x" * 500 + b"\4\x07\x04PING\0\0" + large
+    before = len(os.listdir("/proc/self/fd"))
+    for path in (paths.commands, paths.outcomes):
+        for _ in range(200):
+            peer = raw(path, b"")
+            peer.send(wire[: rng.randrange(len(wire))])
+            if rng.random() < 0.5:
+                received(transport)
+                list(transport.hear(10))
+            peer.close()
+    while transport.connections() or transport.has_input():
+        received(transport)
+        list(transport.hear(10))
+    received(transport)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert all(isinstance(error, MalformedError) for _, error in transport.complaints())
+
+
+def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_served(
+    transport: ZmtpTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept = socket.socket.accept
+    opened = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+
+    def full(self: socket.socket) -> Any:
+        try:
+            spare = os.open(os.devnull, os.O_RDONLY)
+        except OSError:
+            raise
+        os.close(spare)
+        if spare > highest:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(self)
+
+    highest = transport._commands._spare
+    with monkeypatch.context() as patched:
+        patched.setattr(socket.socket, "accept", full)
+        turned_away = raw(paths.commands, b"")
+        for _ in range(3):
+            received(transport)
+        assert not select.select([transport.filenos()[0]], [], [], 0)[0], "it would be woken for ever"
+        assert turned_away.recv(1) == b"", "it is closed, and its peer knows"
+    for each in (*opened, turned_away):
+        each.close()
+    served = raw(paths.commands, HELLO + b"\0\1x")
+    assert until(lambda: received(transport))[0][1] == b"x"
+    served.close()

@@ -1,0 +1,176 @@
+"""One connection: its descriptor, its peer, and what waits to be sent. No call blocks."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import Protocol
+
+from .peer import Peer, Side, head_of
+from .shares import Share
+
+QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one peer; beyond it messages are dropped
+PIECES_PER_WRITE = 64  # of what waits
+
+
+class Owner(Protocol):
+    """Who looks after a connection: its server."""
+
+    def wake(self, connection: Connection) -> None:
+        """Read again from a connection that was held back."""
+
+    def close_connection(self, connection: Connection) -> None:
+        """Close it, and forget it."""
+
+
+class Connection:
+    """Made for an accepted connection, of which it owns the descriptor."""
+
+    __slots__ = (
+        "_owner",
+        "_pieces",
+        "_queued",
+        "_taken",
+        "descriptor",
+        "interest",
+        "is_admitted",
+        "is_closed",
+        "is_held_back",
+        "is_listed",
+        "is_read_dry",
+        "number",
+        "peer",
+        "share",
+        "slot",
+    )
+
+    def __init__(self, descriptor: int, number: int, side: Side, share: Share, owner: Owner) -> None:
+        self.descriptor = descriptor
+        self.number = number  # never used twice
+        self.share = share
+        self.peer = Peer(side)
+        self.slot = -1  # whose outcomes the peer hears
+        self.is_admitted = False
+        self.interest = 0  # what its server waits for
+        self.is_listed = False  # whether its server looks at it without waiting
+        self.is_read_dry = False  # whether the last read found less than it could have
+        self.is_held_back = False  # whether it waits for memory to go on reading
+        self.is_closed = False
+        self._owner = owner
+        self._pieces: deque[bytes | memoryview] = deque()  # what waits to be sent
+        self._queued = 0  # bytes of it
+        self._taken = 0  # memory for the large frame that comes in
+
+    @property
+    def waits_to_send(self) -> bool:
+        """Whether something waits until the peer reads."""
+        return bool(self._pieces)
+
+    @property
+    def wanted_memory(self) -> int:
+        return self.peer.large
+
+    def wake(self) -> None:
+        self._owner.wake(self)
+
+    def end(self) -> None:
+        self._owner.close_connection(self)
+
+    def admit(self, slot: int) -> None:
+        """Go on with the handshake of a peer that has shown the session of a client."""
+        self.slot = slot
+        self.is_admitted = True
+        self.share.clients += 1
+        self.peer.admit()
+
+    # In ---------------------------------------------------------------------------------------------------------------
+
+    def make_room(self) -> bool:
+        """Take memory for the large frame that comes in, if one does; False: there is none, and it is held back."""
+        if self.peer.large and not self._taken:
+            if not self.share.has_room(self.peer.large):
+                self.is_held_back = True
+                self.share.waiting.append(self)
+                return False
+            self._taken = self.peer.large
+            self.share.memory += self._taken
+        return True
+
+    def read(self) -> bytes | None:
+        """What has come, b"" at the end; None: nothing has come. Raises OSError."""
+        wanted = self.peer.wanted
+        try:
+            data = os.read(self.descriptor, wanted)
+        except BlockingIOError:
+            return None
+        self.is_read_dry = len(data) < wanted
+        return data
+
+    def next(self) -> bytes | None:
+        """The peer's next message, as Peer.next() gives it. Raises ProtocolError."""
+        message = self.peer.next()
+        if self._taken and not self.peer.large:
+            taken, self._taken = self._taken, 0
+            self.share.give(taken)
+        return message
+
+    # Out --------------------------------------------------------------------------------------------------------------
+
+    def send(self, message: bytes) -> bool:
+        """Send a message of one part; False: it was dropped, because the peer does not keep up. Raises OSError."""
+        size = len(message)
+        if not self.peer.is_ready or not self._has_room(size):
+            return False
+        self._write((head_of(message), message))
+        return True
+
+    def send_handshake(self) -> None:
+        """Send what the peer has left to be sent. Raises OSError."""
+        out, self.peer.out = self.peer.out, b""
+        if self._has_room(len(out)):  # else the peer asks again and again, and does not read
+            self._write((out,))
+
+    def write_more(self) -> None:
+        """Send of what waits, as much as the peer takes now. Raises OSError."""
+        pieces = self._pieces
+        while pieces:
+            batch = [pieces[number] for number in range(min(len(pieces), PIECES_PER_WRITE))]
+            try:
+                sent = os.writev(self.descriptor, batch)
+            except BlockingIOError:
+                return
+            self._queued -= sent
+            self.share.give(sent)
+            while pieces and sent >= len(pieces[0]):
+                sent -= len(pieces.popleft())
+            if sent:
+                pieces[0] = memoryview(pieces[0])[sent:]
+                return
+
+    def close(self) -> None:
+        """Close the descriptor; what waited is dropped."""
+        self.is_closed = True
+        os.close(self.descriptor)
+        if self.is_held_back:
+            self.share.waiting.remove(self)
+        self._pieces.clear()
+        given, self._queued, self._taken = self._queued + self._taken, 0, 0
+        self.share.give(given)
+
+    def _has_room(self, size: int) -> bool:
+        return not self._queued or (self._queued + size <= QUEUED_MAX and self.share.has_room(size))
+
+    def _write(self, pieces: tuple[bytes, ...]) -> None:
+        sent = 0
+        if not self._pieces:
+            try:
+                sent = os.writev(self.descriptor, pieces)
+            except BlockingIOError:
+                sent = 0
+        for piece in pieces:
+            if sent < len(piece):
+                left = memoryview(piece)[sent:] if sent else piece
+                self._pieces.append(left)
+                self._queued += len(left)
+                self.share.memory += len(left)
+            sent = max(0, sent - len(piece))

@@ -1,0 +1,239 @@
+"""A listening Unix socket with its connections, in the conductor's thread. Nothing here blocks.
+
+    wait on fileno() --> received(): accept some, read some, and give the messages one by one, connections in turn
+
+What a call does is bounded: connections accepted, reads, bytes read. What is not read stays in the kernel, and holds
+its sender back.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from timerd.host.unix_socket import listen_guarded
+
+from .connection import Connection
+from .peer import ProtocolError, Side
+from .shares import Share, Shares
+
+ACCEPTS_PER_CALL = 16
+EVENTS_PER_LOOK = 64
+STEPS_PER_CALL = 1_024  # messages, commands and reads, of 1 to 10 us each
+BYTES_PER_CALL = 1 << 20
+CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+ENDED = select.EPOLLHUP | select.EPOLLERR
+
+
+class Server:
+    """Listens at `path` from the moment it is made. `on_end` is called for each connection that is closed,
+    `on_error` before that for one whose peer has not kept to the protocol.
+
+    The socket is made 0600; with a group it is given to the group and opened to it afterwards (0660). A stale socket
+    file of a killed daemon is replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        side: Side,
+        shares: Shares,
+        group_id: int | None = None,
+        *,
+        on_end: Callable[[Connection], None] = lambda connection: None,
+        on_error: Callable[[Connection, ProtocolError], None],
+    ) -> None:
+        self._path = path
+        self._side = side
+        self._shares = shares
+        self._on_end = on_end
+        self._on_error = on_error
+        self._by_descriptor: dict[int, Connection] = {}
+        self._by_number: dict[int, Connection] = {}
+        self._listed: deque[Connection] = deque()  # to be looked at without waiting
+        self._spare = _spare_file()
+        self._epoll = select.epoll()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            listen_guarded(self._listener, path, group_id)
+            self._epoll.register(self._listener, select.EPOLLIN)
+        except BaseException:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while there is something to do, level-triggered. Ask has_input() as well."""
+        return self._epoll.fileno()
+
+    def has_input(self) -> bool:
+        """Whether something that was read, or may be read, waits for a call of received()."""
+        return bool(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def get(self, number: int) -> Connection | None:
+        """The connection of that number, while it is open."""
+        return self._by_number.get(number)
+
+    def received(self, limit: int) -> Iterator[tuple[Connection, bytes]]:
+        """Up to `limit` messages, taken one by one as they are asked for; connections take turns."""
+        steps, left, listed = STEPS_PER_CALL, BYTES_PER_CALL, self._listed
+        self._look(accepting=True)
+        while listed and steps > 0 and left > 0 and limit > 0:
+            steps -= 1
+            connection = listed.popleft()
+            connection.is_listed = False
+            if connection.is_closed:
+                continue
+            try:
+                message = connection.next()
+                if connection.peer.out:
+                    connection.send_handshake()
+                if message is None and connection.peer.is_starved:
+                    left -= self._read(connection)
+                else:
+                    self._list(connection)
+                self._set_interest(connection)
+            except (ProtocolError, OSError) as error:
+                if isinstance(error, ProtocolError):
+                    self._on_error(connection, error)
+                self.close_connection(connection)
+                message = None
+            if message is not None:
+                limit -= 1
+                yield connection, message
+            if not listed:
+                self._look(accepting=False)
+
+    def send(self, connection: Connection, message: bytes) -> bool:
+        """Send a message of one part; False: it was dropped, because its peer has ended or does not keep up."""
+        try:
+            sent = connection.send(message)
+        except OSError:
+            self.close_connection(connection)
+            return False
+        self._set_interest(connection)
+        return sent
+
+    def wake(self, connection: Connection) -> None:
+        connection.is_held_back = False
+        self._list(connection)
+        self._set_interest(connection)
+
+    def close_connection(self, connection: Connection) -> None:
+        if connection.is_closed:
+            return
+        del self._by_descriptor[connection.descriptor], self._by_number[connection.number]
+        self._shares.remove(connection.share, connection)
+        connection.close()  # that takes it out of the epoll as well: no other process has a copy
+        self._on_end(connection)
+
+    def close(self) -> None:
+        """Close everything and remove the socket's file; before the instance's lock is given up."""
+        for connection in list(self._by_number.values()):
+            self.close_connection(connection)
+        self._listener.close()
+        self._epoll.close()
+        os.close(self._spare)
+        self._path.unlink(missing_ok=True)
+
+    # Connections ------------------------------------------------------------------------------------------------------
+
+    def _look(self, *, accepting: bool) -> None:
+        """List the connections that have something to read, and write to those that can be written to."""
+        newcomers = False
+        for descriptor, events in self._epoll.poll(0, EVENTS_PER_LOOK):
+            connection = self._by_descriptor.get(descriptor)
+            if connection is None:
+                newcomers = accepting
+                continue
+            if connection.is_held_back and events & ENDED:
+                self.close_connection(connection)
+                continue
+            if events & select.EPOLLOUT:
+                self._write_more(connection)
+            if events & ~select.EPOLLOUT and not connection.is_closed:
+                connection.is_read_dry = False
+                self._list(connection)
+        # After the others: a newcomer may get the descriptor of a connection whose event is still to come.
+        if newcomers:
+            self._accept()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_CALL):
+            try:
+                accepted, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                self._turn_away()
+                return
+            credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+            share = self._shares.open(CREDENTIALS.unpack(credentials)[0])
+            if share is None:
+                accepted.close()
+            else:
+                accepted.setblocking(False)
+                self._add(accepted.detach(), share)
+
+    def _add(self, descriptor: int, share: Share) -> None:
+        connection = Connection(descriptor, self._shares.new_number(), self._side, share, self)
+        self._shares.add(share, connection)
+        self._by_descriptor[descriptor] = self._by_number[connection.number] = connection
+        self._epoll.register(descriptor, 0)
+        self._list(connection)  # its greeting is to be sent, and the peer's is often there already
+        self._set_interest(connection)
+
+    def _turn_away(self) -> None:
+        """No file can be opened. The spare one makes room to end one connection, which would wake us for ever."""
+        os.close(self._spare)
+        try:
+            with suppress(OSError):
+                self._listener.accept()[0].close()
+        finally:
+            self._spare = _spare_file()
+
+    def _read(self, connection: Connection) -> int:
+        """Read once, unless the last read was dry or there is no memory; how many bytes there were. Raises OSError."""
+        if connection.is_read_dry or not connection.peer.wanted or not connection.make_room():
+            return 0
+        data = connection.read()
+        if data is None:
+            return 0
+        if not data:
+            raise ConnectionResetError
+        connection.peer.feed(data)
+        self._list(connection)
+        return len(data)
+
+    def _write_more(self, connection: Connection) -> None:
+        try:
+            connection.write_more()
+            self._set_interest(connection)
+        except OSError:
+            self.close_connection(connection)
+
+    def _list(self, connection: Connection) -> None:
+        if not connection.is_listed:
+            connection.is_listed = True
+            self._listed.append(connection)
+
+    def _set_interest(self, connection: Connection) -> None:
+        """Wait for what the connection can go on with."""
+        interest = 0 if connection.is_held_back else select.EPOLLIN
+        if connection.waits_to_send:
+            interest |= select.EPOLLOUT
+        if interest != connection.interest:
+            connection.interest = interest
+            self._epoll.modify(connection.descriptor, interest)
+
+
+def _spare_file() -> int:
+    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,126 @@
+"""What each process holds of the connections, and of the memory for what comes and goes over them; and the bounds.
+
+    connections of a process      connections_max
+    memory of a process           MEMORY_MAX: large frames that come in, and what waits to be sent
+    connections of all            total_max; beyond it the newest of the process with the largest excess is ended
+
+A client has a right to two connections from when it has shown its session. What a process has beyond the rights of its
+clients is its excess.
+
+The kernel names the process (SO_PEERCRED). Those of other pid namespaces are 0 here, and
+have one share together, of twice the connections.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
+
+MEMORY_MAX = 24 << 20
+
+
+class Holder(Protocol):
+    """A connection, as far as shares know it."""
+
+    number: int
+    is_admitted: bool  # whether it has shown the session of a client
+
+    @property
+    def wanted_memory(self) -> int:
+        """The memory that it needs to go on."""
+
+    def wake(self) -> None:
+        """Go on: there may be memory."""
+
+    def end(self) -> None:
+        """Close it; somebody else's connection gets its place."""
+
+
+class Share:
+    """What one process holds."""
+
+    __slots__ = ("clients", "connections", "memory", "pid", "waiting")
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.connections: dict[int, Holder] = {}  # by number: the oldest first
+        self.clients = 0  # connections that are admitted
+        self.memory = 0
+        self.waiting: deque[Holder] = deque()  # for memory
+
+    @property
+    def excess(self) -> int:
+        """Connections beyond what its clients have a right to."""
+        return len(self.connections) - CONNECTIONS_PER_CLIENT * self.clients
+
+    def has_room(self, size: int) -> bool:
+        """Whether so much memory is left. A process that holds none may always take some."""
+        return not self.memory or self.memory + size <= MEMORY_MAX
+
+    def give(self, size: int) -> None:
+        """Give memory back; who waits for it goes on."""
+        self.memory -= size
+        while self.waiting and self.has_room(self.waiting[0].wanted_memory):
+            self.waiting.popleft().wake()
+
+
+class Shares:
+    """The shares of all processes that are connected."""
+
+    def __init__(self, connections_max: int, total_max: int) -> None:
+        self.connections_max = connections_max
+        self.total_max = total_max
+        self._by_pid: dict[int, Share] = {}
+        self._total = 0
+        self._made = 0
+        self._refused: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return self._total
+
+    def open(self, pid: int) -> Share | None:
+        """The share for one connection more of that process; None: it has as many as it may. Another one may end."""
+        share = self._by_pid.get(pid) or Share(pid)
+        if len(share.connections) >= self.connections_max * (1 if pid else 2) or not self._make_room(share):
+            self._refuse(pid)
+            return None
+        return share
+
+    def new_number(self) -> int:
+        """A number for a connection, which no other has or had."""
+        self._made += 1
+        return self._made
+
+    def add(self, share: Share, connection: Holder) -> None:
+        """Charge a connection to the share that open() has given for it."""
+        share.connections[connection.number] = connection
+        self._by_pid[share.pid] = share
+        self._total += 1
+
+    def remove(self, share: Share, connection: Holder) -> None:
+        """A connection has ended."""
+        del share.connections[connection.number]
+        share.clients -= connection.is_admitted
+        self._total -= 1
+        if not share.connections:
+            del self._by_pid[share.pid]
+
+    def take_refused(self) -> dict[int, int]:
+        """By process: how many of its connections were refused or ended since the last call."""
+        refused, self._refused = self._refused, {}
+        return refused
+
+    def _make_room(self, newcomer: Share) -> bool:
+        if self._total < self.total_max:
+            return True
+        greediest = max(self._by_pid.values(), key=lambda share: share.excess)
+        if greediest.excess <= newcomer.excess + 1:
+            return False
+        self._refuse(greediest.pid)
+        next(each for each in reversed(greediest.connections.values()) if not each.is_admitted).end()
+        return True
+
+    def _refuse(self, pid: int) -> None:
+        self._refused[pid] = self._refused.get(pid, 0) + 1
