@@ -35,6 +35,13 @@ def code(client: Client, command: int) -> int | None:
     return answer.code if answer else None
 
 
+def settle(rig: Rig, client: Client, count: int) -> None:
+    """So many operations with new ids settle, and their outcomes are acknowledged."""
+    for _ in range(count):
+        rig.do(client, arm(rig.now_ns.to_bytes(16, "little"), timeout_ns=0), now_ns=rig.now_ns + MS)
+        rig.acknowledge()
+
+
 def after(settled_by: str) -> tuple[Rig, Client]:
     """The id's operation has settled so ("nothing": not at all), all is acknowledged, and the daemon is another."""
     rig = Rig()
@@ -136,6 +143,37 @@ def test_a_client_that_fills_all_ids_makes_itself_forget_the_oldest_and_no_other
     rig.check()
 
 
+def forgets_by_rule(rig: Rig, client: Client, news: int) -> None:
+    """Ids settle while all ids are in use. Each makes a slot forget that has at least 7/8 of what any slot has."""
+    for _ in range(news):
+        before = remembered(rig)
+        settle(rig, client, 1)
+        left = {id for ids in remembered(rig) for id in ids}
+        (payer,) = (ids for ids in before if not left.issuperset(ids))
+        most = max(map(len, before))
+        assert 8 * len(payer) >= 7 * most, f"one of {len(payer)} ids was forgotten, and another slot has {most}"
+
+
+def test_of_clients_with_few_ids_one_with_the_most_forgets() -> None:
+    rig = Rig(capacity=32, ids=14, quota_operations=32)
+    holders, newcomer = [rig.client(), rig.client()], rig.client()
+    settle(rig, holders[0], 7)
+    settle(rig, holders[1], 7)
+    forgets_by_rule(rig, newcomer, 6)
+    rig.check()
+
+
+def test_a_client_that_now_has_more_than_the_fullest_had_left_is_not_taken_for_the_fullest_of_all() -> None:
+    rig = Rig(capacity=128, ids=113, quota_operations=128)
+    first, resting, rising, newcomer = (rig.client() for _ in range(4))
+    settle(rig, first, 40)
+    settle(rig, resting, 40)
+    settle(rig, rising, 33)
+    forgets_by_rule(rig, rising, 4)  # at the cost of the first one, which now has fewer
+    forgets_by_rule(rig, newcomer, 8)
+    rig.check()
+
+
 def remembered(rig: Rig) -> list[list[bytes]]:
     """The remembered ids of each client slot, oldest first."""
     with ArenaReader.from_bytes(rig.memory) as reader:
@@ -173,7 +211,7 @@ def test_remembered_ids_are_those_of_a_dumb_model(seed: int) -> None:
         if found != model:
             (slot,) = (slot for slot, ids in enumerate(model) if found[slot] != ids)
             assert sum(map(len, before)) == 48, f"seed {seed}, step {step}: forgotten without need"
-            assert len(before[slot]) >= longest // 8 * 7, f"seed {seed}, step {step}: {before[slot]} is not the longest"
+            assert 8 * len(before[slot]) >= 7 * longest, f"seed {seed}, step {step}: {before[slot]} is not the longest"
             model[slot].pop(0)
             evicted += 1
         assert found == model, f"seed {seed}, step {step}"

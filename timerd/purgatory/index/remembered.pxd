@@ -41,9 +41,9 @@ cdef inline uint64_t settled_word(IdRecord *record, uint32_t outcome, uint32_t s
     return IdRecord_with_outcome(word, outcome)
 
 
-cdef inline void take_fullest(Arena *a, uint32_t slot) noexcept nogil:
-    a.remembered.fullest = slot
-    a.remembered.fullest_until = a.remembered.counts[slot] // 8 * 7
+cdef inline uint32_t below_share(uint32_t most) noexcept nogil:
+    """The largest number that is less than 7/8 of `most`: 6 of 7, 6 of 8, 13 of 16."""
+    return most - most // 8 - 1 if most else 0
 
 
 cdef inline void remember_id(Arena *a, IdRecord *record) noexcept nogil:
@@ -52,8 +52,10 @@ cdef inline void remember_id(Arena *a, IdRecord *record) noexcept nogil:
     append(a, &a.clients[slot].ids_next, &record.next)
     a.remembered.counts[slot] += 1
     a.remembered.total += 1
-    if a.remembered.counts[slot] > a.remembered.counts[a.remembered.fullest]:
-        take_fullest(a, slot)
+    if a.remembered.counts[slot] >= a.remembered.counts[a.remembered.fullest]:  # it may be the same slot
+        # Not the fullest for certain: a third slot may have as many as the fullest one had when it was searched for.
+        a.remembered.fullest = slot
+        a.remembered.fullest_until = max(a.remembered.fullest_until, below_share(a.remembered.counts[slot]))
 
 
 cdef inline void leave_remembered(Arena *a, IdRecord *record, uint32_t slot) noexcept nogil:
@@ -83,7 +85,8 @@ cdef inline uint32_t fullest_slot(Arena *a) noexcept nogil:
         for slot in range(a.remembered.slots):
             if counts[slot] and (counts[slot] > counts[most]) != TD_DEFECT(DEFECT_FORGETS_THE_LEAST):
                 most = slot
-        take_fullest(a, most)
+        a.remembered.fullest = most
+        a.remembered.fullest_until = below_share(counts[most])
         a.turn.touched += a.remembered.slots // COUNTS_A_RECORD
     return a.remembered.fullest
 
