@@ -6,6 +6,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -536,6 +537,18 @@ def test_a_process_is_distinguished_from_its_successor_by_its_start_time() -> No
     assert process_start_ticks(child) is None, "a zombie has ended"
     os.waitpid(child, 0)
     assert process_start_ticks(child) is None
+
+
+def test_a_process_that_cannot_be_looked_at_for_want_of_descriptors_has_not_ended() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            process_start_ticks(os.getpid())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_process_that_proc_hides_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

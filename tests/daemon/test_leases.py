@@ -20,16 +20,17 @@ from daemonrules import (
     waits,
 )
 from harness import MS, S
-from networks import PROCESSES, Peer, World, fire
+from networks import PROCESSES, Lifelines, Peer, World, fire
 from timerd.clients.ends import LAST_WORDS_NS
 from timerd.clients.liveness import Kind
 from timerd.clients.sessions import BEAT_NS
 from timerd.clients.silence import BACK_WITHIN_NS, DEAD_AFTER_NS
 from timerd.conductor.gap import DRY_NS
 from timerd.conductor.inbox import RECORDS_PER_FRAME
+from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import GAP_NS, HEARTBEAT_NS
 from timerd_shm.declare.states import ClientState, Orphans, Outcome
-from timerd_shm.declare.wire import UpKind
+from timerd_shm.declare.wire import DownKind, UpKind
 
 
 @pytest.fixture
@@ -269,6 +270,67 @@ def test_a_process_that_is_hidden_from_the_next_daemon_is_not_taken_for_dead(
     assert state_of(alice) is ClientState.LIVE
     del processes[100]
     world.run(S)
+    assert state_of(alice) is ClientState.TOMBSTONE
+
+
+# no file can be opened --------------------------------------------------------------------------------------------
+
+
+def test_a_hello_whose_sender_cannot_be_looked_up_is_refused_and_a_later_one_is_not(
+    world: World, processes: dict[int, int]
+) -> None:
+    """To charge it to nobody would be a way around the share of a process."""
+    late = Peer(world, "late")
+    world.network.pids[late.routing] = 100
+    world.lifelines.full = True
+    late.say(UpKind.HELLO, late.hello(pid=100, start_ticks=7))
+    world.settle()
+    [(kind, answer)] = late.take_answers()
+    assert (kind, answer["code"]) == (DownKind.ERROR, ErrorCode.RESOURCE_LIMIT)
+    assert "process 100 cannot be looked up (Too many open files)" in answer["message"]
+    assert world.counter("clients") == 0
+    world.lifelines.full = False
+    late.connect(pid=100, start_ticks=7)
+    assert world.client_record(late.slot).maker_pid == 100
+    assert world.lifelines.watched == [100]
+
+
+@pytest.mark.parametrize("pidfds", [True, False])
+def test_a_process_that_cannot_be_looked_up_for_a_while_has_not_ended(processes: dict[int, int], pidfds: bool) -> None:
+    world = World(pidfds=pidfds).until_quiet()
+    alice = world.client("alice", pid=100, start_ticks=7)
+    connection = alice.hold()
+    world.lifelines.full = True
+    world.lifelines.cut(connection, Kind.BROKEN)  # so that its process is to be watched again
+    world.run(10 * BEAT_NS)
+    assert state_of(alice) is ClientState.LIVE
+    world.lifelines.full = False
+    world.run(2 * BEAT_NS)
+    assert state_of(alice) is ClientState.LIVE
+    del processes[100]
+    world.run(2 * BEAT_NS)
+    assert state_of(alice) is ClientState.TOMBSTONE
+
+
+def test_a_start_that_cannot_look_a_process_up_notices_its_end_later(
+    world: World, processes: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last free descriptor became the pidfd. Whose it is, nobody has looked: another process may have the pid."""
+    alice = world.client("alice", pid=100, start_ticks=7)
+    watch = Lifelines.watch
+
+    def last_one(lifelines: Lifelines, pid: int) -> int:
+        number = watch(lifelines, pid)
+        lifelines.full = True
+        return number
+
+    monkeypatch.setattr(Lifelines, "watch", last_one)
+    world.restart()
+    processes[100] = 99
+    world.run(BEAT_NS)
+    assert state_of(alice) is ClientState.LIVE and world.lifelines.watched == []
+    world.lifelines.full = False
+    world.run(2 * BEAT_NS)
     assert state_of(alice) is ClientState.TOMBSTONE
 
 

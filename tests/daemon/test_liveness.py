@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import select
@@ -232,6 +233,27 @@ def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
     watches.signs(LIMIT, FULL_NS)
     assert [sign.session for sign in drain(watches, FULL_NS)] == [SESSION]
     assert watches.due_ns == NEVER
+
+
+def test_what_the_kernel_watches_no_more_is_closed_and_counted(
+    watches: Watches, connect: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fs.epoll.max_user_watches is one number for all processes of a user."""
+
+    class Full:
+        def __init__(self, epoll: select.epoll) -> None:
+            self.poll, self.fileno, self.close = epoll.poll, epoll.fileno, epoll.close
+
+        def register(self, descriptor: int, events: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    connection, held = connect(SESSION), descriptors()
+    with monkeypatch.context() as patched:
+        patched.setattr(watches, "_epoll", Full(watches._epoll))
+        assert watches.signs(LIMIT, 0) == []
+        assert watches.watch(os.getpid()) == 0
+    assert is_closed(connection) and watches.take_refused() == 1
+    assert (len(watches), descriptors()) == (0, held)
 
 
 # processes --------------------------------------------------------------------------------------------------------

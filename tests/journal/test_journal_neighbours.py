@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 import socket
 import threading
@@ -23,7 +24,7 @@ from shell import Run
 from timerd.journal import blocks
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.declare.layout import Region
-from timerd_shm.read.holds import ENTRIES_MAX, HOLDS, HOLDS_MAX, TOO_MANY, hold, holds_of
+from timerd_shm.read.holds import ENTRIES_MAX, HOLDS, HOLDS_MAX, TOO_MANY, UNREAD, hold, holds_of
 from timerd_shm.read.segment import segments_of
 
 MakeDaemon = Callable[..., Daemon]
@@ -120,6 +121,23 @@ def test_of_100_000_files_a_bounded_number_is_looked_at_and_everything_counts_as
     found = holds_of(tmp_path)
     assert found[TOO_MANY] == 0, "a hold that was not looked at may be of any segment"
     assert opens <= HOLDS_MAX and len(found) <= HOLDS_MAX + 1
+
+
+@pytest.mark.parametrize("free", [0, 1], ids=["the directory", "a file"])
+def test_holds_that_cannot_be_opened_for_want_of_descriptors_hold_all(tmp_path: Path, free: int) -> None:
+    """To take them for none would remove what a consumer needs."""
+    (tmp_path / HOLDS).mkdir()
+    hold(tmp_path, "spark", 17)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + free, hard))
+    try:
+        found = holds_of(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found == {UNREAD: 0}
+    assert holds_of(tmp_path) == {"spark": 17}
 
 
 def test_a_hold_is_written_through_no_link_that_another_member_has_laid(

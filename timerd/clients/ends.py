@@ -1,8 +1,9 @@
 """How the daemon learns that a client has certainly ended, and when that is acted upon.
 
 The daemon has a *watch* on each client: the connection over which the client has shown its session, or else a pidfd of
-its process. Where neither can be had, /proc is looked at now and then. An end is acted upon 10 ms later, when the
-client's last frames have been read. A client that changes its connection within that time has not ended.
+its process. Where neither can be had, /proc is looked at now and then. Where no file can be opened for that, nothing is
+known, and nobody has ended. An end is acted upon 10 ms later, when the client's last frames have been read. A client
+that changes its connection within that time has not ended.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Ends:
         session.ends_ns = now_ns + LAST_WORDS_NS
 
     def look_up(self, by_slot: Mapping[int, Session], now_ns: int) -> None:
-        """Look in /proc for the next few processes without a watch, because pidfds are refused."""
+        """Look in /proc for the next few processes without a watch: pidfds are refused, or there was no descriptor."""
         if not self._looked_up:
             self._looked_up = [s for s in by_slot.values() if s.process.pid and not s.watch]
         looked, self._looked_up = self._looked_up[:LOOKED_UP_MAX], self._looked_up[LOOKED_UP_MAX:]
@@ -93,13 +94,16 @@ class Ends:
         The pidfd is opened first, and then the owner of the pid is looked at. So the pid cannot have become another
         process's in between without being noticed.
         """
-        pid, start_ticks = session.process
+        pid = session.process.pid
         if not pid or not (watch := self._liveness.watch(pid)):
             return not self._host.has_ended(session.process)
         session.watch = watch
         self._by_watch[watch] = session
-        # None: the process is hidden from us, or it is a zombie; the pidfd reports a zombie.
-        return self._host.start_ticks_of(pid) in (None, start_ticks)
+        is_its_own = self._host.shows(session.process)  # a zombie shows nothing, and the pidfd reports it
+        if is_its_own is None:
+            self._unwatch(session)  # it may be a watch on another process: look_up() looks again
+            return True
+        return is_its_own
 
     def _unwatch(self, session: Session) -> None:
         if session.watch:

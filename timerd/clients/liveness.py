@@ -139,10 +139,10 @@ class Watches:
         if len(self._by_number) >= self._watches_max:
             return 0
         try:
-            descriptor = os.pidfd_open(pid)
+            watch = self._add(os.pidfd_open(pid), is_process=True)
         except OSError:
             return 0
-        return self._add(descriptor, is_process=True).number
+        return watch.number
 
     def drop(self, watch: int) -> None:
         if watch in self._by_number:
@@ -209,7 +209,11 @@ class Watches:
                 self._refused += 1
                 continue
             connection.setblocking(False)
-            watch = self._add(connection.detach(), is_process=False, until_ns=now_ns + NEWCOMER_NS)
+            try:
+                watch = self._add(connection.detach(), is_process=False, until_ns=now_ns + NEWCOMER_NS)
+            except OSError:
+                self._refused += 1
+                continue
             self._newcomers[watch.number] = watch
             self._look(watch, found)
             while len(self._newcomers) > NEWCOMERS_MAX:
@@ -227,10 +231,15 @@ class Watches:
         self._refused += 1
 
     def _add(self, descriptor: int, *, is_process: bool, until_ns: int = NEVER) -> _Watch:
+        """Watch it. Raises OSError where the kernel watches no more (fs.epoll.max_user_watches), and closes it then."""
+        try:
+            self._epoll.register(descriptor, select.EPOLLIN)
+        except OSError:
+            os.close(descriptor)
+            raise
         self._made += 1
         watch = _Watch(self._made, descriptor, is_process=is_process, until_ns=until_ns)
         self._by_descriptor[descriptor] = self._by_number[watch.number] = watch
-        self._epoll.register(descriptor, select.EPOLLIN)
         return watch
 
     def _remove(self, watch: _Watch) -> None:

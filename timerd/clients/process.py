@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
 
 
@@ -24,7 +25,7 @@ class Host(NamedTuple):
     boot_id: bytes
     pid_namespace: int
     time_namespace: int
-    start_ticks_of: Callable[[int], int | None]  # of a pid; None = there is no such process
+    start_ticks_of: Callable[[int], int | None]  # of a pid; None = there is no such process. Raises OSError: not known
 
     @classmethod
     def here(cls) -> Host:
@@ -32,10 +33,27 @@ class Host(NamedTuple):
         return cls(boot_id(), namespace_inode("pid"), namespace_inode("time"), process_start_ticks)
 
     def maker(self, pid: int) -> Process:
-        """The process of a pid that the kernel has named; pid 0 if that process has ended, or was none of ours."""
-        start_ticks = self.start_ticks_of(pid) if pid else None
+        """The process of a pid that the kernel has named; pid 0 if that process has ended, or was none of ours.
+
+        Raises ResourceLimitError where no file can be opened to look.
+        """
+        try:
+            start_ticks = self.start_ticks_of(pid) if pid else None
+        except OSError as error:
+            # Not pid 0: that has a share of its own, which is larger.
+            raise ResourceLimitError(f"process {pid} cannot be looked up ({error.strerror}): try again") from None
         return Process(0, 0) if start_ticks is None else Process(pid, start_ticks)
 
     def has_ended(self, process: Process) -> bool:
         """Whether the process has certainly ended."""
-        return process.pid != 0 and self.start_ticks_of(process.pid) != process.start_ticks
+        try:
+            return process.pid != 0 and self.start_ticks_of(process.pid) != process.start_ticks
+        except OSError:
+            return False
+
+    def shows(self, process: Process) -> bool | None:
+        """Whether its pid is the process's own, or that of a process hidden from us; None where that is not known."""
+        try:
+            return self.start_ticks_of(process.pid) in (None, process.start_ticks)
+        except OSError:
+            return None

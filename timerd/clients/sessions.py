@@ -118,7 +118,7 @@ class Sessions:
         None: the hello is not answered, because what the client held when it died is still being cleared away. The
         client says hello again. Raises SessionGoneError (the client must come back as a new incarnation),
         ArenaFullError (all slots, or all groups, are in use), QuotaExceededError (its process has as many slots, or
-        has made as many groups, as it may) and NotAMemberError.
+        has made as many groups, as it may), NotAMemberError, and ResourceLimitError (its process cannot be looked up).
         """
         core = self._core
         slot = core.find_incarnation(hello.incarnation)

@@ -11,7 +11,8 @@ from typing import Literal
 def process_start_ticks(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat, which tells a recycled pid from the old one; None when there is no such process.
 
-    None also where /proc hides the process (hidepid): then nothing can be known of it.
+    None also where /proc hides the process (hidepid): then nothing can be known of it. Raises OSError where no file can
+    be opened (EMFILE, ENFILE): the process may run all the same.
     """
     fields = _stat_of(pid)
     return None if fields is None else int(fields[19])
@@ -24,7 +25,7 @@ def process_is_stopped(pid: int, start_ticks: int) -> bool:
 
 
 def _stat_of(pid: int) -> list[bytes] | None:
-    """/proc/PID/stat from its third field on, the state; None as above."""
+    """/proc/PID/stat from its third field on, the state; None and OSError as above."""
     try:
         # Not by Path.read_bytes(), which takes 25 us instead of 15: the daemon does this for each hello.
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:

@@ -10,11 +10,11 @@ be of any. --journal-hold-limit bounds what is kept for holds in any case.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
 import stat
-from contextlib import suppress
 from pathlib import Path
 
 from .segment import JournalError
@@ -24,6 +24,8 @@ HOLDS_MAX = 256  # holds that count
 ENTRIES_MAX = 4_096  # files that are looked at, those among them that are no holds
 DIGITS_MAX = 20  # of a segment's number, which has 64 bits
 TOO_MANY = f"one of more than {HOLDS_MAX} holds"  # stands for all that were not looked at
+UNREAD = "a hold that cannot be read now"  # stands for those that could not be opened
+FULL = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # this process, or this machine, can open no file now
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -50,23 +52,32 @@ def hold(directory: str | os.PathLike[str], name: str, segment: int | None) -> N
 
 
 def holds_of(directory: Path) -> dict[str, int]:
-    """The first segment that each consumer needs, by the consumer's name. The work is bounded, and nothing blocks."""
+    """The first segment that each consumer needs, by the consumer's name. The work is bounded, and nothing blocks.
+
+    Where no file can be opened for want of descriptors, all segments count as held.
+    """
     found: dict[str, int] = {}
-    with suppress(OSError), os.scandir(directory / HOLDS) as entries:
-        for number, entry in enumerate(entries):
-            if number >= ENTRIES_MAX or len(found) >= HOLDS_MAX:
-                found[TOO_MANY] = 0
-                break
-            if NAME.fullmatch(entry.name) and (segment := _held(entry.path)) is not None:
-                found[entry.name] = segment
+    try:
+        with os.scandir(directory / HOLDS) as entries:
+            for number, entry in enumerate(entries):
+                if number >= ENTRIES_MAX or len(found) >= HOLDS_MAX:
+                    found[TOO_MANY] = 0
+                    break
+                if NAME.fullmatch(entry.name) and (segment := _held(entry.path)) is not None:
+                    found[entry.name] = segment
+    except OSError as error:
+        if error.errno in FULL:
+            found[UNREAD] = 0
     return found
 
 
 def _held(path: str) -> int | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:  # it has vanished, is a link or a socket, or may not be read
-        return None
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        return None  # it has vanished, is a link or a socket, or may not be read
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None

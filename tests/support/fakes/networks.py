@@ -10,6 +10,7 @@ assert alice.delivered[0].state is Outcome.EXPIRED
 from __future__ import annotations
 
 import errno
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -120,13 +121,14 @@ class Network(DaemonEnd[int]):
 class Lifelines:
     """A Liveness whose connections are numbers and whose processes are PROCESSES. It keeps signs until the next look.
 
-    `pidfds` = False: the system refuses them, so that /proc is all there is.
+    `pidfds` = False: the system refuses them, so that /proc is all there is. `full` = True: no file can be opened.
     """
 
     due_ns = NEVER
 
     def __init__(self, pidfds: bool = True) -> None:
         self.pidfds = pidfds
+        self.full = False
         self.connections: set[int] = set()
         self.came: list[Sign] = []
         self.refused = 0
@@ -149,6 +151,8 @@ class Lifelines:
 
     def start_ticks_of(self, pid: int) -> int | None:
         self.looks += 1
+        if self.full:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return PROCESSES.get(pid)
 
     @property
@@ -169,7 +173,7 @@ class Lifelines:
         return found
 
     def watch(self, pid: int) -> int:
-        if not self.pidfds or pid not in PROCESSES:
+        if not self.pidfds or self.full or pid not in PROCESSES:
             return 0
         self._made += 1
         self._processes[self._made] = pid, PROCESSES[pid]
