@@ -182,6 +182,27 @@ def test_one_process_that_opens_ever_new_clients_leaves_slots_to_others(
     subprocess.run([sys.executable, "-c", fires], check=True, timeout=60)
 
 
+# garbage ----------------------------------------------------------------------------------------------------------
+
+COLLECTED = """
+import gc, sys
+from timerd.conductor.loop import Loop
+Loop.run = lambda loop, is_over: print(len(gc.get_objects()), gc.get_freeze_count()) or "tested"
+from timerd.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_collection_of_garbage_in_a_turn_does_not_visit_what_the_start_has_made(runtime_dir: Path) -> None:
+    """A full collection visits each object, and comes in the middle of a turn."""
+    started = subprocess.run(
+        [sys.executable, "-c", COLLECTED, *SMALL, "--ephemeral"], capture_output=True, text=True, timeout=30
+    )
+    assert started.returncode == 0, started.stderr
+    visited, frozen = map(int, started.stdout.split())
+    assert visited < 1_000 < frozen, f"a full collection visits {visited} objects, and {frozen} are frozen"
+
+
 # files ----------------------------------------------------------------------------------------------------------
 
 
