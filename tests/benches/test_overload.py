@@ -52,6 +52,9 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
     [
         ("subscriptions-stranger", 1),
         ("subscriptions-member", 1),
+        ("large", 1),
+        pytest.param("midst", 3, marks=pytest.mark.long),
+        pytest.param("parts", 3, marks=pytest.mark.long),
         pytest.param("outlets", 5, marks=pytest.mark.long),
         pytest.param("incarnations", 3, marks=pytest.mark.long),
         pytest.param("fan", 3, marks=pytest.mark.long),
@@ -77,10 +80,10 @@ def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
 
 
 @pytest.mark.parametrize(
-    ("attack", "restarts"), [("locks", {1}), pytest.param("connections-limit", {0, 1, 2}, marks=pytest.mark.long)]
+    ("attack", "restarts"), [("locks", 1), pytest.param("connections-limit", 0, marks=pytest.mark.long)]
 )
-def test_a_daemon_that_an_attack_may_end_is_started_again_and_serves_a_bystander(
-    attack: str, restarts: set[int], monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+def test_a_daemon_is_there_after_an_attack_and_serves_a_bystander(
+    attack: str, restarts: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
     """`locks` kills it, and holds what a member may hold; `connections-limit` opens more than it may."""
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
@@ -92,7 +95,7 @@ def test_a_daemon_that_an_attack_may_end_is_started_again_and_serves_a_bystander
     (gate,), (peace, war) = tables["gate"], tables["runs"]
     assert gate["acts"] > 0 and war["rounds"] > 0, done.stdout
     assert (peace["restarts"], war["wrong"], war["alive"]) == (0, "", True), done.stdout
-    assert gate["restarts"] in restarts, done.stdout
+    assert gate["restarts"] == restarts, done.stdout
     left = [str(process) for process in processes_of(runtime_dir)] + [str(path) for path in arenas_of(runtime_dir)]
     assert not left, f"left behind: {left}"
 

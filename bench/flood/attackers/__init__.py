@@ -1,8 +1,8 @@
 """The attacks of bench/overload.py: what one hostile process does beside a bystander, in a module for each target.
 
 An attack is a function of an `Attacker`. It goes on while `attacker.is_on()`, and counts in `attacker.acts` what it
-did. It uses the public client or the wire library, so it says what any member of the group may say. To add one: write
-the function, and enter it below.
+did. It uses the public client, libzmq or bare sockets, so it says what any member of the group may say. To add one:
+write the function, and enter it below.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ class Attack(NamedTuple):
     flags: tuple[str, ...] = ()  # of the daemon; {journal}: a directory, {group}: the group of this process
     files: int = 0  # that the daemon may open; 0: as many as this process
     kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again
-    may_end: bool = False  # the daemon may end; its unit starts it again
     says: str = ""  # what its log says then
 
 
@@ -47,5 +46,8 @@ ATTACKS = {
     "looks": Attack(connections.look_and_leave),
     "collisions-keys": Attack(collisions.collide_keys),
     "collisions-ids": Attack(collisions.collide_ids),
-    "connections-limit": Attack(connections.connect_raw, FEW_CLIENTS, files=2_800, may_end=True, says="were ended"),
+    "connections-limit": Attack(connections.connect_raw, FEW_CLIENTS, files=400, says="were closed"),
+    "midst": Attack(connections.leave_in_the_midst),
+    "parts": Attack(connections.send_parts_without_end),
+    "large": Attack(connections.hang_in_large_frames),
 }

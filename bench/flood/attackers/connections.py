@@ -1,10 +1,12 @@
-"""Against the listening sockets, without a word of ZeroMQ."""
+"""Against the listening sockets, without libzmq."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
 import socket
+
+from timerd_shm.declare.limits import FRAME_SIZE_MAX
 
 from .attacker import Attacker
 
@@ -38,3 +40,49 @@ def look_and_leave(attacker: Attacker) -> None:
                 connection.setblocking(False)
                 connection.connect(str(path))
                 attacker.did()
+
+
+def leave_in_the_midst(attacker: Attacker) -> None:
+    """Send more messages than libzmq's queues take, a PING, and the end: libzmq 4.3.5 ends its process by that."""
+    while attacker.is_on():
+        with contextlib.suppress(OSError), _greeted(attacker) as connection:
+            connection.sendall(b"\0\1x" * 150 + b"\4\x07\4PING\0\0")
+            attacker.did()
+
+
+def send_parts_without_end(attacker: Attacker) -> None:
+    """Send one message whose parts never end."""
+    part = b"\3" + (60_000).to_bytes(8, "big") + bytes(60_000)
+    while attacker.is_on():
+        with contextlib.suppress(OSError), _greeted(attacker) as connection:
+            while attacker.is_on():
+                connection.sendall(part)
+                attacker.did()
+
+
+def hang_in_large_frames(attacker: Attacker) -> None:
+    """Begin a frame of 4 MiB over each of many connections, and keep its last byte."""
+    frame = b"\2" + FRAME_SIZE_MAX.to_bytes(8, "big") + bytes(FRAME_SIZE_MAX - 1)
+    with contextlib.ExitStack() as stack:
+        while attacker.is_on():
+            with contextlib.suppress(OSError):
+                connection = stack.enter_context(_greeted(attacker))
+                connection.settimeout(0.05)
+                connection.sendall(frame)
+                attacker.did()
+            attacker.rest(0.001)
+
+
+def _greeted(attacker: Attacker) -> socket.socket:
+    """A connection for commands that has said what libzmq's DEALER says."""
+    ready = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
+    greeting = b"\xff" + bytes(8) + b"\x7f\3\0" + b"NULL".ljust(20, b"\0") + bytes(32)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(1.0)
+    try:
+        connection.connect(str(attacker.paths.commands))
+        connection.sendall(greeting + bytes((4, len(ready))) + ready)
+    except OSError:
+        connection.close()
+        raise
+    return connection
