@@ -7,9 +7,10 @@ to choose. Of several connections that show one session the newest has the outco
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import zmq
+if TYPE_CHECKING:
+    import zmq  # the daemon imports this module too, and does without libzmq
 
 USER = b"timerd"  # PLAIN wants a name; who the client is, its session says
 SUBSCRIBE = b"\x01"  # the one subscription
@@ -18,6 +19,6 @@ UNSUBSCRIBE = b"\x00"  # the end of the one subscription, or of the connection
 
 def connect_outlet(socket: zmq.Socket[Any], endpoint: str, session: bytes) -> None:
     """Connect an XSUB for the outcomes of a session; it connects again by itself where the connection was closed."""
-    socket.set(zmq.PLAIN_USERNAME, USER)
-    socket.set(zmq.PLAIN_PASSWORD, session)
+    socket.plain_username = USER
+    socket.plain_password = session
     socket.connect(endpoint)

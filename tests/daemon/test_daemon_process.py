@@ -483,6 +483,13 @@ def test_outcomes_travel_over_pub_and_not_over_router(daemon: Daemon, context: z
     assert not peer.commands.poll(100), "the ROUTER said something that nobody had asked for"
 
 
+def test_the_daemon_loads_no_libzmq(daemon: Daemon, context: zmq.Context[Any]) -> None:
+    """A hostile peer ends a process that has its sockets from libzmq 4.3.5; and pyzmq takes memory and time to load."""
+    Peer(daemon, context).connect()
+    mapped = [each.path for each in psutil.Process(daemon.pid).memory_maps()]
+    assert any("timerd" in path for path in mapped) and not any("zmq" in path for path in mapped)
+
+
 def test_a_plain_subscriber_gets_no_outcome(daemon: Daemon, context: zmq.Context[Any]) -> None:
     peer = Peer(daemon, context).connect()
     spies = [context.socket(zmq.SUB) for _ in range(2)]

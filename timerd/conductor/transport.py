@@ -156,8 +156,9 @@ class ZmtpTransport:
 
     def complaints(self) -> list[tuple[int, TimerdError]]:
         found, self._complaints = self._complaints, []
-        for pid, number in self._shares.take_refused().items():
-            found.append((pid, ResourceLimitError(self._refusal(pid, number))))
+        for (pid, has_all), number in self._shares.take_refused().items():
+            why = f"it has {self._shares.most_of(pid)}, as many as it may" if has_all else "no more files may be open"
+            found.append((pid, ResourceLimitError(f"{_named(pid)}: {number} connections were closed: {why}")))
         return found
 
     def close(self) -> None:
@@ -165,14 +166,15 @@ class ZmtpTransport:
         self._outcomes.close()
         self._commands.close()
 
-    def _refusal(self, pid: int, number: int) -> str:
-        who = f"process {pid}" if pid else "processes of other pid namespaces"
-        return f"{who}: {number} connections were closed; {self._shares.connections_max} at a time are for one process"
-
     def _on_end(self, connection: Connection) -> None:
         if self._heard_by.get(connection.slot) is connection:
             del self._heard_by[connection.slot]
             self._left[connection.slot] = Heard(connection.number, connection.slot, UNSUBSCRIBE)
 
     def _on_error(self, connection: Connection, error: ProtocolError) -> None:
-        self._complaints.append((connection.share.pid, MalformedError(f"a connection was closed: {error}")))
+        pid = connection.share.pid
+        self._complaints.append((pid, MalformedError(f"{_named(pid)}: a connection was closed: {error}")))
+
+
+def _named(pid: int) -> str:
+    return f"process {pid}" if pid else "processes of other pid namespaces"

@@ -16,9 +16,9 @@ def listen_guarded(listener: socket.socket, path: Path, group_id: int | None) ->
 
     A stale file of a killed daemon is replaced; so the caller holds the instance's lock.
     """
-    path.unlink(missing_ok=True)
     before = os.umask(0o177)  # only the umask sets the file's mode in bind(2)
     try:
+        path.unlink(missing_ok=True)
         listener.bind(str(path))
     except OSError as error:
         raise ResourceLimitError(f"the socket {path} cannot be bound: {error.strerror}") from None

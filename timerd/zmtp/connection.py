@@ -6,7 +6,7 @@ import os
 from collections import deque
 from typing import Protocol
 
-from .peer import Peer, Side, head_of
+from .peer import EASY_SIZE_MAX, Peer, Side, head_of
 from .shares import Share
 
 QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one peer; beyond it messages are dropped
@@ -158,7 +158,9 @@ class Connection:
         self.share.give(given)
 
     def _has_room(self, size: int) -> bool:
-        return not self._queued or (self._queued + size <= QUEUED_MAX and self.share.has_room(size))
+        if self._queued + size > QUEUED_MAX:
+            return False
+        return self.share.has_room(size) or (not self._queued and size <= EASY_SIZE_MAX)
 
     def _write(self, pieces: tuple[bytes, ...]) -> None:
         sent = 0

@@ -142,7 +142,8 @@ class Server:
         self._listener.close()
         self._epoll.close()
         os.close(self._spare)
-        self._path.unlink(missing_ok=True)
+        with suppress(IsADirectoryError):  # it could not be bound
+            self._path.unlink(missing_ok=True)
 
     # Connections ------------------------------------------------------------------------------------------------------
 
@@ -175,8 +176,7 @@ class Server:
             except OSError:
                 self._turn_away()
                 return
-            credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-            share = self._shares.open(CREDENTIALS.unpack(credentials)[0])
+            share = self._shares.open(_pid_of(accepted))
             if share is None:
                 accepted.close()
             else:
@@ -187,7 +187,11 @@ class Server:
         connection = Connection(descriptor, self._shares.new_number(), self._side, share, self)
         self._shares.add(share, connection)
         self._by_descriptor[descriptor] = self._by_number[connection.number] = connection
-        self._epoll.register(descriptor, 0)
+        try:
+            self._epoll.register(descriptor, 0)
+        except OSError:  # ENOSPC: fs.epoll.max_user_watches is one number for all processes of a user
+            self.close_connection(connection)
+            return
         self._list(connection)  # its greeting is to be sent, and the peer's is often there already
         self._set_interest(connection)
 
@@ -195,8 +199,8 @@ class Server:
         """No file can be opened. The spare one makes room to end one connection, which would wake us for ever."""
         os.close(self._spare)
         try:
-            with suppress(OSError):
-                self._listener.accept()[0].close()
+            with suppress(OSError), self._listener.accept()[0] as accepted:
+                self._shares.turn_away(_pid_of(accepted))
         finally:
             self._spare = _spare_file()
 
@@ -233,6 +237,12 @@ class Server:
         if interest != connection.interest:
             connection.interest = interest
             self._epoll.modify(connection.descriptor, interest)
+
+
+def _pid_of(accepted: socket.socket) -> int:
+    """The process that has connected; 0 = it is in another pid namespace."""
+    pid: int = CREDENTIALS.unpack(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))[0]
+    return pid
 
 
 def _spare_file() -> int:

@@ -13,7 +13,7 @@ have one share together, of twice the connections.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import Protocol
 
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
@@ -70,12 +70,12 @@ class Shares:
     """The shares of all processes that are connected."""
 
     def __init__(self, connections_max: int, total_max: int) -> None:
-        self.connections_max = connections_max
-        self.total_max = total_max
+        self._connections_max = connections_max
+        self._total_max = total_max
         self._by_pid: dict[int, Share] = {}
         self._total = 0
         self._made = 0
-        self._refused: dict[int, int] = {}
+        self._refused: Counter[tuple[int, bool]] = Counter()
 
     def __len__(self) -> int:
         return self._total
@@ -83,10 +83,21 @@ class Shares:
     def open(self, pid: int) -> Share | None:
         """The share for one connection more of that process; None: it has as many as it may. Another one may end."""
         share = self._by_pid.get(pid) or Share(pid)
-        if len(share.connections) >= self.connections_max * (1 if pid else 2) or not self._make_room(share):
-            self._refuse(pid)
+        if len(share.connections) >= self.most_of(pid):
+            self._refused[pid, True] += 1
+            return None
+        if not self._make_room(share):
+            self.turn_away(pid)
             return None
         return share
+
+    def most_of(self, pid: int) -> int:
+        """How many connections a process may have."""
+        return self._connections_max * (1 if pid else 2)
+
+    def turn_away(self, pid: int) -> None:
+        """Note a connection that was closed because there is no room for it, whatever its process has."""
+        self._refused[pid, False] += 1
 
     def new_number(self) -> int:
         """A number for a connection, which no other has or had."""
@@ -107,20 +118,20 @@ class Shares:
         if not share.connections:
             del self._by_pid[share.pid]
 
-    def take_refused(self) -> dict[int, int]:
-        """By process: how many of its connections were refused or ended since the last call."""
-        refused, self._refused = self._refused, {}
+    def take_refused(self) -> Counter[tuple[int, bool]]:
+        """Connections closed since the last call, by process, and by whether that had as many as it may."""
+        refused, self._refused = self._refused, Counter()
         return refused
 
     def _make_room(self, newcomer: Share) -> bool:
-        if self._total < self.total_max:
+        if self._total < self._total_max:
             return True
         greediest = max(self._by_pid.values(), key=lambda share: share.excess)
         if greediest.excess <= newcomer.excess + 1:
             return False
-        self._refuse(greediest.pid)
-        next(each for each in reversed(greediest.connections.values()) if not each.is_admitted).end()
+        newest = next((each for each in reversed(greediest.connections.values()) if not each.is_admitted), None)
+        if newest is None:
+            return False
+        self.turn_away(greediest.pid)
+        newest.end()
         return True
-
-    def _refuse(self, pid: int) -> None:
-        self._refused[pid] = self._refused.get(pid, 0) + 1

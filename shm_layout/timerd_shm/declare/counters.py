@@ -46,7 +46,7 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("commands_out_of_order", "frames", "frames answered with `expected n`: something before them was lost"),
     Counter("frames_in", "frames", "frames received"),
     Counter("frames_out", "frames", "frames published or answered"),
-    Counter("frames_malformed", "frames", "frames refused because their content does not fit the header"),
+    Counter("frames_malformed", "frames", "frames refused, or connections closed: what came is not the protocol"),
     Counter("frames_unknown_session", "frames", "frames of a session that this daemon does not know"),
     Counter("records_touched", "records", "operations, watchers and buckets visited; a turn's bound counts these"),
     Counter("records_touched_max", "records", "the most records touched in one turn", gauge=True),

@@ -175,7 +175,7 @@ def test_a_process_has_only_so_many_connections(transport: ZmtpTransport, paths:
         assert transport.connections() == MOST
         ((pid, error),) = transport.complaints()
         assert pid == os.getpid() and isinstance(error, ResourceLimitError)
-        assert f"process {pid}: 30 connections were closed; {MOST} at a time are for one process" in str(error)
+        assert str(error) == f"process {pid}: 30 connections were closed: it has {MOST}, as many as it may"
     while transport.connections():
         received(transport)
         list(transport.hear(10))
@@ -209,7 +209,7 @@ def test_where_all_places_are_taken_the_newest_of_who_has_most_makes_room() -> N
     assert not come(8), "each has five of ten"
     assert not come(7)
     assert come(9) and len(shares) == 10
-    assert set(shares.take_refused()) == {7, 8} and shares.take_refused() == {}
+    assert set(shares.take_refused()) == {(7, False), (8, False)} and not shares.take_refused()
 
 
 def test_connections_of_clients_are_no_excess() -> None:
@@ -243,6 +243,21 @@ def test_the_memory_of_a_process_is_bounded(transport: ZmtpTransport, paths: Ins
         assert time.monotonic() < deadline, "a frame never came"
     assert {frame for _, frame in frames} == {bytes(FRAME_SIZE_MAX)}
     assert share.memory == 0 and not share.waiting
+    for peer in peers:
+        peer.close()
+
+
+def test_what_waits_for_many_peers_that_read_nothing_is_bounded_for_their_process(
+    transport: ZmtpTransport, paths: InstancePaths
+) -> None:
+    peers = [raw(paths.commands, HELLO + b"\0\1x") for _ in range(40)]
+    connections: set[int] = set()
+    while len(connections) < len(peers):
+        connections |= {connection for connection, _ in transport.receive(100)}
+    for connection in connections:
+        transport.send(connection, bytes(1_300_000))
+    share = next(iter(transport._shares._by_pid.values()))
+    assert 0 < share.memory <= MEMORY_MAX
     for peer in peers:
         peer.close()
 
@@ -283,7 +298,7 @@ def test_what_a_peer_does_not_read_is_dropped_beyond_a_bound(transport: ZmtpTran
     peer.close()
 
 
-def test_many_processes_memory_is_counted_apart() -> None:
+def test_the_memory_of_processes_is_counted_apart() -> None:
     one, other = Share(1), Share(2)
     one.memory = MEMORY_MAX
     assert not one.has_room(1) and other.has_room(FRAME_SIZE_MAX)
@@ -338,6 +353,15 @@ def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_serv
         assert turned_away.recv(1) == b"", "it is closed, and its peer knows"
     for each in (*opened, turned_away):
         each.close()
+    ((pid, error),) = transport.complaints()
+    assert str(error) == f"process {pid}: 1 connections were closed: no more files may be open"
     served = raw(paths.commands, HELLO + b"\0\1x")
     assert until(lambda: received(transport))[0][1] == b"x"
     served.close()
+
+
+def test_a_path_that_cannot_be_bound_is_an_error_that_names_it(paths: InstancePaths) -> None:
+    paths.outcomes.mkdir()  # as daemons before 0.4 had it
+    with pytest.raises(ResourceLimitError, match=r"t\.pub cannot be bound: Is a directory"):
+        ZmtpTransport(paths, clients_max=1, connections_max=10)
+    assert not paths.commands.exists()
