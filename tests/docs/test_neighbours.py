@@ -1,0 +1,29 @@
+"""docs/neighbours.md names each quota that there is, and the bounds of connections as the code has them."""
+
+from __future__ import annotations
+
+import re
+
+from timerd.conductor.transport import CONNECTIONS_BESIDE
+from timerd.config.config import KNOBS, Config, dashed
+from timerd.config.knobs import Formula
+from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
+from timerd.zmtp.peer import EASY_SIZE_MAX
+from timerd.zmtp.shares import MEMORY_MAX
+from trees import ROOT
+
+PAGE = (ROOT / "docs" / "neighbours.md").read_text()
+
+
+def test_the_table_of_quotas_has_a_row_for_each_knob() -> None:
+    rows = set(re.findall(r"^\| `--(quota-[a-z]+)` \|", PAGE, re.MULTILINE))
+    assert rows == {dashed(name) for name in KNOBS if name.startswith("quota_")}
+
+
+def test_the_rows_without_a_knob_are_what_the_code_has() -> None:
+    quota = KNOBS["quota_clients"].formula
+    assert isinstance(quota, Formula)
+    most = CONNECTIONS_PER_CLIENT * quota.of(Config()) + CONNECTIONS_BESIDE
+    assert f"| none: twice `--quota-clients`, and {CONNECTIONS_BESIDE} |" in PAGE
+    assert f"the default `--clients` of {Config().clients}: {most}." in PAGE
+    assert f"| none | {MEMORY_MAX >> 20} MiB | memory for frames over {EASY_SIZE_MAX >> 10} KiB" in PAGE
