@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
-import signal
-import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +14,7 @@ import timerd.journal.files
 import timerd.journal.writer
 from arenas import Memory
 from daemons import Daemon
+from hostile import HOSTILE, within
 from journals import SEGMENT_SIZE, JournaledRig, numbered, settle
 from patience import PATIENCE_S, eventually
 from shell import Run
@@ -30,52 +27,11 @@ from timerd_shm.read.segment import segments_of
 MakeDaemon = Callable[..., Daemon]
 
 
-def socket_at(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-
-
-def leased(path: Path) -> None:
-    """A file whose owner has a lease on it: an open() without O_NONBLOCK waits 45 s for the owner."""
-    path.write_text("1\n")
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # which tells the holder that somebody wants to open it
-    descriptor = os.open(path, os.O_RDWR)
-    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-
-
-def huge(path: Path) -> None:
-    path.touch()
-    os.truncate(path, 1 << 30)
-
-
-def unreadable(path: Path) -> None:
-    path.touch(0o000)
-
-
-ATTACKS: dict[str, Callable[[Path], object]] = {
+ATTACKS: dict[str, Callable[[Path], object]] = HOSTILE | {
     "5,000 digits": lambda path: path.write_text("9" * 5_000),
     "digits that are not ASCII": lambda path: path.write_text("\u0663"),
-    "no text": lambda path: path.write_bytes(b"\xff\xfe"),
     "a number that no segment has": lambda path: path.write_text("9" * 25),
-    "a gigabyte": huge,
-    "a FIFO": os.mkfifo,
-    "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
-    "a link to itself": lambda path: path.symlink_to(path),
-    "a link to nothing": lambda path: path.symlink_to(path.parent / "nothing"),
-    "a directory": Path.mkdir,
-    "a socket": socket_at,
-    "a file without a number, unreadable": unreadable,
-    "a lease": leased,
 }
-
-
-def within(seconds: float, call: Callable[[], object]) -> list[object]:
-    """What the call returns; an empty list if it has not returned in time. Its thread is left behind then."""
-    done: list[object] = []
-    thread = threading.Thread(target=lambda: done.append(call()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return done
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

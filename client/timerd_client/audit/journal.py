@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from timerd_shm.declare.journal import (
-    BLOCK_SIZE,
     ROW_SIZE,
     TEXT_INLINE,
     ClientRow,
@@ -32,6 +31,7 @@ from timerd_shm.read.segment import (
     JournalError,
     Segment,
     headers_of,
+    is_unfinished,
     segment_path,
     segments_of,
 )
@@ -106,8 +106,10 @@ def _newest_broken(directory: Path) -> str:
     except (IndexError, FileNotFoundError):
         return ""
     except JournalError as error:
-        with open(segment_path(directory, sequence), "rb") as file:
-            return str(error) if file.read(BLOCK_SIZE).strip(b"\0") else ""
+        try:
+            return "" if is_unfinished(directory, sequence) else str(error)
+        except OSError:
+            return str(error)
     return ""
 
 

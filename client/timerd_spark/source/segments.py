@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from timerd_shm.declare.journal import BLOCK_ROWS
-from timerd_shm.read.segment import JournalError, Offset, Segment, segments_of
+from timerd_shm.read.segment import JournalError, Offset, Segment, is_unfinished, segments_of
 
 SPAN_ROWS_MAX = 1 << 20  # of a task; a segment of the default size is one span
 LOOK_AHEAD_BLOCKS = 64  # damaged blocks behind which more good ones are looked for
@@ -122,13 +122,13 @@ def open_segment(directory: Path, sequence: int, *, being_made: bool) -> Segment
     except FileNotFoundError:
         return None
     except JournalError as error:
-        path = directory / f"{sequence:012}.segment"
-        if being_made:
-            try:
-                if not path.read_bytes()[:8].strip(b"\0"):
-                    return None
-            except OSError:
+        try:
+            if being_made and is_unfinished(directory, sequence):
                 return None
+        except FileNotFoundError:
+            return None
+        except OSError:
+            pass
         raise JournalError(f"{directory}: {error}") from None
 
 

@@ -14,8 +14,9 @@ import errno
 import os
 import re
 import secrets
-import stat
 from pathlib import Path
+
+from timerd_shm.host.plain_file import open_plain
 
 from .segment import JournalError
 
@@ -73,14 +74,12 @@ def holds_of(directory: Path) -> dict[str, int]:
 
 def _held(path: str) -> int | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = open_plain(path)
     except OSError as error:
         if error.errno in FULL:
             raise
-        return None  # it has vanished, is a link or a socket, or may not be read
+        return None  # it has vanished, is no plain file, or may not be read
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
         text = os.read(descriptor, DIGITS_MAX + 2).strip()
     except OSError:
         return None

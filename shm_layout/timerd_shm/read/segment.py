@@ -23,15 +23,19 @@ from timerd_shm.declare.journal import (
     JOURNAL_MAGIC,
     JOURNAL_VERSION,
     ROW_SIZE,
+    SEGMENT_SIZE_MAX,
     BlockHeader,
     RowKind,
     SegmentHeader,
     journal_fingerprint,
 )
+from timerd_shm.host.plain_file import open_plain
 
 SEGMENT_SUFFIX = ".segment"
 SEGMENT_NAME = re.compile(r"(\d{12})\.segment")
+SEGMENT_LAST = 10**12 - 1  # the last number that a name has room for
 CHUNK_BLOCKS = 64
+BLOCKS_MAX = SEGMENT_SIZE_MAX // BLOCK_SIZE - 1  # of a segment; a file may be longer, or sparse and without end
 HEADER_CRC = offset_of(SegmentHeader, "crc") + 4  # the CRC covers the bytes from here on
 BLOCK = struct_of(BlockHeader)
 NOTHING = bytes(ROW_SIZE)
@@ -124,14 +128,26 @@ def text_at(record: int, row_of: Callable[[int], bytes | None]) -> tuple[bytes, 
     return text[:length], kind
 
 
+def is_unfinished(directory: Path, sequence: int) -> bool:
+    """Whether a segment's first block is zeros, or not there: its daemon is making it, or was killed meanwhile.
+
+    Raises OSError.
+    """
+    descriptor = open_plain(segment_path(directory, sequence))
+    try:
+        return not os.pread(descriptor, BLOCK_SIZE, 0).strip(b"\0")
+    finally:
+        os.close(descriptor)
+
+
 class Segment:
-    """An open segment file."""
+    """An open segment file. Of a file that is longer than a segment may be, only so much is read."""
 
     def __init__(self, directory: Path, sequence: int) -> None:
         """Raises FileNotFoundError, and JournalError where it is no segment of this version."""
         path = segment_path(directory, sequence)
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = open_plain(path)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -145,8 +161,20 @@ class Segment:
     def close(self) -> None:
         os.close(self._descriptor)
 
+    @property
+    def excess(self) -> str:
+        """What is wrong with the file's size; "": nothing."""
+        size = os.fstat(self._descriptor).st_size
+        if size <= SEGMENT_SIZE_MAX:
+            return ""
+        return (
+            f"segment {self.header.sequence} has {size:,} bytes, and a segment has at most {SEGMENT_SIZE_MAX:,}: the "
+            "rest is not read"
+        )
+
     def read(self, block: int, count: int) -> bytes:
         """Up to `count` whole blocks from that one on."""
+        count = max(min(count, BLOCKS_MAX - block), 0)
         try:
             data = os.pread(self._descriptor, count * BLOCK_SIZE, (1 + block) * BLOCK_SIZE)
         except OSError as error:
@@ -155,6 +183,7 @@ class Segment:
 
     def read_into(self, block: int, into: memoryview) -> int:
         """Fill `into` with blocks from that one on; how many whole ones there were."""
+        into = into[: max(BLOCKS_MAX - block, 0) * BLOCK_SIZE]
         try:
             size = os.preadv(self._descriptor, [into], (1 + block) * BLOCK_SIZE)
         except OSError as error:
@@ -204,7 +233,7 @@ class Segment:
 
     def blocks(self) -> int:
         """Blocks up to the last one that was ever written, good or not."""
-        blocks = max(os.fstat(self._descriptor).st_size // BLOCK_SIZE - 1, 0)
+        blocks = self._blocks_there()
         while blocks:
             first = max(blocks - CHUNK_BLOCKS, 0)
             written = len(self.read(first, blocks - first).rstrip(b"\0"))
@@ -216,7 +245,7 @@ class Segment:
     def end(self) -> int:
         """Number of records up to the last good block of a sound file, found by binary search."""
         first = self.header.first_block
-        low, high = first, max(os.fstat(self._descriptor).st_size // BLOCK_SIZE - 1, first)
+        low, high = first, max(self._blocks_there(), first)
         while low < high:
             middle = (low + high) // 2
             if self.is_written(middle):
@@ -227,6 +256,10 @@ class Segment:
             return first * BLOCK_ROWS
         _, rows = self.good(low - 1, 1)
         return (low - 1) * BLOCK_ROWS + rows
+
+    def _blocks_there(self) -> int:
+        """Whole blocks of the file, as far as they are read."""
+        return min(max(os.fstat(self._descriptor).st_size // BLOCK_SIZE - 1, 0), BLOCKS_MAX)
 
 
 def headers_of(directory: Path) -> Iterator[SegmentHeader]:
