@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from arenas import Memory
 from hostile import HOSTILE, within
-from journals import JournaledRig, numbered, settle
+from journals import SEGMENT_SIZE, JournaledRig, numbered, outcomes, settle
 from shell import Run
 from timerd_client.audit.audited import Audited
 from timerd_client.audit.journal import audit_journal
@@ -128,3 +129,84 @@ def test_a_directory_of_many_segments_is_not_listed_for_each_of_them(
     with JournalReader(tmp_path) as reader:
         assert list(reader.rows()) == []
     assert len(lists) < 5
+
+
+# the daemon's start ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_a_start_goes_on_behind_a_hostile_entry_and_loses_no_row(rig: JournaledRig, attack: str) -> None:
+    directory = rig.plan.directory
+    before = len(outcomes(rig.rows()))
+    newest = segments_of(directory)[-1] + 1
+    path = segment_path(directory, newest)
+    HOSTILE[attack](path)
+    there = path.lstat().st_mode
+    assert within(TIME_S, rig.restart), "the start hangs, or has raised"
+    client = rig.client()
+    for turn in range(40):
+        settle(rig, client, *numbered(10_000 + turn * 20, 20))
+    if attack in SILENT:
+        assert "goes on behind" not in errors(rig)
+    else:
+        assert f"the journal goes on behind segment {newest}" in errors(rig)
+        assert path.lstat().st_mode == there
+    assert "not written" not in errors(rig)
+    with JournalReader(directory) as reader:
+        assert len(outcomes(list(reader.rows()))) == before + 800
+
+
+def test_a_start_writes_nothing_through_a_link_that_leads_to_its_own_segment(rig: JournaledRig, tmp_path: Path) -> None:
+    directory = rig.plan.directory
+    newest = segment_path(directory, segments_of(directory)[-1])
+    newest.rename(tmp_path / "moved")
+    newest.symlink_to(tmp_path / "moved")
+    content = (tmp_path / "moved").read_bytes()
+    rig.restart()
+    settle(rig, rig.client(), *numbered(10_000, 20))
+    assert (tmp_path / "moved").read_bytes() == content
+    assert "is a link" in errors(rig)
+
+
+def test_a_start_refuses_a_segment_with_the_last_number(rig: JournaledRig) -> None:
+    """Behind it there is no number for another, and readers would not see the file."""
+    path = segment_path(rig.plan.directory, 999_999_999_999)
+    path.touch()
+    path.write_text("no segment")
+    with pytest.raises(OSError, match=f"{path.name} has the last number that a segment may have: move it away"):
+        rig.restart()
+
+
+ENTRIES: dict[str, Callable[[Path], object]] = {name: HOSTILE[name] for name in ("a FIFO", "a directory", "a socket")}
+ENTRIES["a link to nothing"] = HOSTILE["a link to nothing"]
+ENTRIES["a file of somebody"] = lambda path: path.write_text("precious")
+
+
+@pytest.mark.parametrize("attack", ENTRIES)
+def test_a_running_daemon_passes_over_the_names_that_are_taken(tmp_path: Path, attack: str) -> None:
+    rig = JournaledRig(tmp_path, capacity=512, quota_operations=512)
+    client = rig.client()
+    settle(rig, client, *numbered(0, 20))
+    for sequence in (2, 3, 5):
+        ENTRIES[attack](segment_path(tmp_path, sequence))
+    modes = {sequence: segment_path(tmp_path, sequence).lstat().st_mode for sequence in (2, 3, 5)}
+    for turn in range(1, 80):
+        settle(rig, client, *numbered(turn * 20, 20))
+    assert {sequence: segment_path(tmp_path, sequence).lstat().st_mode for sequence in modes} == modes
+    assert errors(rig) == ""
+    if attack == "a file of somebody":
+        assert {segment_path(tmp_path, sequence).read_text() for sequence in modes} == {"precious"}
+    with JournalReader(tmp_path) as reader:
+        assert len(outcomes(list(reader.rows()))) == 1_600
+
+
+@pytest.mark.parametrize("attack", ["a FIFO", "a directory", "a link to nothing"])
+def test_old_segments_are_removed_beside_hostile_entries(tmp_path: Path, attack: str) -> None:
+    HOSTILE[attack](segment_path(tmp_path, 1))
+    rig = JournaledRig(tmp_path, keep=3 * SEGMENT_SIZE, capacity=512, quota_operations=512)
+    client = rig.client()
+    for turn in range(100):
+        settle(rig, client, *numbered(turn * 20, 20))
+    real = [number for number in segments_of(tmp_path) if segment_path(tmp_path, number).is_file()]
+    assert 1 < len(real) <= 3
+    assert "is not written" not in errors(rig)

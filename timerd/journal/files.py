@@ -8,11 +8,13 @@ Rows of a block that is not full yet stay in the buffer, so that a torn block ca
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import re
 import socket
+import stat
 import zlib
 from pathlib import Path
 from typing import NamedTuple
@@ -36,9 +38,19 @@ from timerd_shm.declare.journal import (
     journal_fingerprint,
 )
 from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.host.plain_file import open_plain
 from timerd_shm.host.process import process_start_ticks
 from timerd_shm.read.holds import HOLDS, holds_of
-from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, headers_of, segment_path, segments_of
+from timerd_shm.read.segment import (
+    HEADER_CRC,
+    SEGMENT_LAST,
+    JournalError,
+    Segment,
+    headers_of,
+    is_unfinished,
+    segment_path,
+    segments_of,
+)
 
 from .blocks import write_blocks
 
@@ -189,23 +201,29 @@ class JournalFiles:
         plan = self.plan
         for sequence in reversed(segments_of(plan.directory)):
             path = segment_path(plan.directory, sequence)
-            with open(path, "rb") as file:
-                if not file.read(BLOCK_SIZE).strip(b"\0"):
+            try:
+                if is_unfinished(plan.directory, sequence):
                     path.unlink()  # its daemon was killed while it made the file
                     continue
+            except OSError:
+                pass  # it is no plain file, for example: Segment says so
             self._sequence = sequence
             break
         else:
             return
+        if sequence >= SEGMENT_LAST:
+            raise ResourceLimitError(f"{path} has the last number that a segment may have: move it away")
         try:
             segment = Segment(plan.directory, sequence)
-        except JournalError as error:
-            self.notes.append(f"the journal goes on behind segment {sequence}: {error}")
+            descriptor = open_plain(path, os.O_WRONLY)
+        except (JournalError, OSError) as error:
+            why = error if isinstance(error, JournalError) else f"{path} cannot be written: {error.strerror}"
+            self.notes.append(f"the journal goes on behind segment {sequence}: {why}")
             return
         try:
             found = segment.header
             if found.incarnation != header.incarnation or found.first_row > header.journal_segment:
-                os.truncate(path, BLOCK_SIZE + segment.blocks() * BLOCK_SIZE)
+                os.ftruncate(descriptor, BLOCK_SIZE + segment.blocks() * BLOCK_SIZE)
                 return
             # From the block that was known to be full, or from the first one if that is not so any more.
             block = max((header.journal_written - found.first_row) // BLOCK_ROWS - 1, found.first_block)
@@ -215,16 +233,20 @@ class JournalFiles:
                 block += full
             self.written = found.first_row + block * BLOCK_ROWS
             self._segment = found.first_row
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self._descriptor, descriptor = descriptor, -1
         finally:
             segment.close()
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _begin_file(self, row: int) -> None:
         """Make the present segment's file, for blocks from that of `row` on. Raises OSError, and leaves nothing."""
         plan = self.plan
-        sequence = self._sequence + 1
+        sequence = max(self._sequence, *segments_of(plan.directory), 0) + 1  # others may have taken names meanwhile
+        if sequence > SEGMENT_LAST:
+            raise OSError(errno.EEXIST, f"no number is left behind segment {SEGMENT_LAST}: move it away")
         path = segment_path(plan.directory, sequence)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             if plan.group_id is not None:
                 give_to_group(descriptor, plan.group_id)
@@ -274,7 +296,12 @@ class JournalFiles:
         plan = self.plan
         held = holds_of(plan.directory)
         least = min(held.values(), default=self._sequence)
-        sizes = {number: segment_path(plan.directory, number).stat().st_size for number in segments_of(plan.directory)}
+        sizes: dict[int, int] = {}
+        for number in segments_of(plan.directory):
+            with contextlib.suppress(FileNotFoundError):
+                status = segment_path(plan.directory, number).lstat()
+                if stat.S_ISREG(status.st_mode):  # what else lies there is not ours, and takes no room
+                    sizes[number] = status.st_size
         total = sum(sizes.values())
         for number, size in sizes.items():
             if total <= plan.keep or number == self._sequence:
