@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +16,11 @@ from journals import SEGMENT_SIZE, JournaledRig, numbered, outcomes, settle
 from shell import Run
 from timerd_client.audit.audited import Audited
 from timerd_client.audit.journal import audit_journal
-from timerd_shm.declare.journal import BLOCK_SIZE, SEGMENT_SIZE_MAX
+from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
+from timerd_shm.declare.journal import BLOCK_SIZE, SEGMENT_SIZE_MAX, SegmentHeader
 from timerd_shm.declare.layout import Region
 from timerd_shm.read.journal_reader import JournalReader
-from timerd_shm.read.segment import JournalError, Segment, segment_path, segments_of
+from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, segment_path, segments_of
 
 TIME_S = 20  # far more than any of it takes
 SILENT = ("a gigabyte", "a file without a number, unreadable")  # zeros: as a file that its daemon has just begun
@@ -210,3 +213,62 @@ def test_old_segments_are_removed_beside_hostile_entries(tmp_path: Path, attack:
     real = [number for number in segments_of(tmp_path) if segment_path(tmp_path, number).is_file()]
     assert 1 < len(real) <= 3
     assert "is not written" not in errors(rig)
+
+
+# headers that say too much, under right checksums ---------------------------------------------------------------------
+
+FORGED = (
+    {"first_block": 5},
+    {"first_block": (1 << 32) - 1},
+    {"first_row": 0},
+    {"first_row": 1 << 63},
+    {"first_row": (1 << 64) - 1},
+    {"level": 99},
+    {"wall_ns": (1 << 64) - 1},
+    {"monotonic_ns": (1 << 64) - 1},
+    {"incarnation": (1 << 64) - 1},
+    {"instance": b"\xff" * 32},
+)
+
+
+@pytest.mark.parametrize("newest", [True, False])
+@pytest.mark.parametrize("forged", FORGED, ids=str)
+def test_a_forged_header_ends_no_reader_and_no_start_and_makes_no_file_large(
+    rig: JournaledRig, run: Run, forged: dict[str, Any], newest: bool
+) -> None:
+    directory = rig.plan.directory
+    path = segment_path(directory, segments_of(directory)[-1] if newest else 2)
+    content = bytearray(path.read_bytes())
+    header = unpack(SegmentHeader, bytes(content))._replace(**forged)
+    content[: size_of(SegmentHeader)] = struct_of(SegmentHeader).pack(*header)
+    content[HEADER_CRC - 4 : HEADER_CRC] = zlib.crc32(content[HEADER_CRC : size_of(SegmentHeader)]).to_bytes(
+        4, "little"
+    )
+    path.write_bytes(content)
+    rig.restart()
+    settle(rig, rig.client(), *numbered(10_000, 20))
+    assert max(segment_path(directory, each).stat().st_size for each in segments_of(directory)) <= SEGMENT_SIZE
+    rig.end()
+    for command in (("tail",), ("tail", "--json", "-n", "100000"), ("export",), ("audit",)):
+        status, out, err = run("journal", *command, "--directory", str(directory))
+        assert status == (0 if command != ("audit",) else status) and status <= 1
+        assert command == ("audit",) or "10019" in out, "the newest row"
+        assert "Traceback" not in err
+
+
+def test_rows_behind_a_header_with_a_forged_number_are_read(rig: JournaledRig) -> None:
+    """No row of such a segment is good. So the number that it says is not that of a row that was read."""
+    directory = rig.plan.directory
+    rig.end()
+    with JournalReader(directory) as reader:
+        wanted = [row.number for row in reader.rows() if row.offset.segment != 2]
+    content = bytearray(segment_path(directory, 2).read_bytes())
+    at = offset_of(SegmentHeader, "first_row")
+    content[at : at + 8] = (1 << 40).to_bytes(8, "little")
+    content[HEADER_CRC - 4 : HEADER_CRC] = zlib.crc32(content[HEADER_CRC : size_of(SegmentHeader)]).to_bytes(
+        4, "little"
+    )
+    segment_path(directory, 2).write_bytes(content)
+    with JournalReader(directory) as reader:
+        assert [row.number for row in reader.rows()] == wanted
+        assert any("are in no segment" in damage.what for damage in reader.damage)

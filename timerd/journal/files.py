@@ -225,6 +225,9 @@ class JournalFiles:
             if found.incarnation != header.incarnation or found.first_row > header.journal_segment:
                 os.ftruncate(descriptor, BLOCK_SIZE + segment.blocks() * BLOCK_SIZE)
                 return
+            if found.first_row + found.first_block * BLOCK_ROWS > header.journal_rows:
+                self.notes.append(f"the journal goes on behind segment {sequence}: it begins behind the last row")
+                return
             # From the block that was known to be full, or from the first one if that is not so any more.
             block = max((header.journal_written - found.first_row) // BLOCK_ROWS - 1, found.first_block)
             if segment.good(block, 1)[1] != BLOCK_ROWS:

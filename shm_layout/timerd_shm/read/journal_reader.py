@@ -94,6 +94,7 @@ class JournalReader:
         self._segment: Segment | None = None
         self._texts: dict[int, tuple[bytes, int]] = {}  # with their kinds
         self._next_row: tuple[int, int] | None = None  # (incarnation, row number) of the row that comes next
+        self._yielded = False  # rows of the present segment
         self._padded = False  # the row before was PAD
         self._listed: list[int] = []  # segments, when the directory was last listed
         self._refused = -1  # newest segment that was passed over because of its header
@@ -268,10 +269,12 @@ class JournalReader:
             successor = self._successor(segment.header.sequence)
             chunk = self._read(segment, finished=successor is not None)
             if chunk is not None:
+                self._yielded = True
                 return chunk
             if successor is None:
                 return None
-            self._next_row = (segment.header.incarnation, segment.header.first_row + self.position.record)
+            if self._yielded:  # else its header alone says the number, and may be wrong
+                self._next_row = (segment.header.incarnation, segment.header.first_row + self.position.record)
             self.close()
             self.position = Offset(successor, 0)
 
@@ -310,7 +313,7 @@ class JournalReader:
                 continue
             self._segment = segment
             self._texts.clear()
-            self._padded = False
+            self._padded = self._yielded = False
             self._follow_on(segment.header)
             if excess := segment.excess:
                 self._report(self.position, excess)

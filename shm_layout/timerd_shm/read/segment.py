@@ -174,7 +174,9 @@ class Segment:
 
     def read(self, block: int, count: int) -> bytes:
         """Up to `count` whole blocks from that one on."""
-        count = max(min(count, BLOCKS_MAX - block), 0)
+        count = min(count, BLOCKS_MAX - block)
+        if count <= 0:
+            return b""
         try:
             data = os.pread(self._descriptor, count * BLOCK_SIZE, (1 + block) * BLOCK_SIZE)
         except OSError as error:
@@ -183,7 +185,9 @@ class Segment:
 
     def read_into(self, block: int, into: memoryview) -> int:
         """Fill `into` with blocks from that one on; how many whole ones there were."""
-        into = into[: max(BLOCKS_MAX - block, 0) * BLOCK_SIZE]
+        if block >= BLOCKS_MAX:
+            return 0
+        into = into[: (BLOCKS_MAX - block) * BLOCK_SIZE]
         try:
             size = os.preadv(self._descriptor, [into], (1 + block) * BLOCK_SIZE)
         except OSError as error:
