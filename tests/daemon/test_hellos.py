@@ -302,6 +302,19 @@ def test_a_dead_client_that_returns_keeps_its_numbering_and_learns_its_lost_oper
     assert violations(world.rig.memory) == []
 
 
+def test_a_client_that_dies_again_and_again_leaves_no_operation_behind(world: World) -> None:
+    """Its counts are the same each time: one pending operation, no outcome that it got."""
+    alice = world.client("alice")
+    for death in range(1, 4):
+        alice.send(Register(KEY, timeout_ns=3600 * S))
+        world.settle()
+        die(alice)
+        assert world.counter("orphans_cancelled") == death
+        assert violations(world.rig.memory) == []
+        alice.connect()
+    assert world.counter("sweeps_recounted") == 0
+
+
 def test_a_frame_that_a_dead_client_sent_twice_is_applied_once(world: World) -> None:
     alice = world.client("alice")
     alice.send(fire(), fire())

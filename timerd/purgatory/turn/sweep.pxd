@@ -26,6 +26,12 @@ from timerd.purgatory.operation.apply_event cimport requeue_grant
 from timerd.purgatory.operation.settle cimport drop_settled, free_settled, settle
 from timerd_shm.generated.records cimport *
 
+cdef extern from *:
+    """
+    #define NO_COUNTS UINT64_MAX  /* next_outcome of no client */
+    """
+    uint64_t NO_COUNTS
+
 
 cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nogil:
     """Deal with an operation of a dead client; False if it must wait for the event in delivery."""
@@ -98,6 +104,14 @@ cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
     return False
 
 
+cdef inline void forget_counts(Arena *a, uint32_t at) noexcept nogil:
+    """The sweep looks for nothing of this client or group now, so counts that were kept for it are of an earlier end.
+
+    A client that dies, comes back and dies again may have the same counts as the first time. It is not stuck by that.
+    """
+    a.members.holdings[at].next_outcome = NO_COUNTS
+
+
 cdef inline void note_recount(Arena *a) noexcept nogil:
     a.daemon[DAEMON_SWEEPS_RECOUNTED] += 1
     note_refusal(a, 0, 0, ERROR_CODE_ARENA_DAMAGED, 0)
@@ -152,6 +166,8 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
         if c.state != CLIENT_STATE_DEAD:
             if holds_unaccepted(c) and recount_client(a, slot):
                 wanted = True
+            else:
+                forget_counts(a, slot)
             continue
         while not is_empty(a, &c.answers_next):
             if spent(a):
@@ -160,13 +176,17 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
             free_answer(a, answer_at(a, c.answers_next))
         if (c.pending or c.unacknowledged or c.held or c.calls_held) and recount_client(a, slot):
             wanted = True
-        elif c.flags & CLIENT_FLAG_GOODBYE:
+            continue
+        forget_counts(a, slot)
+        if c.flags & CLIENT_FLAG_GOODBYE:
             free_client(a, slot)
         else:
             bury_client(a, slot)
     for group in range(a.regions[REGION_GROUPS].count):
         if a.groups[group].endless and is_abandoned(a, a.groups + group) and recount_group(a, group):
             wanted = True
+        else:
+            forget_counts(a, a.regions[REGION_CLIENTS].count + group)
     a.turn.sweeping = wanted
     return True
 
