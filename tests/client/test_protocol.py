@@ -374,6 +374,25 @@ def test_a_client_that_the_daemon_no_longer_knows_begins_a_new_session(world: Wo
     assert link_state(world) is LinkState.LIVE
 
 
+def test_a_client_whose_session_another_process_uses_learns_it_and_begins_a_new_one(world: World) -> None:
+    """The other's commands have numbers that this client has not used: its own would be passed over as repeated."""
+    operation = world.register()
+    world.exchange()
+    before = world.protocol.session.incarnation
+    world.daemon.applied = 4
+    report = world.daemon.report(DownKind.REPORT)
+    world.daemon.known, world.daemon.applied = None, 0
+    world.protocol.receive(report, world.now, published=True)
+    again = world.register()
+    world.pass_time(400)
+    assert isinstance(operation.result(0).error, SessionGoneError)
+    assert world.protocol.session.incarnation != before
+    assert (link_state(world), again.command) == (LinkState.LIVE, 1)
+    world.fire()
+    world.exchange()
+    assert state_of(again) is State.COMPLETED
+
+
 def test_without_a_shared_clock_the_remaining_time_is_sent() -> None:
     world = World(shared_clock=False)
     world.exchange()

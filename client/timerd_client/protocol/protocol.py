@@ -64,7 +64,7 @@ from .deadlines import NEVER, Deadlines
 from .inbox import Inbox
 from .incoming import Incoming, Query
 from .outgoing import Outgoing
-from .session import NO_SESSION, Identity, Session
+from .session import LOST_SESSION, NO_SESSION, Identity, Session
 from .silence import Silence
 from .statistics import Statistics
 
@@ -409,6 +409,9 @@ class Protocol:
         if header.incarnation != self.session.arena or self.session.secret == NO_SESSION:
             self.frames_ignored += 1
             return
+        if header.applied > self.outgoing.offered and header.topic == self.session.topic:
+            self._begin_anew(now_ns)  # another process uses this session: the daemon would pass over our commands
+            return
         incoming = self.incoming
         self.silence.last_frame_ns = now_ns
         if self.state is LOST or (published and self.state is HELLO):
@@ -419,8 +422,7 @@ class Protocol:
         if header.applied > self.ledger.applied:
             self._acknowledged(header.applied, now_ns)
 
-        received, answered = incoming.received_outcome, incoming.received_answer
-        missed = False
+        received, answered, missed = incoming.received_outcome, incoming.received_answer, False
         if header.outcome_first <= header.outcome_last:
             if header.outcome_first > received + 1:
                 missed = True
@@ -494,7 +496,7 @@ class Protocol:
         if session.arena and header.incarnation != session.arena:
             self._forget(SessionGoneError("the daemon has another arena; what was not settled is unknown"))
         session.arena = header.incarnation
-        if not ledger.applied <= applied <= ledger.issued:
+        if not ledger.applied <= applied <= self.outgoing.offered:
             # the daemon knows less than it has acknowledged, or more than was sent: this record is not this client's
             self._begin_anew(now_ns)
             return
@@ -539,7 +541,7 @@ class Protocol:
     def _begin_anew(self, now_ns: int) -> None:
         """The daemon does not know this client. A new incarnation sends HELLO."""
         self.silence.last_frame_ns = now_ns
-        self._forget(SessionGoneError("the daemon no longer knows this client; what was not settled is unknown"))
+        self._forget(SessionGoneError(LOST_SESSION))
         self.session.change_incarnation()
         self._stand(CONNECTING)
         self._restart_hello(now_ns)

@@ -19,6 +19,9 @@ from timerd_wire.proof import PROOF_SIZE, incarnation_of
 DEFAULT_PURGATORY: Final = "default"
 CALLS: Final = "calls"  # the purgatory of named calls
 NO_SESSION: Final = bytes(16)
+LOST_SESSION: Final = (
+    "the daemon no longer knows this client, or another process has used its session; what was not settled is unknown"
+)
 NOT_KNOWN_YET: Final = 0xFF  # index of a purgatory that the first HELLO names, until WELCOME gives the right one
 
 
