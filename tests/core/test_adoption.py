@@ -188,6 +188,19 @@ def test_a_silent_member_with_too_high_a_count_loses_what_it_does_not_hold_and_t
     rig.check()
 
 
+def test_a_group_that_loses_its_members_again_and_again_keeps_no_endless_operation() -> None:
+    """Its counts are the same each time, and each time its operation is found."""
+    rig = Rig(capacity=CAPACITY)
+    for end_of_group in range(1, 4):
+        member = worker(rig)
+        rig.do(member, Register((Key(b"k"),), for_group=True))
+        rig.close(member)
+        rig.turn(rig.now_ns + 2 * HOUR)
+        assert rig.arena.count("orphans_cancelled") == end_of_group
+    assert rig.arena.count("sweeps_recounted") == 0
+    rig.check()
+
+
 def test_a_sweep_that_finds_something_is_not_recounted_however_long_it_takes() -> None:
     """Clients die one after the other, so that there is always one whose count is not zero."""
     rig = Rig(capacity=CAPACITY, clients=16)
