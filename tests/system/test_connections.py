@@ -120,7 +120,7 @@ def test_connections_beyond_the_limit_do_not_end_the_daemon_and_hurt_nobody(limi
         with td.connect(timeout=PATIENCE_S) as late:
             assert late.fire_wait("k") == 0
         assert limited.pid == pid and psutil.Process(pid).num_fds() <= LIMIT
-        eventually(lambda: "connections were closed" in limited.log)
+        eventually(lambda: "a connection was closed" in limited.log)
     assert limited.stop() == 0, "and it ends in order"
 
 
@@ -129,7 +129,7 @@ def test_many_clients_of_one_process_are_left_alone(limited: Daemon) -> None:
     clients = [td.connect(timeout=PATIENCE_S, name=f"c{number}") for number in range(CLIENTS // 2)]
     try:
         with attackers(limited, CROWD, count=ATTACKERS):
-            eventually(lambda: "connections were closed" in limited.log)
+            eventually(lambda: "a connection was closed" in limited.log)
             for client in clients:
                 assert client.fire_wait("k", wait=PATIENCE_S) == 0
     finally:

@@ -157,8 +157,11 @@ class ZmtpTransport:
     def complaints(self) -> list[tuple[int, TimerdError]]:
         found, self._complaints = self._complaints, []
         for (pid, has_all), number in self._shares.take_refused().items():
-            why = f"it has {self._shares.most_of(pid)}, as many as it may" if has_all else "no more files may be open"
-            found.append((pid, ResourceLimitError(f"{_named(pid)}: {number} connections were closed: {why}")))
+            why = "no more files may be open (LimitNOFILE=, ulimit -n)"
+            if has_all:
+                most = self._shares.most_of(pid)
+                why = f"it has {most}, as many as it may: close some, or use a larger --quota-clients"
+            found += [(pid, ResourceLimitError(f"{_named(pid)}: a connection was closed: {why}"))] * number
         return found
 
     def close(self) -> None:

@@ -313,7 +313,10 @@ class JournalFiles:
                 if total <= plan.keep + plan.hold_limit:
                     return
                 names = ", ".join(sorted(name for name, first in held.items() if first <= number))
-                self.notes.append(f"segment {number} of the journal was removed although {names} holds it")
+                self.notes.append(
+                    f"segments of the journal were removed although {names} in holds/ holds them: there are more than "
+                    "--journal-hold-limit allows"
+                )
             segment_path(plan.directory, number).unlink(missing_ok=True)
             total -= size
 

@@ -44,6 +44,7 @@ ANCHOR_NS = 10_000_000_000  # between two rows with both clocks, while there are
 PAUSE_S = 0.001  # the rows of so much time are written together
 RETRY_FIRST_S = 0.25
 RETRY_LAST_S = 10.0
+SAY_AGAIN_NS = 10_000_000_000  # in the log, that rows are missing
 BUFFER_SIZE_MOST = 16 << 20
 BUFFER_SIZE_LEAST = 1 << 20
 END_TIMEOUT_S = 5.0  # for the last rows; the next start writes those that stay in the buffer
@@ -75,6 +76,7 @@ class Journal:
         self._anchored_rows = 0
         self._dropped = core.journal_dropped
         self._failures = 0
+        self._said_ns = -SAY_AGAIN_NS
         self._rows = 0  # to be written; the thread reads it
         self._bell = threading.Event()
         self._ending = threading.Event()
@@ -146,7 +148,13 @@ class Journal:
             core.log_error(ErrorCode.RESOURCE_LIMIT, note.encode(), self._clock.wall_ns())
         if core.journal_dropped != self._dropped:
             self._dropped = core.journal_dropped
-            message = "the journal lacks rows (journal_rows_dropped): they came faster than its files were written"
+            message = (
+                "the journal lacks rows (journal_rows_dropped), and cannot be audited behind them: they came faster "
+                "than its files were written. A larger --journal-buffer helps, or a faster disk"
+            )
+            if self._clock.now_ns() - self._said_ns >= SAY_AGAIN_NS:
+                self._said_ns = self._clock.now_ns()
+                log.error("%s", message)
             core.log_error(ErrorCode.RESOURCE_LIMIT, message.encode(), self._clock.wall_ns())
 
     def _append(self) -> bool:

@@ -46,7 +46,7 @@ ATTACKS = {
     "looks": Attack(connections.look_and_leave),
     "collisions-keys": Attack(collisions.collide_keys),
     "collisions-ids": Attack(collisions.collide_ids),
-    "connections-limit": Attack(connections.connect_raw, FEW_CLIENTS, files=400, says="were closed"),
+    "connections-limit": Attack(connections.connect_raw, FEW_CLIENTS, files=400, says="a connection was closed"),
     "midst": Attack(connections.leave_in_the_midst),
     "parts": Attack(connections.send_parts_without_end),
     "large": Attack(connections.hang_in_large_frames),
