@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 
+from patience import until
 from timerd_wire.channel import Channel
 from timerd_wire.plain_channel import PlainChannel
 from timerd_wire.plain_poller import PlainPoller
@@ -18,16 +19,6 @@ from timerd_wire.poller import Poller
 
 CHANNELS = (Channel, PlainChannel)
 POLLERS = (Poller, PlainPoller)
-PATIENCE_S = 10.0
-
-
-def until(get: Callable[[], Any]) -> Any:
-    """What it gives, as soon as it gives something."""
-    end = time.monotonic() + PATIENCE_S
-    while not (found := get()):
-        assert time.monotonic() < end, f"nothing within {PATIENCE_S:g} s"
-        time.sleep(0.001)
-    return found
 
 
 @pytest.fixture

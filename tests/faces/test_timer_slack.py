@@ -6,24 +6,12 @@ The asyncio client has no thread of its own: its loop's is the program's.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import timerd as td
 from daemons import Daemon
-from patience import PATIENCE_S
-
-
-def until(get: Callable[[], Any]) -> Any:
-    """What it gives, as soon as it gives something."""
-    end = time.monotonic() + PATIENCE_S
-    while not (found := get()):
-        assert time.monotonic() < end, f"nothing within {PATIENCE_S:g} s"
-        time.sleep(0.001)
-    return found
+from patience import PATIENCE_S, until
 
 
 def test_the_threads_of_the_client_and_of_the_daemon_are_woken_in_time(daemon: Daemon) -> None:

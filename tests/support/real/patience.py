@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 PATIENCE_S = 15.0  # ends a test that hangs. It is far longer than a loaded machine needs, and measures nothing.
 
@@ -15,3 +18,12 @@ def eventually(condition: Callable[[], object], what: str = "it did not come to 
         assert time.monotonic() < start + PATIENCE_S, what
         time.sleep(0.005)
     return time.monotonic() - start
+
+
+def until(get: Callable[[], T]) -> T:
+    """What it gives, as soon as it gives something. AssertionError when it never does."""
+    end = time.monotonic() + PATIENCE_S
+    while not (found := get()):
+        assert time.monotonic() < end, f"nothing within {PATIENCE_S:g} s"
+        time.sleep(0.001)
+    return found
