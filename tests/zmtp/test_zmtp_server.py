@@ -7,7 +7,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import zmq
 
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until
 from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED, ZmtpTransport
 from timerd.zmtp.connection import QUEUED_MAX
 from timerd.zmtp.peer import LONG, SIGNATURE
@@ -50,15 +50,6 @@ def context() -> Iterator[zmq.Context[Any]]:
     context: zmq.Context[Any] = zmq.Context()
     yield context
     context.destroy(linger=0)
-
-
-def until(get: Callable[[], Any]) -> Any:
-    """What it gives, as soon as it gives something."""
-    end = time.monotonic() + PATIENCE_S
-    while not (found := get()):
-        assert time.monotonic() < end, f"nothing within {PATIENCE_S:g} s"
-        time.sleep(0.001)
-    return found
 
 
 def raw(path: Path, said: bytes = HELLO) -> socket.socket:
@@ -345,7 +336,7 @@ def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_serv
             raise OSError(errno.EMFILE, "Too many open files")
         return accept(self)
 
-    highest = transport._commands._spare
+    highest = transport._commands._spare.fileno()
     with monkeypatch.context() as patched:
         patched.setattr(socket.socket, "accept", full)
         turned_away = raw(paths.commands, b"")
@@ -367,3 +358,19 @@ def test_a_path_that_cannot_be_bound_is_an_error_that_names_it(paths: InstancePa
     with pytest.raises(ResourceLimitError, match=r"t\.pub cannot be bound: Is a directory"):
         ZmtpTransport(paths, clients_max=1, connections_max=10)
     assert not paths.commands.exists()
+
+
+def test_a_spare_file_that_another_thread_has_taken_ends_nothing(
+    transport: ZmtpTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket.socket, "accept", refuse)
+        patched.setattr("timerd.zmtp.server._spare_file", refuse)
+        waiting = raw(paths.commands, HELLO + b"\0\1x")
+        for _ in range(3):
+            assert received(transport) == []
+    assert until(lambda: received(transport))[0][1] == b"x"
+    waiting.close()

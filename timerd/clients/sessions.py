@@ -1,8 +1,8 @@
 """The table of the clients' sessions, and which session a hello gets.
 
-A session's hash stands in the arena. By it a client that outlived the daemon is known again after a restart. A routing
-id is only the address for answers: that of the newest frame counts. Everybody can read an incarnation in the arena;
-but a hello has the secret of which it is the hash (timerd_wire/proof.py), so only its client can say hello with it.
+A session's hash stands in the arena. By it a client that outlived the daemon is known again after a restart. Answers
+go over the connection of its newest frame. Everybody can read an incarnation in the arena; but a hello has the secret
+of which it is the hash (timerd_wire/proof.py), so only its client can say hello with it.
 
     HELLO, session zero            a new incarnation: a slot and a session
     HELLO, its session             resumes: same slot, same session, its numbering goes on; a silent one is live again

@@ -1,4 +1,4 @@
-"""What goes out to clients: reports, announcements and heartbeats by its outlet; answers and errors by routing id.
+"""What goes out to clients: reports, announcements, heartbeats by its outlet; answers over its connection for commands.
 
 A report carries outcomes and answers. An *announcement* is a report without any: it holds the newest numbers only. By
 these the client finds that a report was lost, and asks for it. A *heartbeat* is the same frame, for a client to which

@@ -11,7 +11,6 @@ to have a bound (timerd/zmtp).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
@@ -128,7 +127,7 @@ class ZmtpTransport:
     def hear(self, limit: int) -> Iterator[Heard]:
         while self._left:
             yield self._left.popitem()[1]
-        for connection, message in islice(self._outcomes.received(limit), limit):
+        for connection, message in self._outcomes.received(limit):
             is_asking = connection.slot == NOT_ADMITTED
             yield Heard(connection.number, connection.slot, message)
             if is_asking and connection.slot == NOT_ADMITTED:

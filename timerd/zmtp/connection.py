@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from itertools import islice
 from typing import Protocol
 
 from .peer import EASY_SIZE_MAX, Peer, Side, head_of
@@ -131,21 +132,19 @@ class Connection:
             self._write((out,))
 
     def write_more(self) -> None:
-        """Send of what waits, as much as the peer takes now. Raises OSError."""
+        """Send some of what waits, by one call of the kernel. Raises OSError."""
         pieces = self._pieces
-        while pieces:
-            batch = [pieces[number] for number in range(min(len(pieces), PIECES_PER_WRITE))]
-            try:
-                sent = os.writev(self.descriptor, batch)
-            except BlockingIOError:
-                return
-            self._queued -= sent
-            self.share.give(sent)
-            while pieces and sent >= len(pieces[0]):
-                sent -= len(pieces.popleft())
-            if sent:
-                pieces[0] = memoryview(pieces[0])[sent:]
-                return
+        try:
+            sent = os.writev(self.descriptor, list(islice(pieces, PIECES_PER_WRITE)))
+        except BlockingIOError:
+            return
+        self._queued -= sent
+        given = sent
+        while pieces and sent >= len(pieces[0]):
+            sent -= len(pieces.popleft())
+        if sent:
+            pieces[0] = memoryview(pieces[0])[sent:]
+        self.share.give(given)
 
     def close(self) -> None:
         """Close the descriptor; what waited is dropped."""

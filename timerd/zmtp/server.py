@@ -15,6 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 from timerd.host.unix_socket import listen_guarded
@@ -74,9 +75,6 @@ class Server:
     def has_input(self) -> bool:
         """Whether something that was read, or may be read, waits for a call of received()."""
         return bool(self._listed)
-
-    def __len__(self) -> int:
-        return len(self._by_number)
 
     def get(self, number: int) -> Connection | None:
         """The connection of that number, while it is open."""
@@ -141,7 +139,7 @@ class Server:
             self.close_connection(connection)
         self._listener.close()
         self._epoll.close()
-        os.close(self._spare)
+        self._spare.close()
         with suppress(IsADirectoryError):  # it could not be bound
             self._path.unlink(missing_ok=True)
 
@@ -197,11 +195,10 @@ class Server:
 
     def _turn_away(self) -> None:
         """No file can be opened. The spare one makes room to end one connection, which would wake us for ever."""
-        os.close(self._spare)
-        try:
-            with suppress(OSError), self._listener.accept()[0] as accepted:
-                self._shares.turn_away(_pid_of(accepted))
-        finally:
+        self._spare.close()
+        with suppress(OSError), self._listener.accept()[0] as accepted:
+            self._shares.turn_away(_pid_of(accepted))
+        with suppress(OSError):  # another thread may have taken the place; then there is a spare one the next time
             self._spare = _spare_file()
 
     def _read(self, connection: Connection) -> int:
@@ -245,5 +242,5 @@ def _pid_of(accepted: socket.socket) -> int:
     return pid
 
 
-def _spare_file() -> int:
-    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+def _spare_file() -> FileIO:
+    return FileIO(os.devnull)
