@@ -23,7 +23,7 @@ NOTHING = "Nothing was measured yet: `make bench`.\n"
 
 
 def documents_of(directory: Path) -> dict[str, dict[str, Any]]:
-    """The documents that exist, by suite, in the order of the suites; faults at length come last."""
+    """The documents that exist, by suite, in the order of the suites; what takes long comes last."""
     found = {}
     for name in (*SUITES, *AT_LENGTH):
         path = directory / f"{name}.json"

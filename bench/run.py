@@ -39,8 +39,9 @@ SUITES = (
     "journal",
     "overload",
 )
-# Faults at length: hours of them, so each is run by itself (`python bench/soak.py --json bench/results/soak.json`).
-AT_LENGTH = ("soak", "storm", "fuzz")
+# Each of these takes long, and is run by itself: the gate (`python bench/overload.py --gate`), and faults at length
+# (`python bench/soak.py --json bench/results/soak.json`).
+AT_LENGTH = ("gate", "soak", "storm", "fuzz")
 MORE = {"core": ["--huge-pages"]}  # arguments
 BUSY = 0.5  # load average for each core, above which a warning is printed
 
