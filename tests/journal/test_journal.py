@@ -29,7 +29,7 @@ from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.journal import JournalLevel, RowKind
 from timerd_shm.declare.limits import GROUP_KEPT_NS
-from timerd_shm.declare.states import EventFlag, Orphans, Outcome
+from timerd_shm.declare.states import Condition, EventFlag, Orphans, Outcome
 from timerd_shm.declare.wire import CommandFlag, CommandHeader, RegisterFlag
 from timerd_shm.generate import DEFECTS
 from timerd_shm.read.journal_reader import JournalReader
@@ -242,3 +242,34 @@ def test_a_journal_shows_the_deliveries_of_a_groups_operation(tmp_path: Path) ->
         "client        client-1 is live",
         "acknowledged  operation 0x100000000 of workers  (client-2)",
     ]
+
+
+@pytest.mark.parametrize("orphans", list(Orphans))
+@pytest.mark.parametrize("limit", [0, 1, 5])
+@pytest.mark.parametrize("budget", [3, 7, 12])
+def test_a_client_may_die_between_two_turns_of_one_event(
+    tmp_path: Path, orphans: Orphans, limit: int, budget: int
+) -> None:
+    """The event reaches some of its operations after its death: they are adopted or swept before, and have no grant."""
+    rig = JournaledRig(tmp_path)
+    dying, other, firing = rig.client(orphans, group=b"g"), rig.client(group=b"g", listens=True), rig.client()
+    for _ in range(8):
+        rig.do(dying, Register((Key(b"k"),), timeout_ns=S))
+        rig.do(other, Register((Key(b"k"), Key(b"l")), timeout_ns=S))
+    rig.do(dying, Register((Key(b"k"),), timeout_ns=S, condition=Condition.TOTAL, total=2))
+    died: list[bool] = []
+
+    def die() -> None:
+        if not died:
+            died.append(True)
+            rig.clients.remove(dying)
+            rig.core.close_client(dying.slot, rig.now_ns)
+
+    rig.budget, rig.cut = budget, die  # type: ignore[method-assign]
+    rig.do(firing, fire(b"k", limit=limit) if limit else fire(b"k"))
+    assert died or limit, "the event was delivered within one turn"
+    rig.do(firing, fire(b"k", limit=2), fire(b"l"), fire(b"k"))
+    rig.turn(rig.now_ns + 2 * S)
+    rig.check()
+    rig.end()
+    assert audit_journal(tmp_path).wrong == []

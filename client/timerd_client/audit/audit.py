@@ -40,7 +40,7 @@ from timerd_shm.declare.limits import CALL_AHEAD_NS_MAX, NO_DEADLINE, PAYLOAD_SI
 from timerd_shm.declare.states import Condition, EventFlag, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 
-from .clients import LIVING, Clients, owners_of
+from .clients import DEAD, LIVING, Clients, owners_of
 from .findings import Findings
 from .groups import Groups
 from .records import Event, Finding, Member, Operation, Owner, Registration, Settled, Text, WatchKey
@@ -152,6 +152,11 @@ class Audit:
         """A CLIENT row."""
         self.findings.row = row
         self._clients.client(r, owner, group)
+        if r.state == DEAD and (member := self._clients.members.get((r.client, r.client_generation))) is not None:
+            for op in self._replay.expected_of(member):
+                self._clients.orphan(op, member, r.at_ns)
+                if not op.group:
+                    self._replay.take_back(op)
 
     # registrations and events --------------------------------------------------------------------------------------
 
@@ -379,8 +384,9 @@ class Audit:
         if r.outcome == _EXPIRED and not op.deadline_ns <= r.settled_ns:
             findings.report(operation, f"expired at {r.settled_ns}, due at {op.deadline_ns}")
         settled, op.expected = op.expected, None
-        if settled is None:
-            settled = self._settled_by_itself(op, r.outcome, left)
+        self._replay.settled(op)
+        if settled is None or (left is not None and not op.group and r.outcome == _CANCELLED):
+            settled = self._settled_by_itself(op, r.outcome, left)  # it may be swept before an event reaches it
             self._replay.end_pending(op)
         op.settled, op.settled_ns, op.dropped = settled, r.settled_ns, bool(r.flags & _LOST)
         self._compare(op, settled, r, key)

@@ -118,16 +118,21 @@ class Clients:
         """
         member.kept_ns = self._turns.kept_ns
         for op in member.pending.values():
-            if op.orphans == _GROUP:
-                op.group = member.group
-            else:
-                op.kept = True
-            if op.orphans != _KEEP:
-                op.left = member
-                member.concerned.add(op)
-            elif op.deadline_ns == NO_DEADLINE:
-                op.left_ns = died_ns
+            self.orphan(op, member, died_ns)
         member.pending.clear()
+
+    @staticmethod
+    def orphan(op: Operation, member: Member, died_ns: int) -> None:
+        """The client of an operation without its OUTCOME row has died."""
+        if op.orphans == _GROUP:
+            op.group = member.group
+        else:
+            op.kept = True
+        if op.orphans != _KEEP:
+            op.left = member
+            member.concerned.add(op)
+        elif op.deadline_ns == NO_DEADLINE:
+            op.left_ns = died_ns
 
     @staticmethod
     def _is_swept(member: Member, report: Callable[[int, str], None]) -> None:

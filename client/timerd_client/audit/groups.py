@@ -86,7 +86,7 @@ class Groups:
         """Apply an adoption; whether it is wrong."""
         died = member is not None and member.state == DEAD and member.group == group
         wrong = not died or op.client is not member or op.orphans != _GROUP
-        if op.pending:
+        if op.pending or op.expected is not None:
             wrong = wrong or op.left is not member
             op.left = None
         else:

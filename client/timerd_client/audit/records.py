@@ -171,6 +171,7 @@ class Operation:
         "satisfied",
         "settled",
         "settled_ns",
+        "undo",
     )  # fmt: skip
 
     def __init__(self, r: Registration, client: Member, number: int) -> None:
@@ -187,6 +188,7 @@ class Operation:
         self.expected: Settled | None = None  # how its OUTCOME row should be
         self.settled: Settled | None = None  # how its OUTCOME row was
         self.left: Member | None = None  # pending, of a dead client: to be cancelled, or adopted
+        self.undo = (0, 0)  # its satisfied keys, and what was missing, before the limited event that it is expected by
         self.left_ns = 0  # kept without a deadline: since when; it gets a later one, which stands in no row
         self.requeue_asked = False  # a command has asked to requeue its event
         self.holder: Member | None = None  # of a group's: the member that has its outcome

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from timerd_shm.declare.states import Condition, EventKind, Outcome
 from timerd_shm.declare.wire import RegisterFlag
 
-from .records import Event, Operation, OperationId, Registration, Settled, WatchKey
+from .records import Event, Member, Operation, OperationId, Registration, Settled, WatchKey
 
 # Members of enumerations as plain numbers, for what is done for each row.
 _FIRE, _ADVANCE, _FAIL = int(EventKind.FIRE), int(EventKind.ADVANCE), int(EventKind.FAIL)
@@ -34,6 +34,7 @@ class Replay:
         self._watermarks: dict[WatchKey, int] = {}
         self._ids: dict[OperationId, Operation] = {}
         self._registering: Operation | None = None
+        self._expected: dict[Operation, None] = {}  # that should settle, and whose OUTCOME rows have not come
 
     # what rows bring --------------------------------------------------------------------------------------------------
 
@@ -79,7 +80,35 @@ class Replay:
     ) -> None:
         """Settle an operation: its OUTCOME row should be of this state, key and event, or newest event (`seen`)."""
         op.expected = Settled(state, ordinal, event, seen, self._registering is op)
+        self._expected[op] = None
         self.end_pending(op)
+
+    def settled(self, op: Operation) -> None:
+        """The OUTCOME row of an operation has come."""
+        self._expected.pop(op, None)
+
+    def expected_of(self, member: Member) -> list[Operation]:
+        """A client's operations that an event should settle, and has not reached yet: it takes several turns."""
+        return [op for op in self._expected if op.client is member]
+
+    def take_back(self, op: Operation) -> None:
+        """The owner of an operation has died before a limited event reached it: the grant goes to the next watcher."""
+        settled = op.expected
+        if settled is None or (event := settled.event) is None or not event.limited:
+            return
+        del self._expected[op]
+        op.expected, op.pending = None, True
+        op.satisfied, op.missing = op.undo
+        for ordinal, key in enumerate(op.keys):
+            if key.target is None and not (op.satisfied | op.failed) >> ordinal & 1:
+                watched = (op.purgatory, key.name)
+                watchers = self._watchers.setdefault(watched, {})
+                watchers[op] = ordinal
+                ordered = sorted(watchers.items(), key=lambda one: one[0].registration)
+                watchers.clear()
+                watchers.update(ordered)
+        event.left += 1
+        self._deliver(event, (event.purgatory, event.key))
 
     def pending_of(self, of_id: OperationId) -> Operation | None:
         """The pending operation of this id."""
@@ -195,6 +224,7 @@ class Replay:
                 completes = op.missing <= event.amount if total else op.verdict(op.satisfied | bit) == _COMPLETED
                 if event.left == 0 or op.kept or not completes:
                     return
+                op.undo = op.satisfied, op.missing
             if total:
                 op.missing -= min(op.missing, event.amount)
             else:
