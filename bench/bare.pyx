@@ -53,7 +53,6 @@ cdef inline void prefetch_op(Lists *l, uint32_t index) noexcept nogil:
     __builtin_prefetch(op)
     __builtin_prefetch(op + 64)
     __builtin_prefetch(op + 128)
-    __builtin_prefetch(op + 192)
 
 
 cdef inline void prefetch_neighbours(Lists *l, uint32_t index) noexcept nogil:
@@ -62,7 +61,7 @@ cdef inline void prefetch_neighbours(Lists *l, uint32_t index) noexcept nogil:
         __builtin_prefetch(&l.ops[op.prev - 1].next)
     if op.next:
         __builtin_prefetch(&l.ops[op.next - 1].next)
-    __builtin_prefetch(l.heads + ((<KeyRecord *>op.colocated_key).hash & l.mask))
+    __builtin_prefetch(l.heads + ((<WatchNode *>op.first_node).hash & l.mask))
     __builtin_prefetch(bucket_of(l, op))
 
 
@@ -95,8 +94,7 @@ cdef inline uint32_t add(Lists *l, uint64_t hash, const uint8_t *name, uint32_t 
     cdef uint32_t index = l.unused - 1 if l.unused else l.used
     cdef uint32_t *head = l.heads + (hash & l.mask)
     cdef OpRecord *op = l.ops + index
-    cdef KeyRecord *key = <KeyRecord *>op.colocated_key
-    cdef WatchNode *node = <WatchNode *>op.colocated_node
+    cdef WatchNode *node = <WatchNode *>op.first_node
     if l.unused:
         l.unused = op.next
     else:
@@ -109,15 +107,13 @@ cdef inline uint32_t add(Lists *l, uint64_t hash, const uint8_t *name, uint32_t 
     op.state = OP_STATE_PENDING
     op.keys = op.needed = 1
     op.deadline_ns = deadline_ms
-    op.first_node = index + 1
-    node.op = node.key = index
+    node.hash = hash
+    node.target = 0
+    node.op = index
     node.next_of_op = node.ordinal = 0
-    key.hash = hash
-    key.watermark = 0
-    key.refs = 1
-    key.name_length = length
-    copy_short(key.name, name, length)
-    key.chain = head[0]
+    node.name_length = length
+    copy_short(node.name, name, length)
+    node.chain = head[0]
     head[0] = index + 1
     join(l, index)
     l.pending += 1
@@ -126,22 +122,22 @@ cdef inline uint32_t add(Lists *l, uint64_t hash, const uint8_t *name, uint32_t 
 
 cdef inline uint32_t find(Lists *l, uint64_t hash, const uint8_t *name, uint32_t length) noexcept nogil:
     cdef uint32_t found = l.heads[hash & l.mask]
-    cdef KeyRecord *key
+    cdef WatchNode *node
     while found:
-        key = <KeyRecord *>l.ops[found - 1].colocated_key
-        if key.hash == hash and key.name_length == length and same_short(key.name, name, length):
+        node = <WatchNode *>l.ops[found - 1].first_node
+        if node.hash == hash and node.name_length == length and same_short(node.name, name, length):
             break
-        found = key.chain
+        found = node.chain
     return found
 
 
 cdef inline void end(Lists *l, uint32_t index) noexcept nogil:
-    cdef KeyRecord *key = <KeyRecord *>l.ops[index].colocated_key
-    cdef uint32_t *link = l.heads + (key.hash & l.mask)
+    cdef WatchNode *node = <WatchNode *>l.ops[index].first_node
+    cdef uint32_t *link = l.heads + (node.hash & l.mask)
     leave(l, index)
     while link[0] != index + 1:
-        link = &(<KeyRecord *>l.ops[link[0] - 1].colocated_key).chain
-    link[0] = key.chain
+        link = &(<WatchNode *>l.ops[link[0] - 1].first_node).chain
+    link[0] = node.chain
     l.ops[index].state = OP_STATE_FREE
     l.ops[index].next = l.unused
     l.unused = index + 1

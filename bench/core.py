@@ -64,7 +64,7 @@ COUNTERS = {
 }
 SETTLING = ("cancelled", "completed")
 BLOCKS = 4_096  # payloads in a step
-HOT_REGIONS = (Region.OPS, Region.NODES, Region.KEYS)
+HOT_REGIONS = (Region.OPS, Region.NODES)
 TABLES = (Region.KEY_TABLE, Region.HANDLES)
 PAYLOAD = bytes(100)
 VALUE = bytes(8)
@@ -79,16 +79,14 @@ class Rig:
         self.keys = keys  # of each operation
         self.plan = plan_arena(
             capacity,
-            nodes=keys * capacity,
-            keys=keys * capacity,
+            nodes=max((keys - 1) * capacity, 1),
             blocks=RING_EVENTS_DEFAULT + BLOCKS,
             ids=1_024,
             purgatories=1,
             clients=4,
             quota_operations=capacity,
             quota_outcomes=capacity,
-            quota_nodes=keys * capacity,
-            quota_keys=keys * capacity,
+            quota_nodes=max((keys - 1) * capacity, 1),
         )
         self.memory = make_memory(self.plan.size, huge)
         with memoryview(self.memory) as view:
@@ -141,10 +139,9 @@ class Rig:
 
     def bytes_per_op(self, pending: int) -> float:
         """Arena bytes in use for each pending operation: its record, and its share of the tables of that capacity."""
-        ops, nodes, keys = (self.region(region) for region in HOT_REGIONS)
-        assert (ops.in_use, nodes.in_use, keys.in_use) == (pending, self.keys * pending, self.keys * pending)
-        # The record of an operation holds its first node and key.
-        records = pending * (ops.record_size + (self.keys - 1) * (nodes.record_size + keys.record_size))
+        ops, nodes = (self.region(region) for region in HOT_REGIONS)
+        assert (ops.in_use, nodes.in_use) == (pending, (self.keys - 1) * pending)
+        records = ops.in_use * ops.record_size + nodes.in_use * nodes.record_size
         tables = sum(self.region(region).count * self.region(region).record_size for region in TABLES)
         return (records + tables * pending / self.plan.capacity) / pending
 

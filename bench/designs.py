@@ -33,7 +33,7 @@ from timerd.core import APPLIED, EXPECTED, Core
 from timerd_client.workload import MARGIN_NS, Workload, check, plan
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
 from timerd_shm.declare.fields import size_of, struct_of, unpack
-from timerd_shm.declare.layout import REGIONS_OFFSET, Region, records_apart
+from timerd_shm.declare.layout import REGIONS_OFFSET, Region
 from timerd_shm.declare.records import RegionRecord
 from timerd_shm.declare.states import Condition, KeyKind, Outcome
 from timerd_shm.declare.wire import (
@@ -273,9 +273,10 @@ def plan_within(budget: int) -> ArenaPlan:
     """The plan of the largest arena for these requests in `budget` bytes."""
     capacity = budget // OldPurgatory.bytes_for(len(KEYS), PAYLOAD)
     while True:
-        sizes = {"nodes": len(KEYS) * capacity, "blocks": capacity, "quota_outcomes": capacity}
+        nodes = (len(KEYS) - 1) * capacity
+        sizes = {"nodes": nodes, "quota_nodes": nodes, "blocks": capacity, "quota_outcomes": capacity}
         found = plan_arena(
-            capacity, keys=1_024, ids=1_024, clients=4, quota_operations=capacity, quota_bytes=budget, **sizes
+            capacity, watermarks=1, ids=1_024, clients=4, quota_operations=capacity, quota_bytes=budget, **sizes
         )
         if found.size <= budget:
             return found
@@ -352,10 +353,7 @@ class Conductor:
             }
         handles = self._region(Region.HANDLES)
         entries = handles.count * handles.record_size * rows[Region.OPS].high_water // self.plan.capacity
-        return entries + sum(
-            records_apart(region, row.high_water, rows[Region.OPS].count) * row.record_size
-            for region, row in rows.items()
-        )
+        return entries + sum(row.high_water * row.record_size for row in rows.values())
 
     def close(self) -> None:
         self._words.release()

@@ -15,7 +15,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 from old_lists cimport *
 from old_records cimport *
-from timerd_shm.generated.records cimport BLOCK_DATA, KEYS_MAX, Block, KeyRecord, OpRecord, RegisterCommand, WatchNode
+from timerd_shm.generated.records cimport BLOCK_DATA, KEYS_MAX, Block, OpRecord, RegisterCommand, WatchNode
 
 PENDING, COMPLETED, EXPIRED, REFUSED = IS_PENDING, IS_COMPLETED, IS_EXPIRED, IS_REFUSED
 NEVER = AT_NO_TIME
@@ -154,7 +154,7 @@ cdef class OldPurgatory:
         cdef Purgatory *p = &self.p
         cdef uint32_t at
         assert sizeof(Operation) <= sizeof(OpRecord) and sizeof(Watcher) <= sizeof(WatchNode)
-        assert sizeof(Key) <= sizeof(KeyRecord)
+        assert sizeof(Key) <= sizeof(WatchNode)
         self.keys_per_op = keys_per_op
         self.payload_max = payload_max
         make_pool(&p.operations, sizeof(OpRecord), capacity)

@@ -124,8 +124,7 @@ def recover(pending: int, repeat: int, seed: int, suite: Suite) -> None:
     capacity = pending + max(pending // 100, 1_000)
     flags = [
         f"--capacity={capacity}",
-        f"--nodes={capacity}",
-        f"--keys={capacity}",
+        "--nodes=1",
         f"--quota-operations={capacity}",
         f"--quota-outcomes={capacity}",
         "--idle-exit=10m",  # on a busy machine the client starts late

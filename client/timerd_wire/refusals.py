@@ -28,14 +28,14 @@ OF_GROUP = Subject(holder="this client's group", kind="group")
 FULL = {
     Met.OPERATIONS: ("{0} of {0} operations are pending or unacknowledged", "retry later", "--capacity"),
     Met.NODES: (
-        "{0} of {0} watch nodes are in use, one for each key of each operation",
+        "{0} of {0} watch nodes are in use, one for each key of an operation behind its first",
         "retry later",
         "--nodes or --capacity",
     ),
-    Met.KEYS: (
-        "{0} of {0} keys are watched or have a watermark, which stays when its client has ended",
-        "free watermarks with `timerctl forget KEY`",
-        "--keys or --capacity",
+    Met.WATERMARKS: (
+        "{0} of {0} watermarks are set, and a watermark stays when its client has ended",
+        "free some with `timerctl forget KEY`",
+        "--watermarks or --capacity",
     ),
     Met.BLOCKS: (
         f"no room in {{0}} blocks of {BLOCK_DATA} bytes for its payload, value or long key",
@@ -55,12 +55,8 @@ QUOTAS = {
         "register fewer at once, or use a larger --quota-outcomes"
     ),
     Met.NODES: (
-        "{0} would hold more than {2} watch nodes, one for each key of an operation, as many as one {1} may: "
+        "{0} would hold more than {2} watch nodes (keys behind the first), as many as one {1} may: "
         "let some settle, or use a larger --quota-nodes"
-    ),
-    Met.KEYS: (
-        "{0} would have more than {2} keys watched or set while all have more than {2}: "
-        "let some settle, forget() some, or use a larger --quota-keys"
     ),
     Met.WATERMARKS: (
         "{0} has set {2} watermarks, as many as one {1} may: forget() some, or use a larger --quota-watermarks"

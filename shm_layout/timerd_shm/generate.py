@@ -23,12 +23,12 @@ from .declare.states import (
     EventFlag,
     EventKind,
     IdState,
-    KeyFlag,
     KeyKind,
     OpFlag,
     OpState,
     Orphans,
     Outcome,
+    Place,
 )
 
 HERE = Path(__file__).resolve().parent / "generated"
@@ -39,6 +39,7 @@ ENUMS: tuple[type[IntEnum], ...] = (
     Outcome,
     Condition,
     KeyKind,
+    Place,
     EventKind,
     Orphans,
     ClientState,
@@ -59,7 +60,6 @@ ENUMS: tuple[type[IntEnum], ...] = (
 FLAGS = (
     OpFlag,
     EventFlag,
-    KeyFlag,
     ClientFlag,
     wire.RegisterFlag,
     wire.CommandFlag,

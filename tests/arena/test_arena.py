@@ -95,9 +95,16 @@ def test_regions_lie_behind_each_other_and_tables_are_powers_of_two(capacity: in
         assert record.offset >= end and record.offset % layout.REGION_ALIGN == 0
         assert record.record_size == size_of(layout.REGION_RECORDS[region])
         assert record.count > 0, region
-        end = record.offset + layout.records_apart(region, record.count, capacity) * record.record_size
+        end = record.offset + record.count * record.record_size
     assert end <= plan.size < end + layout.REGION_ALIGN
-    for region in (Region.EVENTS, Region.SLOTS, Region.KEY_TABLE, Region.HANDLES, Region.ID_TABLE):
+    for region in (
+        Region.EVENTS,
+        Region.SLOTS,
+        Region.KEY_TABLE,
+        Region.WATERMARK_TABLE,
+        Region.HANDLES,
+        Region.ID_TABLE,
+    ):
         count = plan.regions[region].count
         assert count & (count - 1) == 0, region
     assert plan.regions[Region.HANDLES].count >= 2 * capacity
@@ -272,7 +279,11 @@ def test_an_arena_of_another_layout_is_refused_with_both_values_and_left_alone(
         ({"capacity": 128}, "capacity is 64, and the configuration asks for 128", "--capacity 64"),
         ({"ring_events": 32}, "ring-events is 16, and the configuration asks for 32", "--ring-events 16"),
         ({"tick": 2_000_000}, "tick_ns is 1000000, and the configuration asks for 2000000", "--tick 1ms"),
-        ({"keys": 70, "clients": 5}, "keys is 64, and the configuration asks for 70", "--keys 64 --clients 4"),
+        (
+            {"watermarks": 70, "clients": 5},
+            "watermarks is 8, and the configuration asks for 70",
+            "--watermarks 8 --clients 4",
+        ),
     ],
 )
 def test_an_arena_of_another_size_or_tick_is_refused_with_both_values_and_its_flags(

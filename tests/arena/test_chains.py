@@ -24,7 +24,7 @@ from collisions import (
 from commands import Key, Mark, OperationAct, Register
 from damage import busy_rig
 from faults import core_faults
-from harness import Client, Rig, cancel, fire, forget
+from harness import Client, Rig, advance, cancel, fire, forget
 from rules import SLACK, TURN_BUDGET
 from timerd_shm.check.check import check
 from timerd_shm.declare.errors import ErrorCode, InvalidValueError
@@ -44,20 +44,16 @@ def large() -> Rig:
     return Rig(
         quota_ids=MANY,
         capacity=MANY,
-        keys=MANY,
-        nodes=MANY,
         ids=MANY,
         quota_operations=MANY,
-        quota_nodes=MANY,
-        quota_keys=MANY,
     )
 
 
 def test_keys_that_are_chosen_by_what_the_arena_shows_share_no_chain() -> None:
     rig = large()
     register_keys(rig, keys_by_inversion(rig, MANY))
-    assert rig.arena.in_use()["KEYS"] == MANY, "no attack"
-    assert longest_chain(rig, Region.KEY_TABLE, Region.KEYS) <= CHAIN_MOST
+    assert rig.arena.keys_in_use() == MANY, "no attack"
+    assert longest_chain(rig, Region.KEY_TABLE, Region.NODES) <= CHAIN_MOST
     rig.check()
 
 
@@ -79,7 +75,7 @@ def test_commands_that_a_client_chooses_by_their_numbers_are_no_neighbours_in_th
 
 def whoever_knew_the_seed(keys: int) -> tuple[Rig, list[bytes]]:
     """A bench, and keys of one chain of it: what the seed would give away, or a long search with the arena's help."""
-    rig = Rig(capacity=2 * keys, keys=keys, nodes=4 * keys, quota_operations=2 * keys, quota_keys=keys)
+    rig = Rig(capacity=2 * keys, quota_operations=2 * keys, watermarks=keys, quota_watermarks=keys)
     return rig, keys_of_hash(rig, lambda key: hashing.key_hash(SEED, 0, key), keys)
 
 
@@ -101,7 +97,7 @@ def test_steps_of_a_chain_count_as_records_of_the_turn() -> None:
     for key in keys:
         client.issue(Register((Key(key),), timeout_ns=LONG))
     registered = in_turns(rig, client)
-    assert longest_chain(rig, Region.KEY_TABLE, Region.KEYS) == len(keys), "no attack"
+    assert longest_chain(rig, Region.KEY_TABLE, Region.NODES) == len(keys), "no attack"
     assert sum(registered) >= len(keys) ** 2 // 2, "each registration has walked over the keys before it"
     for key in keys:
         client.issue(fire(key))
@@ -116,11 +112,12 @@ def test_steps_of_a_chain_count_as_records_of_the_turn() -> None:
 
 
 def test_a_command_that_is_applied_in_vain_pays_for_its_steps() -> None:
-    """A watermark of a key that nobody has walks over the whole chain, and changes nothing."""
+    """A watermark that nobody has set walks over the whole chain, and changes nothing."""
     rig, keys = whoever_knew_the_seed(256)
     last = keys.pop()
-    register_keys(rig, keys)
     client = rig.client()
+    rig.do(client, *(advance(key, 1) for key in keys))
+    assert longest_chain(rig, Region.WATERMARK_TABLE, Region.WATERMARKS) == len(keys), "no attack"
     for _ in range(8):
         client.issue(forget(last))
     assert sum(in_turns(rig, client)) >= 8 * len(keys)
@@ -182,7 +179,7 @@ def test_a_start_with_another_seed_makes_all_hashes_anew() -> None:
     after = truth(rig.memory)
     assert {part for part in before if before[part] != after[part]} == {"ring", "slots"}, "events name others"
     with ArenaReader.from_bytes(rig.memory) as reader:
-        assert any(reader.blob(key.name_blob) for key in reader.keys.used() if key.name_blob), "long names as well"
+        assert any(reader.blob(node.name_blob) for node in reader.nodes.used() if node.name_blob), "long names as well"
 
 
 def test_after_another_seed_a_mark_before_the_oldest_event_is_too_old() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from arenas import SEED
+from arenas import SEED, first_watcher
 from commands import Key, KeyAct, Register
 from damage import Pen, slot_in
 from harness import Rig
@@ -17,7 +17,7 @@ from timerd_shm.check.check import check
 from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.layout import REGION_RECORDS, Region
 from timerd_shm.declare.limits import GROUP_HELD_MAX
-from timerd_shm.declare.states import ClientState, KeyFlag, OpFlag, OpState, Orphans, Outcome
+from timerd_shm.declare.states import ClientState, KeyKind, OpFlag, OpState, Orphans, Outcome, Place
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader
@@ -36,9 +36,9 @@ def op_in(memory: bytes, state: OpState, which: int = 0) -> int:
     return sorted(found)[which][1]
 
 
-def key_of(memory: bytes, name: bytes) -> int:
+def first_of(memory: bytes, name: bytes, kind: KeyKind = KeyKind.EVENT) -> int:
     with ArenaReader.from_bytes(memory) as reader:
-        return next(i for i, key in enumerate(reader.keys.used()) if key.refs and reader.key_name(i) == name)
+        return first_watcher(reader, name, kind)
 
 
 def group_op(memory: bytes, state: OpState, *, told: bool = False) -> int:
@@ -63,8 +63,8 @@ def of_group(state: OpState, *, told: bool = False) -> Where:
     return lambda memory: group_op(memory, state, told=told)
 
 
-def key(name: bytes) -> Where:
-    return lambda memory: key_of(memory, name)
+def first(name: bytes) -> Where:
+    return lambda memory: first_of(memory, name)
 
 
 def slot(state: ClientState, group: int) -> Where:
@@ -97,13 +97,13 @@ def a_tick_that_was_passed_over(pen: Pen, sound: bytes) -> None:
 
 def a_watcher_that_forgot_it_is_linked(pen: Pen, sound: bytes) -> None:
     with ArenaReader.from_bytes(sound) as reader:
-        node = next(walk.event_watchers(reader, key_of(sound, b"k0")))
-    pen.set(Region.NODES, node, "linked", 0)
+        node = next(walk.event_watchers(reader, first_of(sound, b"k0")))
+    pen.set(Region.NODES, node, "place", Place.NOWHERE)
 
 
 def watchers_out_of_order(pen: Pen, sound: bytes) -> None:
     with ArenaReader.from_bytes(sound) as reader:
-        first, second, *_ = walk.event_watchers(reader, key_of(sound, b"k0"))
+        first, second, *_ = walk.event_watchers(reader, first_of(sound, b"k0"))
         ops = reader.nodes[first].op, reader.nodes[second].op
         numbers = [reader.ops[op].registration for op in ops]
     for op, number in zip(ops, reversed(numbers), strict=True):
@@ -112,15 +112,13 @@ def watchers_out_of_order(pen: Pen, sound: bytes) -> None:
 
 def a_key_whose_satisfied_watcher_stays(pen: Pen, sound: bytes) -> None:
     with ArenaReader.from_bytes(sound) as reader:
-        op = reader.nodes[next(walk.event_watchers(reader, key_of(sound, b"k1")))].op
+        op = reader.nodes[next(walk.event_watchers(reader, first_of(sound, b"k1")))].op
         progress = reader.ops[op].progress
     pen.set(Region.OPS, op, "progress", progress & ~4 | 1)
 
 
 def a_heap_out_of_order(pen: Pen, sound: bytes) -> None:
-    with ArenaReader.from_bytes(sound) as reader:
-        root = next(walk.watermark_watchers(reader, key_of(sound, b"offset")))[0]
-    pen.set(Region.NODES, root, "target", 10**6)
+    pen.set(Region.NODES, first_of(sound, b"offset", KeyKind.WATERMARK), "target", 10**6)
 
 
 def two_operations_with_one_registration_number(pen: Pen, sound: bytes) -> None:
@@ -129,18 +127,11 @@ def two_operations_with_one_registration_number(pen: Pen, sound: bytes) -> None:
 
 
 def a_node_of_another(pen: Pen, sound: bytes) -> None:
-    pen.set(Region.NODES, pen.get(Region.OPS, pending(sound), "first_node") - 1, "op", 63)
+    pen.set(Region.NODES, pending(sound), "op", 63)
 
 
 def a_chain_of_nodes_that_loops(pen: Pen, sound: bytes) -> None:
-    first = pen.get(Region.OPS, pending(sound), "first_node")
-    pen.set(Region.NODES, first - 1, "next_of_op", first)
-
-
-def a_key_record_that_nothing_needs(pen: Pen, sound: bytes) -> None:
-    with ArenaReader.from_bytes(sound) as reader:
-        free = next(i for i, key in enumerate(reader.keys.used()) if not key.refs and not key.flags)
-    pen.set(Region.KEYS, free, "flags", KeyFlag.HAS_WATERMARK)
+    pen.set(Region.NODES, pending(sound), "next_of_op", pending(sound) + 1)
 
 
 def a_shared_blob(pen: Pen, sound: bytes) -> None:
@@ -202,21 +193,21 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
         write(Region.OPS, pending, state=OpState.SETTLED, outcome=Outcome.CANCELLED),
     ),
     "a watcher that forgot it is linked": (
-        r"says linked=0, and key \d is waited for",
+        r"says that its place is 0, and key \d is waited for",
         a_watcher_that_forgot_it_is_linked,
     ),
     "watchers out of order": (
-        r"key \d+ b'k0': its watchers do not stand in order of registration",
+        r"key b'k0': its watchers do not stand in order of registration",
         watchers_out_of_order,
     ),
     "a key whose satisfied watcher stays": (
-        r"says linked=1, and key 0 is not waited for",
+        r"says that its place is \d, and key 0 is not waited for",
         a_key_whose_satisfied_watcher_stays,
     ),
     "a heap out of order": (r"\(target, registration\) .* stands below node \d+", a_heap_out_of_order),
     "a lost wake-up": (
-        r"waits for key \d+ b'offset' to reach \d+, and its watermark is 5000",
-        write(Region.KEYS, key(b"offset"), watermark=5000),
+        r"waits for key b'offset' to reach \d+, and its watermark is 5000",
+        write(Region.WATERMARKS, 0, watermark=5000),
     ),
     "an operation whose condition holds": (
         r"is pending, though its condition .* is decided",
@@ -256,15 +247,15 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
     ),
     "a key with another name": (
         r"does not have the length \d+ and hash 0x[0-9a-f]+ that it says",
-        write(Region.KEYS, key(b"k0"), name=b"k9"),
+        write(Region.NODES, first(b"k0"), name=b"k9"),
     ),
     "a watermark charged to nobody": (
         r"client 1 says watermarks=1, and it is 0",
-        write(Region.KEYS, key(b"offset"), setter_generation=9),
+        write(Region.WATERMARKS, 0, setter_generation=9),
     ),
-    "a key record that nothing needs": (
-        r"KEYS says that \d+ records are in use, and \d+ are",
-        a_key_record_that_nothing_needs,
+    "a watermark with another name": (
+        r"watermark 0 of key b'.*' does not have the length \d+ and hash",
+        write(Region.WATERMARKS, 0, name=b"offsex"),
     ),
     "a blob that shares another's blocks": (
         r"shares blocks \d+ with another|has \d+ blocks, and its \d+ bytes need \d+",
@@ -441,7 +432,7 @@ def test_random_damage_never_breaks_the_checker(sound: bytes, rng: random.Random
     with ArenaReader.from_bytes(sound) as reader:
         places = [
             reader.table(region).offset_of(index) + at
-            for region in (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS)
+            for region in (Region.OPS, Region.WATERMARKS, Region.BLOCKS, Region.IDS)
             for index in range(reader.region(region).high_water)
             for at in range(size_of(REGION_RECORDS[region]) - 3)
         ]

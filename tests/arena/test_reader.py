@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from arenas import SEED
+from arenas import SEED, first_watcher, watched_keys
 from commands import Key, Register
 from damage import LONG_KEY, Pen
 from harness import MS, Rig
@@ -36,8 +36,8 @@ def test_records_are_read_as_their_types(sound: bytes) -> None:
         assert len(pending) == 7
         assert reader.record(Region.OPS, 0) == reader.ops[0]
         assert {reader.blob(op.payload) for op in pending} >= {b"", b"p" * 60, b"p" * 300}
-        keys = {reader.key_name(index) for index, key in enumerate(reader.keys.used()) if key.refs}
-        assert keys == {b"k0", b"k1", b"k2", b"offset", LONG_KEY}
+        assert watched_keys(reader) == {b"k0", b"k1", b"k2", b"offset"}
+        assert [reader.key_name(each) for each in reader.watermarks.used() if each.used] == [b"offset"]
         assert [reader.event_key(event) for event in walk.events(reader)] == [
             b"k3",
             b"k2",
@@ -66,11 +66,10 @@ def test_walks_find_every_linked_record(sound: bytes) -> None:
         ]
         assert sorted(in_buckets) == [i for i, op in enumerate(reader.ops.used()) if op.state == OpState.PENDING]
         assert sum(place.count for place in walk.occupied_buckets(reader)) == len(in_buckets) == 7
-        names = {reader.key_name(index): index for index, key in enumerate(reader.keys.used()) if key.refs}
-        waiting = [reader.nodes[node] for node in walk.event_watchers(reader, names[b"k0"])]
+        waiting = [reader.nodes[node] for node in walk.event_watchers(reader, first_watcher(reader, b"k0"))]
         registrations = [reader.ops[node.op].registration for node in waiting]
         assert registrations == sorted(registrations) and waiting
-        heap = list(walk.watermark_watchers(reader, names[b"offset"]))
+        heap = list(walk.watermark_watchers(reader, first_watcher(reader, b"offset", KeyKind.WATERMARK)))
         assert len(heap) == 6
         assert {reader.nodes[node].kind for node, _ in heap} == {KeyKind.WATERMARK}
         assert heap[0][1] == -1
@@ -193,14 +192,11 @@ def test_a_blob_whose_chain_loops_or_ends_early_is_reported(sound: bytes) -> Non
 def test_a_list_that_loops_ends_with_an_error(sound: bytes) -> None:
     damaged = bytearray(sound)
     with ArenaReader.from_bytes(sound) as reader:
-        key = next(i for i, key in enumerate(reader.keys.used()) if key.refs and reader.key_name(i) == LONG_KEY)
-        number = next(i for i, key in enumerate(reader.keys.used()) if reader.key_name(i) == b"k0" and key.refs)
-        first, second, *_ = walk.event_watchers(reader, number)
-        link = reader.nodes.link(first)
-        assert not list(walk.event_watchers(reader, key)), "all were satisfied"
+        first, second, *_ = walk.event_watchers(reader, first_watcher(reader, b"k0"))
+        link = reader.nodes.link(second)
     Pen(damaged).set(Region.NODES, second, "next", link)
     with ArenaReader.from_bytes(damaged) as reader, pytest.raises(DamageError, match="comes before it"):
-        list(walk.event_watchers(reader, number))
+        list(walk.event_watchers(reader, first))
 
 
 # consistency ---------------------------------------------------------------------------------------------------------
@@ -236,19 +232,18 @@ def test_a_turn_that_never_ends_does_not_stop_a_reader() -> None:
 
 
 def test_hashes_are_those_of_the_core(rng: random.Random) -> None:
-    rig = Rig(capacity=256, keys=256, nodes=256, blocks=1024, quota_operations=256)
+    rig = Rig(capacity=256, blocks=1024, quota_operations=256)
     alice = rig.client()
     for size in range(1, 250):
         alice.issue(Register((Key(rng.randbytes(size)),)))
     rig.turn()
     with ArenaReader.from_bytes(rig.memory) as reader:
         assert reader.header().seed_check == hashing.seed_check(SEED)
-        keys = list(reader.keys.used())
-        assert len(keys) == 249
-        for index, key in enumerate(keys):
-            assert hashing.key_hash(SEED, key.purgatory, reader.key_name(index)) == key.hash
-            chained = _chain_of(reader, key.hash)
-            assert index in chained
+        nodes = list(reader.nodes.numbered())
+        assert len(nodes) == 249
+        for index, node in nodes:
+            assert hashing.key_hash(SEED, node.purgatory, reader.key_name(node)) == node.hash
+            assert index in _chain_of(reader, node.hash)
         handles = list(reader.handles)
         for op in reader.ops.used():
             tag = hashing.handle_tag(SEED, op.client, op.command)
@@ -260,7 +255,7 @@ def _chain_of(reader: ArenaReader, hash_: int) -> list[int]:
     head = hashing.key_head(hash_, len(reader.key_table))
     pair = reader.key_table[head // 2]
     first = pair.odd if head % 2 else pair.even
-    return list(walk.chain(first, lambda index: reader.keys[index].chain, len(reader.keys), "chain"))
+    return list(walk.chain(first, lambda index: reader.nodes[index].chain, len(reader.nodes), "chain"))
 
 
 # Of SipHash-1-3 with the key 00 01 .. 0f: of no bytes, of 00, of 00 01, up to 00 01 .. 0e. Rust tests with these too.

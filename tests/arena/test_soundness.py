@@ -20,8 +20,16 @@ from mutations import EXAMPLES
 from soundness import BUSY, MEMORY, fenced, live_on
 from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import Role, fields, offset_of, size_of
-from timerd_shm.declare.layout import ALLOCATED, REDO_OFFSET, REGION_RECORDS, REGIONS_OFFSET, Region
-from timerd_shm.declare.records import ClientRecord, EventRecord, IdRecord, KeyRecord, OpRecord, RegionRecord, WatchNode
+from timerd_shm.declare.layout import FREE_LINKS, REDO_OFFSET, REGION_RECORDS, REGIONS_OFFSET, Region
+from timerd_shm.declare.records import (
+    ClientRecord,
+    EventRecord,
+    IdRecord,
+    OpRecord,
+    RegionRecord,
+    WatchNode,
+    WatermarkRecord,
+)
 from timerd_shm.declare.states import OpFlag, OpState, Orphans
 
 
@@ -65,11 +73,12 @@ def test_readers_and_the_checker_survive_any_changed_bytes(seed: int) -> None:
 def rows() -> list[tuple[Region, int]]:
     """Records in use, of the regions that name others."""
     found = []
-    for region in (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.EVENTS, Region.IDS, Region.CLIENTS,
-                   Region.ANSWERS, Region.GROUPS, Region.PURGATORIES, Region.SLOTS):  # fmt: skip
+    for region in (Region.OPS, Region.NODES, Region.WATERMARKS, Region.BLOCKS, Region.EVENTS, Region.IDS,
+                   Region.CLIENTS, Region.ANSWERS, Region.GROUPS, Region.PURGATORIES, Region.SLOTS):  # fmt: skip
         row = BUSY.arena.region(region)
-        used = row.high_water if region in ALLOCATED else row.count
+        used = row.high_water if region in FREE_LINKS else row.count
         found += [(region, index) for index in range(min(used, 40))]
+    found += [(Region.NODES, BUSY.arena.region(Region.OPS).count + index) for index in range(8)]  # of further keys
     return found
 
 
@@ -85,7 +94,7 @@ def test_any_value_in_any_field_of_truth_is_survived(seed: int) -> None:
         believed = [field for field in fields(record) if field.role is Role.TRUTH and field.storage.size <= 8]
         field = believed[which % len(believed)]
         memory = bytearray(MEMORY)
-        at = BUSY.arena.region(region).offset + index * size_of(record) + field.offset
+        at = BUSY.arena.table(region).offset_of(index) + field.offset
         memory[at : at + field.storage.size] = number.to_bytes(8, "little")[: field.storage.size]
         with contextlib.suppress(*REFUSALS):
             live_on(bytes(memory))
@@ -94,24 +103,25 @@ def test_any_value_in_any_field_of_truth_is_survived(seed: int) -> None:
 
 
 def pending(rig: Rig) -> int:
-    return next(
-        i for i, op in enumerate(rig.arena.records(Region.OPS)) if op.state == OpState.PENDING and op.first_node
-    )
+    return next(i for i, op in enumerate(rig.arena.records(Region.OPS)) if op.state == OpState.PENDING and op.keys > 1)
 
 
 @pytest.mark.parametrize(
     ("region", "record", "field", "value"),
     [
         (Region.OPS, OpRecord, "client", 65_535),
-        (Region.OPS, OpRecord, "first_node", 0xFFFF_FFFF),
-        (Region.OPS, OpRecord, "first_node", 0),
         (Region.OPS, OpRecord, "payload", 0xFFFF_FFFF),
         (Region.OPS, OpRecord, "keys", 65),
         (Region.OPS, OpRecord, "purgatory", 63),
         (Region.OPS, OpRecord, "id_record", 0xFFFF_FFFF),
-        (Region.NODES, WatchNode, "key", 0xFFFF_FFFF),
+        (Region.NODES, WatchNode, "next_of_op", 0xFFFF_FFFF),
+        (Region.NODES, WatchNode, "next_of_op", 0),
+        (Region.NODES, WatchNode, "next_of_op", 1),
         (Region.NODES, WatchNode, "op", 0xFFFF_FFFF),
-        (Region.KEYS, KeyRecord, "name_length", 0),
+        (Region.NODES, WatchNode, "name_length", 0),
+        (Region.NODES, WatchNode, "name_blob", 0xFFFF_FFFF),
+        (Region.WATERMARKS, WatermarkRecord, "name_length", 0),
+        (Region.WATERMARKS, WatermarkRecord, "setter", 65_535),
         (Region.IDS, IdRecord, "op", 0xFFFF_FFFF),
         (Region.EVENTS, EventRecord, "value", 0xFFFF_FFFF),
         (Region.EVENTS, EventRecord, "client", 65_535),
@@ -124,8 +134,8 @@ def test_a_reference_to_a_missing_record_is_refused_with_the_record_that_holds_i
     rig = BUSY
     index = {
         Region.OPS: pending(rig),
-        Region.NODES: rig.arena.record(Region.OPS, pending(rig)).first_node - 1,
-        Region.KEYS: rig.arena.record(Region.NODES, rig.arena.record(Region.OPS, pending(rig)).first_node - 1).key,
+        Region.NODES: pending(rig),
+        Region.WATERMARKS: next(i for i, each in enumerate(rig.arena.records(Region.WATERMARKS)) if each.used),
         Region.IDS: next(
             op.id_record for op in rig.arena.records(Region.OPS) if op.state == OpState.PENDING and op.id_record
         )
@@ -161,8 +171,7 @@ def test_two_nodes_for_one_key_of_an_operation_are_refused() -> None:
     rig.do(client, Register((Key(b"k"), Key(b"l")), 50 * MS), fire(b"k", limit=1))
     op = in_use(rig, OpState.SETTLED)
     memory = bytearray(rig.memory)
-    first = rig.arena.record(Region.OPS, op).first_node - 1
-    Pen(memory).set(Region.NODES, first, "ordinal", 1 - rig.arena.record(Region.NODES, first).ordinal)
+    Pen(memory).set(Region.NODES, op, "ordinal", 1 - rig.arena.record(Region.NODES, op).ordinal)
     with pytest.raises(ArenaDamagedError, match=f"record {op} of region OPS"):
         rig.clone(bytes(memory))
 

@@ -224,7 +224,7 @@ def test_a_missing_purgatory_is_malformed_also_behind_good_commands(kind: str) -
 
 
 def test_a_command_at_its_limits_is_accepted() -> None:
-    rig = Rig(nodes=256, blocks=4096, quota_bytes=1 << 20, quota_keys=KEYS_MAX)
+    rig = Rig(nodes=256, blocks=4096, quota_bytes=1 << 20)
     client = rig.client()
     keys = tuple(Key(bytes([n]) * 255) for n in range(KEYS_MAX))
     most = rig.do(client, Register(keys, timeout_ns=TIMEOUT_NS_MAX, needed=KEYS_MAX, payload=bytes(PAYLOAD_SIZE_MAX)))
@@ -243,8 +243,8 @@ def test_a_command_at_its_limits_is_accepted() -> None:
 
 @pytest.mark.parametrize(
     "knobs",
-    ({"capacity": 16, "quota_operations": 16, "keys": 64}, {"nodes": 8}, {"keys": 4}, {"blocks": 6}),
-    ids=("operations", "watchers", "keys", "blocks"),
+    ({"capacity": 16, "quota_operations": 16}, {"nodes": 8}, {"blocks": 6}),
+    ids=("operations", "watchers", "blocks"),
 )
 def test_a_full_arena_refuses_a_command_as_a_whole(knobs: dict[str, Any]) -> None:
     """Also where the client's quota is met by the same operation: a higher quota would not help."""
@@ -254,7 +254,7 @@ def test_a_full_arena_refuses_a_command_as_a_whole(knobs: dict[str, Any]) -> Non
     rig.do(client, *wanted)
     codes = {answer.code for answer in client.answers}
     assert codes == {ErrorCode.ARENA_FULL}, f"codes={codes}"
-    met = {"capacity": Met.OPERATIONS, "nodes": Met.NODES, "keys": Met.KEYS, "blocks": Met.BLOCKS}
+    met = {"capacity": Met.OPERATIONS, "nodes": Met.NODES, "blocks": Met.BLOCKS}
     name, count = next(iter(knobs.items()))
     assert {answer.value for answer in client.answers} == {met[name] << MET_SHIFT | count}
     assert rig.arena.count("pending", 0) == len(wanted) - len(client.answers) > 0
@@ -455,18 +455,19 @@ def test_blocks_of_long_keys_of_the_ring_are_freed_too() -> None:
     rig.check()
 
 
-def test_free_key_records_that_were_skipped_are_found_again() -> None:
-    """Operations that share a key leave the keys of their indexes free: all of them can be had."""
-    rig = Rig(capacity=512, keys=512, quota_operations=512, blocks=64)
+def test_nodes_of_further_keys_are_all_found_again() -> None:
+    rig = Rig(capacity=512, nodes=512, quota_nodes=512, quota_operations=512, blocks=64)
     client = rig.client()
-    rig.do(client, *(ON_K for _ in range(300)), Register((Key(b"far"),)))
-    assert rig.arena.region(Region.KEYS).high_water == 301
-    rig.do(client, *(cancel(number) for number in range(1, 301)))
+    rig.do(client, *(Register((Key(b"k"), Key(b"%d" % number))) for number in range(300)))
+    assert rig.arena.region(Region.NODES).high_water == rig.arena.in_use()["NODES"] == 300
+    rig.do(client, *(cancel(number) for number in range(1, 301, 2)), *(cancel(number) for number in range(2, 301, 2)))
     rig.acknowledge()
-    first = rig.do(client, *(Register((Key(b"%d" % number),)) for number in range(511)))
-    assert not client.answers and rig.arena.in_use()["KEYS"] == 512
+    first = rig.do(client, *(Register((Key(b"k"), Key(b"%d" % number), Key(b"-%d" % number))) for number in range(256)))
+    assert not client.answers and rig.arena.in_use()["NODES"] == 512
+    assert client.answer(rig.do(client, Register((Key(b"a"), Key(b"b"))))) is not None, "all are in use"
     rig.check()
     rig.restart()
     rig.check()
-    rig.do(client, *(fire(b"%d" % number) for number in range(511)))
-    assert all(client.state(first + number) is Outcome.COMPLETED for number in range(511))
+    rig.do(client, *(fire(b"-%d" % number) for number in range(256)))
+    assert all(client.state(first + number) is Outcome.COMPLETED for number in range(256))
+    rig.check()

@@ -156,7 +156,7 @@ def test_a_watermark_is_monotonic_and_outlives_its_watchers() -> None:
     number = rig.do(client, register(Key(b"p", 10)))
     assert client.state(number) is COMPLETED
     rig.do(client, forget(b"p"))
-    assert rig.arena.in_use()["KEYS"] == 0
+    assert rig.arena.keys_in_use() == 0
 
 
 def test_fire_wait_returns_how_many_operations_it_settled() -> None:

@@ -344,7 +344,7 @@ def test_O4_try_or_else_watch_never_misses_an_event_between_them() -> None:
 
 def test_O5_a_state_change_followed_by_a_check_is_never_lost() -> None:
     """100 operations, 20 checks each; the last check finds the condition true."""
-    rig = Rig(capacity=256)
+    rig = Rig(capacity=256, watermarks=100)
     owner, checkers = rig.client(), [rig.client() for _ in range(3)]
     keys = [b"%d" % number for number in range(100)]
     choose = random.Random(5)
@@ -376,7 +376,7 @@ def test_P2_a_check_completes_in_insertion_order_and_counts() -> None:
     counts += [rig.do(client, fire(b"j", wait=True))]
     assert [answer.value for answer in client.answers] == [0, 0, 1, 0]
     assert client.state(number) is Outcome.COMPLETED
-    assert rig.arena.in_use()["KEYS"] == 0, "a key that nobody watches is forgotten"
+    assert rig.arena.keys_in_use() == 0, "a key that nobody watches is forgotten"
 
 
 def test_P3_the_number_of_watched_operations_is_exact_at_once() -> None:
@@ -437,7 +437,7 @@ def test_P6_an_operation_never_joins_a_removed_list() -> None:
         assert rig.gauges() == (1, 1)
         rig.do(client, fire(b"k"))
         rig.acknowledge()  # until then a credit may have to go on to the next of its key
-        assert rig.arena.in_use()["KEYS"] == 0
+        assert rig.arena.keys_in_use() == 0
     assert Counter(each.state for each in client.delivered) == {Outcome.COMPLETED: 9, Outcome.CANCELLED: 3}
     rig.check()
 

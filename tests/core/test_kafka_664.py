@@ -49,7 +49,7 @@ def test_KAFKA_664_a_million_operations_on_keys_without_events_leave_no_records(
             assert rig.apply(client, frame) == rig.module.APPLIED
             rig.core.end_turn(rig.now_ns)
         assert rig.gauges() == (BATCH, BATCH)
-        assert rig.arena.in_use()["KEYS"] == BATCH
+        assert rig.arena.keys_in_use() == BATCH
         rig.now_ns += 200 * MS
         rig.core.begin_turn(rig.now_ns)
         assert not rig.core.advance(rig.now_ns, BUDGET)

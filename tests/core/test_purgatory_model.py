@@ -51,10 +51,10 @@ def test_the_core_does_what_the_model_does_in_a_new_program_each_run(seed: int) 
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"keys": 8}, {"nodes": 16}, {"keys": 10, "nodes": 24, "quota_operations": 64}], ids=str
+    "knobs", [{"watermarks": 2}, {"nodes": 8}, {"watermarks": 3, "nodes": 16, "quota_operations": 64}], ids=str
 )
 @pytest.mark.parametrize("seed", in_tiers(SEEDS[:2], 1))
-def test_with_few_keys_and_watchers_the_core_refuses_the_commands_that_the_model_refuses(
+def test_with_few_watermarks_and_nodes_the_core_refuses_the_commands_that_the_model_refuses(
     seed: int, knobs: dict[str, int]
 ) -> None:
     play = run(seed, knobs=knobs)

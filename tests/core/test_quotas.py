@@ -35,77 +35,61 @@ def quota(number: int, met: Met, limit: int) -> Answer:
 
 
 def test_a_client_with_64_keys_an_operation_leaves_half_of_the_watchers_to_others() -> None:
-    rig = Rig(capacity=64, nodes=400, keys=4_000)
+    rig = Rig(capacity=64, nodes=400)
     greedy, other = rig.client(), rig.client()
     rig.do(greedy, *(watch(*names(KEYS_MAX * n, KEYS_MAX)) for n in range(4)))
     assert greedy.answers == [quota(4, Met.NODES, 200)]
-    assert rig.arena.record(Region.CLIENTS, greedy.slot).nodes == 3 * KEYS_MAX
+    assert rig.arena.record(Region.CLIENTS, greedy.slot).nodes == 3 * (KEYS_MAX - 1)
     for n in range(3):
         assert refusal(rig, other, watch(*names(KEYS_MAX * n, KEYS_MAX))) is None
     rig.do(greedy, cancel(1))
     assert refusal(rig, greedy, watch(*names(0, KEYS_MAX))) is None, "what has settled is given back"
     rig.check()
     rig.restart()
-    assert rig.arena.record(Region.CLIENTS, greedy.slot).nodes == 3 * KEYS_MAX
+    assert rig.arena.record(Region.CLIENTS, greedy.slot).nodes == 3 * (KEYS_MAX - 1)
     rig.check()
 
 
-def test_lone_registrations_meet_the_quota_of_watchers_as_well() -> None:
+def test_registrations_with_few_keys_meet_the_quota_of_watchers_as_well() -> None:
     rig = Rig(capacity=64, nodes=40, quota_operations=32, quota_nodes=20)
     client = rig.client()
-    rig.do(client, *(watch(b"k") for _ in range(25)))
-    assert client.answers == [quota(number, Met.NODES, 20) for number in range(21, 26)]
+    rig.do(client, *(watch(b"k", b"l") for _ in range(25)), *(watch(b"k") for _ in range(3)))
+    assert client.answers == [quota(number, Met.NODES, 20) for number in range(21, 26)], "a first key needs none"
     rig.check()
 
 
-def test_watchers_and_watermarks_of_one_client_leave_half_of_the_keys_to_others() -> None:
-    rig = Rig(capacity=64, keys=20, nodes=400)
+def test_watermarks_of_one_client_leave_half_of_them_to_others() -> None:
+    rig = Rig(capacity=64, watermarks=20)
     greedy, other = rig.client(), rig.client()
-    rig.do(greedy, *(advance(name, 1) for name in names(0, 6)))
-    assert refusal(rig, greedy, watch(*names(100, 5))) == quota(7, Met.KEYS, 10)
-    assert refusal(rig, greedy, watch(*names(100, 4))) is None
-    assert refusal(rig, greedy, advance(b"new", 1)) == quota(9, Met.KEYS, 10)
-    rig.do(greedy, *(watch(b"new") for _ in range(20)))
-    assert {answer.value for answer in greedy.answers[2:]} == {Met.KEYS << MET_SHIFT | 10}
-    assert len(greedy.answers[2:]) == 20
-    assert refusal(rig, greedy, watch(b"1", b"100")) is None, "these keys are there"
-    assert refusal(rig, other, watch(*names(200, 10))) is None, "the other half is another's"
+    rig.do(greedy, *(advance(name, 1) for name in names(0, 10)))
+    assert refusal(rig, greedy, advance(b"new", 1)) == quota(11, Met.WATERMARKS, 10)
+    assert refusal(rig, greedy, advance(b"0", 2)) is None, "it is there"
+    rig.do(other, *(advance(name, 1) for name in names(100, 10)))
+    assert not other.answers, "the other half is another's"
+    third = rig.client()
+    assert refusal(rig, third, advance(b"new", 1)) == Answer(1, ErrorCode.ARENA_FULL, Met.WATERMARKS << MET_SHIFT | 20)
     assert refusal(rig, greedy, forget(b"0")) is None
-    assert refusal(rig, greedy, advance(b"0", 2)) is not None, "its watchers of keys that are there count as well"
+    assert refusal(rig, third, advance(b"new", 1)) is None
     rig.check()
-
-
-def test_existing_keys_of_a_new_operation_do_not_count_as_new_keys() -> None:
-    rig = Rig(capacity=64, keys=20, nodes=400)
-    client = rig.client()
-    rig.do(client, watch(*names(0, 7)))
-    assert refusal(rig, client, watch(*names(0, 7), *names(100, 4))) == quota(2, Met.KEYS, 10)
-    assert refusal(rig, client, watch(*names(0, 7), *names(100, 3))) is None
+    rig.restart()
+    assert rig.arena.record(Region.CLIENTS, greedy.slot).watermarks == 9
     rig.check()
-
-
-def test_one_key_may_have_more_watchers_than_there_are_keys() -> None:
-    rig = Rig(capacity=64, keys=4, nodes=64, quota_operations=60)
-    client = rig.client()
-    rig.do(client, *(watch(b"k") for _ in range(60)))
-    assert not client.answers
-    assert rig.arena.in_use()["KEYS"] == 1
 
 
 def test_a_group_has_a_clients_quota_of_watchers_and_adoption_is_above_it() -> None:
-    rig = Rig(capacity=64, nodes=64, quota_nodes=4, clients=4)
+    rig = Rig(capacity=64, nodes=64, quota_nodes=2, clients=4)
     leaving, staying = rig.client(Orphans.GROUP, group=WORKERS), rig.client(group=WORKERS)
     rig.do(leaving, watch(b"a", b"b", b"c"))
     rig.do(staying, watch(b"d", b"e", for_group=True))
-    assert refusal(rig, staying, watch(b"1", b"2", b"3", for_group=True)) == quota(2, Met.NODES, 4)
+    assert refusal(rig, staying, watch(b"1", b"2", b"3", for_group=True)) == quota(2, Met.NODES, 2)
     assert refusal(rig, staying, watch(b"1", b"2", b"3")) is None, "its own quota is another"
     rig.close(leaving)
     group = rig.arena.record(Region.GROUPS, 0)
-    assert (group.nodes, group.pending) == (5, 2)
+    assert (group.nodes, group.pending) == (3, 2)
     rig.do(staying, fire(b"a"), fire(b"d"))
-    assert rig.arena.record(Region.GROUPS, 0).nodes == 5, "another is told the keys"
+    assert rig.arena.record(Region.GROUPS, 0).nodes == 3, "another is told the keys"
     rig.restart()
-    assert rig.arena.record(Region.GROUPS, 0).nodes == 5
+    assert rig.arena.record(Region.GROUPS, 0).nodes == 3
     listener = rig.client(group=WORKERS, listens=True)
     rig.turn()
     rig.do(listener, *map(done, list(listener.delivered_for_group)))
@@ -116,7 +100,7 @@ def test_a_group_has_a_clients_quota_of_watchers_and_adoption_is_above_it() -> N
 def test_charges_return_to_zero_however_operations_settle(seed: int) -> None:
     """The checker holds the charges against the records, also after a start; here they end at 0."""
     rng = random.Random(seed)
-    rig = Rig(capacity=64, nodes=256, keys=64, clients=6)
+    rig = Rig(capacity=64, nodes=256, clients=6)
     clients = [rig.client(rng.choice(list(Orphans)), group=WORKERS, listens=bool(n % 2)) for n in range(4)]
     for _ in range(60):
         client = rng.choice(clients)
@@ -448,7 +432,7 @@ def test_a_command_that_is_applied_during_a_walk_keeps_its_purgatory() -> None:
 
 
 def test_a_registration_counts_its_keys_for_the_bound_of_the_turn_also_if_it_is_refused() -> None:
-    rig = Rig(capacity=64, nodes=256, keys=256)
+    rig = Rig(capacity=64, nodes=256)
     client = rig.client()
     for command in (watch(*names(0, 64)), cancel(1), watch(*names(0, 63), b"0")):
         before = rig.core.touched

@@ -57,12 +57,12 @@ def test_every_default_is_within_its_own_limits() -> None:
 
 def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> None:
     file = tmp_path / "timerd.toml"
-    file.write_text('capacity = 100\nkeys = 200\nblocks = 300\ntick = "2ms"\n')
-    settings = settle("--config", str(file), "--capacity=128", TIMERD_CAPACITY="256", TIMERD_KEYS="512")
-    assert (settings.config.capacity, settings.config.keys, settings.config.blocks) == (128, 512, 300)
+    file.write_text('capacity = 100\nwatermarks = 200\nblocks = 300\ntick = "2ms"\n')
+    settings = settle("--config", str(file), "--capacity=128", TIMERD_CAPACITY="256", TIMERD_WATERMARKS="512")
+    assert (settings.config.capacity, settings.config.watermarks, settings.config.blocks) == (128, 512, 300)
     assert settings.config.tick == 2_000_000
     assert settings.sources["capacity"] == "flag --capacity"
-    assert settings.sources["keys"] == "environment TIMERD_KEYS"
+    assert settings.sources["watermarks"] == "environment TIMERD_WATERMARKS"
     assert settings.sources["blocks"] == f"file {file}"
     assert settings.sources["nodes"] == "default"
 
@@ -176,11 +176,6 @@ def test_a_misspelt_variable_is_ignored_with_a_warning_that_names_its_neighbour(
     )
 
 
-def test_more_operations_than_watch_nodes_are_refused() -> None:
-    with pytest.raises(InvalidConfigError, match=r"nodes = 10 \(flag --nodes\) is below capacity = 64"):
-        settle("--nodes=10", "--capacity=64")
-
-
 @pytest.mark.parametrize(("text", "value"), [("0", 0), ("4096", 4096), ("64KiB", 1 << 16), ("1.5MiB", 3 << 19)])
 def test_sizes_are_read_to_the_byte(text: str, value: int) -> None:
     assert settle(f"--ring-bytes={text}").config.ring_bytes == value
@@ -243,17 +238,17 @@ def test_show_config_prints_each_knob_with_value_and_source() -> None:
 
 
 def test_a_derived_size_is_shown_with_its_formula_and_used_for_the_arena() -> None:
-    arguments = ("--show-config", "--capacity=1000", "--keys=100")
+    arguments = ("--show-config", "--capacity=1000", "--watermarks=100")
     rows = {row.split()[0]: row for row in run(*arguments).stdout.partition("\n\n")[0].splitlines()[1:]}
-    assert rows["nodes"].split()[1:] == ["1500", "(1.5", "x", "capacity)", "default"]
-    assert rows["keys"].split()[1:] == ["100", "flag", "--keys"]
-    assert rows["quota-watermarks"].split()[1:] == ["50", "(half", "of", "keys)", "default"]
+    assert rows["nodes"].split()[1:] == ["750", "(0.75", "x", "capacity)", "default"]
+    assert rows["watermarks"].split()[1:] == ["100", "flag", "--watermarks"]
+    assert rows["quota-watermarks"].split()[1:] == ["50", "(half", "of", "watermarks)", "default"]
     shown = json.loads(run(*arguments, "--json").stdout)
     assert shown["blocks"] == {"value": 750, "source": "default", "formula": "0.75 x capacity"}
-    plan = plan_of(Config(capacity=1000, keys=100))
+    plan = plan_of(Config(capacity=1000, watermarks=100))
     for name in ("quota-operations", "quota-bytes", "quota-watermarks"):
         assert shown[name]["value"] == plan.words[name.replace("-", "_")]
-    for name in ("nodes", "keys", "blocks", "ids"):
+    for name in ("nodes", "watermarks", "blocks", "ids"):
         assert shown[name]["value"] == plan.regions[Region[name.upper()]].count
 
 
@@ -261,7 +256,7 @@ def test_a_derived_size_is_shown_with_its_formula_and_used_for_the_arena() -> No
     ("arguments", "status", "said"),
     [
         (["--journal=/nowhere/j"], 4, "the journal's directory /nowhere/j cannot be made, or may not be written"),
-        (["--nodes=10"], 2, "nodes = 10"),
+        (["--ring-events=100"], 2, "ring-events = 100"),
         (["--unix-group=no-such-group"], 2, "unix-group = 'no-such-group' (flag --unix-group): no such group"),
         (["--runtime-dir=/nowhere/t"], 4, "/nowhere/t: does not exist, and cannot be made): choose one"),
         ([f"--runtime-dir=/tmp/{'x' * 120}"], 4, "a socket's path at most 107"),

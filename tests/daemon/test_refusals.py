@@ -115,13 +115,13 @@ def test_a_refusal_with_an_operation_or_an_answer_is_reported_there_alone(make_d
 
 
 def test_a_refusal_at_a_shell_is_no_success(make_daemon: MakeDaemon, run: Run) -> None:
-    make_daemon("--keys=1")
+    make_daemon("--watermarks=1")
     assert run("advance", "a", "1") == (Exit.OK, "", "")
     status, out, err = run("advance", "b", "1")
     assert (status, out) == (Exit.PROBLEM, "")
     assert (
-        err.startswith("timerctl: a command was refused: the arena is full: 1 of 1 keys are watched")
-        and "--keys" in err
+        err.startswith("timerctl: a command was refused: the arena is full: 1 of 1 watermarks are set")
+        and "--watermarks" in err
     )
     assert len(err.splitlines()) == 1
     (error,) = json_of(run, "errors")

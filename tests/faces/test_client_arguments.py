@@ -237,7 +237,7 @@ def met(what: int, limit: int) -> int:
     [
         (ErrorCode.ARENA_FULL, met(Met.OPERATIONS, 64), "64 of 64 operations are .* a larger --capacity"),
         (ErrorCode.ARENA_FULL, met(Met.NODES, 64), "64 of 64 watch nodes .* a larger --nodes or --capacity"),
-        (ErrorCode.ARENA_FULL, met(Met.KEYS, 64), "64 of 64 keys .* `timerctl forget KEY`.* --keys or --capacity"),
+        (ErrorCode.ARENA_FULL, met(Met.WATERMARKS, 64), "64 of 64 watermarks .* `timerctl forget KEY`.* --watermarks"),
         (ErrorCode.ARENA_FULL, met(Met.BLOCKS, 64), "no room in 64 blocks of 112 bytes .* a larger --blocks"),
         (ErrorCode.ARENA_FULL, met(Met.IDS, 64), "64 of 64 ids .* a larger --ids"),
         (ErrorCode.PAYLOAD_TOO_LARGE, met(Met.BLOCKS, 64), "more than the 7168 bytes that this arena has"),
@@ -246,7 +246,6 @@ def met(what: int, limit: int) -> int:
         (ErrorCode.QUOTA_EXCEEDED, met(Met.OPERATIONS, 64), "this client holds 64 operations.* --quota-operations"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.OUTCOMES, 64), "64 unacknowledged outcomes.* a larger --quota-outcomes"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.NODES, 64), "this client would hold more than 64 watch .* --quota-nodes"),
-        (ErrorCode.QUOTA_EXCEEDED, met(Met.KEYS, 64), "this client would have more than 64 keys .* --quota-keys"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.IDS, 64), "64 pending operations with ids.* a larger --quota-ids"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.WATERMARKS, 64), "64 watermarks.* a larger --quota-watermarks"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.BYTES, 99), "payload of 100 bytes.* 99 bytes in all; pass .* --quota-bytes"),

@@ -74,8 +74,8 @@ class Arena:
             row = self.plan.regions[region]
             with memoryview(self.memory) as view:
                 now = unpack(RegionRecord, view, layout.REGIONS_OFFSET + region * size_of(RegionRecord))
-            used = min(now.high_water, row.count) if region in layout.ALLOCATED else row.count
-            yield row.offset, layout.records_apart(region, used, self.plan.capacity) * row.record_size
+            used = min(now.high_water, row.count) if region in layout.FREE_LINKS else row.count
+            yield row.offset, used * row.record_size
 
     def sign(self, pid: int, now_ns: int) -> None:
         """Enter the daemon that serves this arena; pid 0 at a clean end."""

@@ -1,7 +1,7 @@
 """Plans an arena: which regions it has, how large each is, and what its header says.
 
 The numbers come from a configuration, by name: a region's number of records from the knob in SIZED_BY, a word of the
-header from the knob of that name. For example, a knob `quota_keys` is stored in the header's word `quota_keys`; a knob
+header from the knob of that name. For example, a knob `quota_ids` is stored in the header's word `quota_ids`; a knob
 whose word has another name says so (Knob.word).
 """
 
@@ -25,7 +25,7 @@ LABELS = layout.PURGATORY_COUNTERS_MAX + layout.DAEMON_COUNTERS_MAX
 SIZED_BY = {
     Region.OPS: "capacity",
     Region.NODES: "nodes",
-    Region.KEYS: "keys",
+    Region.WATERMARKS: "watermarks",
     Region.BLOCKS: "blocks",
     Region.IDS: "ids",
     Region.EVENTS: "ring_events",
@@ -67,7 +67,7 @@ def plan_of(
     The default capacity stays under 62 MiB, so that it fits a container's 64 MiB of /dev/shm.
     """
     sizes = sizes_of(config)
-    capacity, keys, ids, ring_events = (sizes[name] for name in ("capacity", "keys", "ids", "ring_events"))
+    capacity, ids, ring_events = (sizes[name] for name in ("capacity", "ids", "ring_events"))
     assert ring_events & (ring_events - 1) == 0, f"ring_events={ring_events} is not a power of two"
     answers = min(ANSWERS_DEFAULT, 4 * capacity) if answers is None else answers
     counts: dict[Region, int] = {
@@ -75,7 +75,8 @@ def plan_of(
         Region.LEVELS: layout.LEVELS,
         Region.BUCKETS: layout.LEVELS * layout.BUCKETS,
         Region.SLOTS: ring_events,
-        Region.KEY_TABLE: power_of_two(keys),  # two heads a record
+        Region.KEY_TABLE: power_of_two((capacity + sizes["nodes"]) // 2),  # two heads a record
+        Region.WATERMARK_TABLE: power_of_two(max(sizes["watermarks"] // 2, 1)),
         Region.HANDLES: power_of_two(2 * max(capacity, 8)),  # at most half full; 16 make one probing group
         Region.ID_TABLE: power_of_two(max(ids // 2, 1)),
         Region.ANSWERS: answers + sizes["clients"],  # one is reserved for each, so that no client can use up all
@@ -92,7 +93,7 @@ def plan_of(
     for region, record in layout.REGION_RECORDS.items():
         link = layout.free_link(region)
         regions.append(RegionRecord(offset, size_of(record), counts[region], 0, 0, 0, link))
-        offset += aligned(layout.records_apart(region, counts[region], capacity) * size_of(record))
+        offset += aligned(counts[region] * size_of(record))
     words = {word: sizes[name] for word, name in CONFIGURED.items()}
     words["quota_answers"] = min(words["quota_answers"], counts[Region.ANSWERS])  # not more than there are
     return ArenaPlan(capacity, tuple(regions), offset, config.tick, words)

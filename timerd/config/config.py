@@ -1,8 +1,8 @@
 """The daemon's knobs, each declared once: everything else about a knob follows from its line in `Config`, by name.
 
-For example, `quota_keys` is declared here with its unit, sentence, limits, default and formula. From that line follow
-the flag --quota-keys, the variable TIMERD_QUOTA_KEYS, the key `quota-keys` of a file, the checks, --help and
---show-config; its effective number (sizes.py); and the word `quota_keys` of the arena's header (arena/plan.py).
+For example, `quota_ids` is declared here with its unit, sentence, limits, default and formula. From that line follow
+the flag --quota-ids, the variable TIMERD_QUOTA_IDS, the key `quota-ids` of a file, the checks, --help and
+--show-config; its effective number (sizes.py); and the word `quota_ids` of the arena's header (arena/plan.py).
 """
 
 from __future__ import annotations
@@ -77,20 +77,20 @@ class Config(NamedTuple):
         int | None,
         Knob(
             "count",
-            "watch nodes: one for each key of each operation",
+            "watch nodes: one for each key of an operation behind its first",
             1,
             RECORDS_MAX,
-            formula=Formula("1.5 x capacity", part("capacity", 3, 2)),
+            formula=Formula("0.75 x capacity", part("capacity", 3, 4)),
         ),
     ] = None
-    keys: Annotated[
+    watermarks: Annotated[
         int | None,
         Knob(
             "count",
-            "keys that are watched or have a watermark",
+            "watermarks of keys",
             1,
             RECORDS_MAX,
-            formula=Formula("capacity", part("capacity")),
+            formula=Formula("0.125 x capacity", part("capacity", 1, 8)),
         ),
     ] = None
     blocks: Annotated[
@@ -163,7 +163,7 @@ class Config(NamedTuple):
             "watermarks a client may set",
             1,
             RECORDS_MAX,
-            formula=Formula("half of keys", part("keys", 1, 2)),
+            formula=Formula("half of watermarks", part("watermarks", 1, 2)),
         ),
     ] = None
     quota_ids: Annotated[
@@ -180,20 +180,10 @@ class Config(NamedTuple):
         int | None,
         Knob(
             "count",
-            "watch nodes a client may hold: keys of its operations",
+            "watch nodes a client may hold: keys of its operations behind the first",
             1,
             RECORDS_MAX,
             formula=Formula("half of nodes, or quota-operations' part", share_of_client("nodes")),
-        ),
-    ] = None
-    quota_keys: Annotated[
-        int | None,
-        Knob(
-            "count",
-            "keys that may be there because of one client",
-            1,
-            RECORDS_MAX,
-            formula=Formula("half of keys, or quota-operations' part", share_of_client("keys")),
         ),
     ] = None
     quota_outcomes: Annotated[

@@ -10,7 +10,7 @@ from .config import KNOBS, Config
 def sizes_of(config: Config) -> dict[str, int]:
     """The number of each knob that has one, by the knob's name.
 
-    With capacity=1000 and nothing else, `nodes` is 1500, as its formula says.
+    With capacity=1000 and nothing else, `nodes` is 750, as its formula says.
     """
     for name, knob in KNOBS.items():
         if knob.formula is not None and getattr(config, name) is None:

@@ -72,11 +72,6 @@ def _check(config: Config, sources: Mapping[str, str]) -> None:
             f"ring-events = {config.ring_events} ({sources['ring_events']}): "
             f"it is a power of two; the nearest are {below} and {2 * below}"
         )
-    if config.nodes is not None and config.nodes < config.capacity:
-        raise InvalidConfigError(
-            f"nodes = {config.nodes} ({sources['nodes']}) is below capacity = {config.capacity}: "
-            "an operation has at least one watch node"
-        )
 
 
 def _odd_variables(environment: Mapping[str, str]) -> tuple[str, ...]:

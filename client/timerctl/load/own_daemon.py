@@ -52,8 +52,7 @@ def flags_of(workload: Workload, pending: int) -> list[str]:
     blocks = capacity * blocks_of(workload.payload) + ring_of(workload) + capacity
     return [
         f"--capacity={capacity}",
-        f"--nodes={capacity * workload.keys_per_op}",
-        f"--keys={capacity * workload.keys_per_op}",
+        f"--nodes={max(capacity * (workload.keys_per_op - 1), 1)}",
         f"--blocks={blocks}",
         f"--ring-events={ring_of(workload)}",
         f"--quota-operations={capacity}",

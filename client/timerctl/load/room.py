@@ -42,11 +42,9 @@ def check_instance(reader: ArenaReader, instance: str, workload: Workload, pendi
     each = -(-at_once // workload.registrars)
     blocks = blocks_of(workload.payload)
     free = {region: reader.region(region).count - reader.region(region).in_use for region in Region}
-    keys = 0 if workload.keys else workload.keys_per_op
     for what, need, limit in (
         ("operations", at_once + pending, free[Region.OPS]),
-        ("watch nodes", at_once * workload.keys_per_op + pending, free[Region.NODES]),
-        ("keys", at_once * keys + workload.keys + pending, free[Region.KEYS]),
+        ("watch nodes", at_once * (workload.keys_per_op - 1), free[Region.NODES]),
         # All blocks count as free: the event ring frees the blocks of old values when they are needed.
         ("payload blocks", at_once * blocks, reader.region(Region.BLOCKS).count),
         ("operations a client (quota)", max(each, pending), header.quota_operations),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,7 +13,8 @@ from timerctl.instance import open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import plain
-from timerd_shm.declare.states import KeyFlag, KeyKind
+from timerd_shm.declare.records import WatermarkRecord
+from timerd_shm.declare.states import KeyKind, Place
 from timerd_shm.read.reader import ArenaReader, DamageError
 
 ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -80,23 +82,26 @@ def cells_of(row: Row) -> tuple[object, ...]:
 
 
 def rows_of(reader: ArenaReader) -> Iterator[dict[str, Any]]:
-    """Every key that is in use."""
-    waiting = Counter((node.key, node.kind) for node in reader.nodes.used() if node.linked)
-    for index, key in enumerate(reader.keys.used()):
-        has_watermark = bool(key.flags & KeyFlag.HAS_WATERMARK)
-        if not key.refs and not has_watermark:
-            continue
-        try:
-            name, purgatory = plain(reader.key_name(index)), reader.purgatory_name(key.purgatory)
-        except DamageError:
-            continue  # the key was freed while it was read
-        events, advances = waiting[index, KeyKind.EVENT], waiting[index, KeyKind.WATERMARK]
+    """Every key that is watched or has a watermark."""
+    watchers: Counter[tuple[int, bytes, int]] = Counter()
+    set_by: dict[tuple[int, bytes], WatermarkRecord] = {}
+    for node in reader.nodes.used():
+        if node.place != Place.NOWHERE:
+            with suppress(DamageError):  # its operation settled while it was read
+                watchers[node.purgatory, reader.key_name(node), node.kind] += 1
+    for record in reader.watermarks.used():
+        if record.used:
+            with suppress(DamageError):
+                set_by[record.purgatory, reader.key_name(record)] = record
+    for purgatory, name in dict.fromkeys([*set_by, *((purgatory, name) for purgatory, name, _ in watchers)]):
+        events, advances = (watchers[purgatory, name, kind] for kind in (KeyKind.EVENT, KeyKind.WATERMARK))
+        watermark = set_by.get((purgatory, name))
         yield {
-            "key": name,
-            "purgatory": purgatory,
+            "key": plain(name),
+            "purgatory": reader.purgatory_name(purgatory),
             "watchers": events + advances,
             "event_watchers": events,
             "watermark_watchers": advances,
-            "watermark": key.watermark if has_watermark else None,
-            "watermark_of_client": key.setter if has_watermark else None,
+            "watermark": watermark.watermark if watermark else None,
+            "watermark_of_client": watermark.setter if watermark else None,
         }

@@ -110,7 +110,7 @@ def chosen(reader: ArenaReader, arguments: argparse.Namespace, now: int) -> Iter
             continue
         if due_by is not None and not op.deadline_ns <= due_by:
             continue
-        keys = keys_of(reader, op)
+        keys = keys_of(reader, index, op)
         if arguments.key is not None and arguments.key not in [name for name, _ in keys]:
             continue
         group = groups[op.group - 1] if 0 < op.group <= len(groups) else None
@@ -142,15 +142,15 @@ def candidates(reader: ArenaReader, bucket: str | None) -> Iterable[tuple[int, O
     return [(index, reader.ops[index]) for index in indexes]
 
 
-def keys_of(reader: ArenaReader, op: OpRecord) -> list[tuple[bytes, int | None]]:
+def keys_of(reader: ArenaReader, index: int, op: OpRecord) -> list[tuple[bytes, int | None]]:
     """(name, watermark to reach or None) of an operation's keys; empty when it settled and did not keep them."""
     if op.state != OpState.PENDING and not op.flags & OpFlag.KEYS_KEPT:
         return []
     keys: list[tuple[bytes, int | None]] = []
     try:
-        for number in walk.nodes_of(reader, op):
+        for number in walk.nodes_of(reader, index):
             node = reader.nodes[number]
-            keys.append((reader.key_name(node.key), node.target if node.kind == KeyKind.WATERMARK else None))
+            keys.append((reader.key_name(node), node.target if node.kind == KeyKind.WATERMARK else None))
     except DamageError:
         pass  # the operation settled while it was read; show the keys read so far
     return keys

@@ -28,8 +28,8 @@ from .prometheus import exposition
 OF_PURGATORY, OF_DAEMON = 1, 2  # CounterLabel.scope
 CAPACITY = {
     "ops": Region.OPS,
-    "keys": Region.KEYS,
-    "watchers": Region.NODES,
+    "nodes": Region.NODES,
+    "watermarks": Region.WATERMARKS,
     "clients": Region.CLIENTS,
     "ids": Region.IDS,
     "answers": Region.ANSWERS,

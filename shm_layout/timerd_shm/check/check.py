@@ -23,12 +23,12 @@ from timerd_shm.declare.errors import LayoutMismatchError
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
 from timerd_shm.declare.layout import BUCKETS, LEVELS, Region
 from timerd_shm.declare.limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX
-from timerd_shm.declare.records import BLOCK_DATA, ArenaHeader, BucketRecord, ClientRecord, KeyRecord
-from timerd_shm.declare.states import ClientFlag, ClientState, IdState, OpState, Orphans
+from timerd_shm.declare.records import BLOCK_DATA, ArenaHeader, BucketRecord, ClientRecord
+from timerd_shm.declare.states import ClientFlag, ClientState, IdState, OpState, Orphans, Place
 from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import ArenaReader, DamageError
 
-from .truth import CALL, HAS_WATERMARK, PRESENT, Findings, Truth, some
+from .truth import CALL, PRESENT, Findings, Key, Truth, some
 
 REDO_COUNT_WORD = offset_of(ArenaHeader, "redo_count") // 8
 Progress = Callable[[str], None]
@@ -98,6 +98,7 @@ class Checker(Truth):
     def run(self, progress: Progress | None) -> Findings:
         for name, part in (
             ("header", self.check_header),
+            ("watermarks", self.check_watermarks),
             ("operations", self.check_operations),
             ("ring", self.check_ring),
             ("keys", self.check_keys),
@@ -123,78 +124,102 @@ class Checker(Truth):
 
     def check_keys(self) -> None:
         reader = self.reader
-        in_use = {index for index, key in enumerate(self.keys) if key.flags & HAS_WATERMARK} | set(self.key_refs)
-        names: dict[tuple[int, bytes], int] = {}
-        for index in sorted(in_use):
-            key = self.keys[index]
-            self.refer_to_blob(key.name_blob)
-            if key.refs != self.key_refs[index]:
-                self.stale(f"{self.name_key(index)} says that {key.refs} nodes name it, and {self.key_refs[index]} do")
-            try:
-                name = reader.key_name(index)
-            except DamageError as error:
-                self.wrong(f"key {index}: {error}")
-                continue
-            if len(name) != key.name_length or self.key_hash(key.purgatory, name, key.hash) != key.hash:
-                self.wrong(
-                    f"key {index} {name!r} does not have the length {key.name_length} and hash 0x{key.hash:x} "
-                    "that it says"
-                )
-            if other := names.setdefault((key.purgatory, name), index) - index:
-                self.wrong(f"keys {index} and {index + other} are both {name!r}")
-            with self.derived_links():
-                self.check_watchers(index, key)
-            with self.derived_links():
-                self.check_heap(index, key)
-        self.key_used = in_use
+        for key, watchers in self.watchers.items():
+            self.check_watchers(key, [node for _, node in sorted(watchers)])
+        for key, heap in self.heaps.items():
+            self.check_heap(key, heap)
+        placed = {number for number, node in self.nodes.items() if node.place != Place.NOWHERE}
+        for number in sorted(placed - self.node_used):
+            self.stale(f"node {number} says that its place is {self.nodes[number].place}, and is of no operation")
         self.check_chains(
-            "key", Region.KEY_TABLE, self.keys, in_use, lambda key: hashing.key_head(key.hash, reader.key_table.count)
+            "node",
+            Region.KEY_TABLE,
+            self.nodes,
+            {number for number in placed if self.nodes[number].place == Place.FIRST},
+            lambda node: hashing.key_head(node.hash, reader.key_table.count),
+            reader.nodes.count,
+        )
+        self.watermark_used = {index for index, record in enumerate(self.watermarks) if record.used}
+        self.check_chains(
+            "watermark",
+            Region.WATERMARK_TABLE,
+            self.watermarks,
+            self.watermark_used,
+            lambda record: hashing.key_head(record.hash, reader.watermark_table.count),
+            len(self.watermarks),
         )
 
-    def check_watchers(self, index: int, key: KeyRecord) -> None:
-        expected = [node for _, node in sorted(self.watchers.get(index, ()))]
-        got = list(walk.event_watchers(self.reader, index, key, self.nodes))
-        if got == expected:
-            return
-        if sorted(got) == sorted(expected):
-            registrations = [self.ops[self.nodes[node].op].registration for node in got]
-            self.stale(
-                f"{self.name_key(index)}: its watchers do not stand in order of registration: {some(registrations)}"
-            )
-        for node in sorted(set(expected) - set(got)):
-            self.stale(f"{self.name_key(index)}: {self.name_op(self.nodes[node].op)} watches it and is not in its list")
-        for node in sorted(set(got) - set(expected)):
-            self.stale(f"{self.name_key(index)}: node {node} is in its list, and does not wait for it")
+    def first_of(self, key: Key, nodes: Iterable[int]) -> int | None:
+        """The node that stands first in a key's list, or at the top of its heap."""
+        firsts = [number for number in nodes if self.nodes[number].place == Place.FIRST]
+        if len(firsts) != 1:
+            self.stale(f"{self.name_key(key)}: of its watchers, nodes {some(firsts)} say that they stand first")
+            return None
+        return firsts[0]
 
-    def check_heap(self, index: int, key: KeyRecord) -> None:
-        expected = self.heaps.get(index, {})
-        if not expected and not key.heap:
+    def check_watchers(self, key: Key, expected: list[int]) -> None:
+        first = self.first_of(key, expected)
+        if first is None:
+            return
+        with self.derived_links():
+            got = list(walk.event_watchers(self.reader, first, self.nodes))
+            if got == expected:
+                return
+            if sorted(got) == sorted(expected):
+                registrations = [self.ops[self.nodes[node].op].registration for node in got]
+                self.stale(
+                    f"{self.name_key(key)}: its watchers do not stand in order of registration: {some(registrations)}"
+                )
+            for node in sorted(set(expected) - set(got)):
+                self.stale(
+                    f"{self.name_key(key)}: {self.name_op(self.nodes[node].op)} watches it and is not in its list"
+                )
+            for node in sorted(set(got) - set(expected)):
+                self.stale(f"{self.name_key(key)}: node {node} is in its list, and does not wait for it")
+
+    def check_heap(self, key: Key, expected: dict[int, tuple[int, int]]) -> None:
+        top = self.first_of(key, expected)
+        if top is None:
             return
         got: set[int] = set()
         ranks: dict[int, list[int]] = defaultdict(list)
-        for node, parent in walk.watermark_watchers(self.reader, index, key.heap, self.nodes):
-            got.add(node)
-            if parent >= 0:
-                ranks[parent].append(self.nodes[node].rank)
-                if node in expected and parent in expected and expected[node] < expected[parent]:
+        with self.derived_links():
+            for node, parent in walk.watermark_watchers(self.reader, top, self.nodes):
+                got.add(node)
+                if parent >= 0:
+                    ranks[parent].append(self.nodes[node].rank)
+                    if node in expected and parent in expected and expected[node] < expected[parent]:
+                        self.stale(
+                            f"{self.name_key(key)}: node {node} (target, registration) {expected[node]} stands below "
+                            f"node {parent} {expected[parent]}"
+                        )
+            for node in got:
+                below = ranks[node]
+                right = below[1] if len(below) == 2 else 0
+                if self.nodes[node].rank != right + 1 or (below and below[0] < right):
                     self.stale(
-                        f"{self.name_key(index)}: node {node} (target, registration) {expected[node]} stands below "
-                        f"node {parent} {expected[parent]}"
+                        f"{self.name_key(key)}: node {node} has rank {self.nodes[node].rank} above ranks {below}"
                     )
-        for node in got:
-            below = ranks[node]
-            right = below[1] if len(below) == 2 else 0
-            if self.nodes[node].rank != right + 1 or (below and below[0] < right):
-                self.stale(f"{self.name_key(index)}: node {node} has rank {self.nodes[node].rank} above ranks {below}")
-        for node in sorted(expected.keys() - got):
-            self.stale(f"{self.name_key(index)}: {self.name_op(self.nodes[node].op)} watches it and is not in its heap")
-        for node in sorted(got - expected.keys()):
-            self.stale(f"{self.name_key(index)}: node {node} is in its heap, and does not wait for it")
+            for node in sorted(expected.keys() - got):
+                self.stale(
+                    f"{self.name_key(key)}: {self.name_op(self.nodes[node].op)} watches it and is not in its heap"
+                )
+            for node in sorted(got - expected.keys()):
+                self.stale(f"{self.name_key(key)}: node {node} is in its heap, and does not wait for it")
 
     def check_chains(
-        self, what: str, region: Region, records: Sequence[Any], in_use: set[int], head_of: Callable[[Any], int]
+        self,
+        what: str,
+        region: Region,
+        records: walk.Indexed[Any],
+        in_use: set[int],
+        head_of: Callable[[Any], int],
+        most: int,
     ) -> None:
-        """The chains of a hash table: each record that is in use is in the chain of its hash, and in no other."""
+        """The chains of a hash table: each record that is in use is in the chain of its hash, and in no other.
+
+        `most`: no index of a record is larger.
+        """
         row = self.reader.region(region)
         got: set[int] = set()
         with self.reader.memory[row.offset : row.offset + row.count * row.record_size] as rows, rows.cast("I") as heads:
@@ -203,7 +228,7 @@ class Checker(Truth):
                     continue
                 label = f"chain {number} of the {what} table"
                 with self.derived_links():
-                    for index in walk.chain(first, walk.field(records, "chain", label), len(records), label):
+                    for index in walk.chain(first, walk.field(records, "chain", label), most, label):
                         if index not in in_use or head_of(records[index]) != number:
                             self.stale(f"{what} {index} is in {label}, and does not belong there")
                         got.add(index)
@@ -254,7 +279,7 @@ class Checker(Truth):
         answers_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self.answer_used = {index for index, answer in enumerate(self.answers) if answer.used}
         watermarks: Counter[tuple[int, int]] = Counter(
-            (key.setter, key.setter_generation) for key in self.keys if key.flags & HAS_WATERMARK
+            (record.setter, record.setter_generation) for record in self.watermarks if record.used
         )
         for index in self.answer_used:
             answers_of[self.answers[index].client].append((self.answers[index].command, index))
@@ -433,6 +458,7 @@ class Checker(Truth):
             self.ids,
             self.id_used,
             lambda record: hashing.id_head(record.chain_hash, reader.id_table.count),
+            len(self.ids),
         )
 
     def check_blocks(self) -> None:
@@ -461,10 +487,12 @@ class Checker(Truth):
 
     def check_free_lists(self) -> None:
         """Check that every record that was ever used is either free or in use, and no record is both."""
+        first = self.reader.ops.count  # node that lies in NODES
+        more_nodes = [node for number, node in self.nodes.items() if number >= first]
         in_use: dict[Region, tuple[Sequence[Any], Iterable[int]]] = {
             Region.OPS: (self.ops, self.live_ops),
-            Region.NODES: (self.nodes, self.node_used),
-            Region.KEYS: (self.keys, self.key_used),
+            Region.NODES: (more_nodes, (number - first for number in self.node_used if number >= first)),
+            Region.WATERMARKS: (self.watermarks, self.watermark_used),
             Region.BLOCKS: (self.blocks, self.block_used),
             Region.IDS: (self.ids, self.id_used),
             Region.ANSWERS: (self.answers, self.answer_used),
@@ -474,8 +502,6 @@ class Checker(Truth):
             row = self.reader.region(region)
             if row.in_use != len(used):
                 self.stale(f"{region.name} says that {row.in_use} records are in use, and {len(used)} are")
-            if region not in layout.FREE_LINKS:
-                continue
             with self.derived_links():
                 free = list(walk.free_records(self.reader, region, records))
                 if both := used.intersection(free):

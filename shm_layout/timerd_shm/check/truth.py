@@ -10,26 +10,28 @@ from typing import NamedTuple
 from timerd_shm.declare import layout
 from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
 from timerd_shm.declare.limits import KEYS_MAX, NO_DEADLINE
-from timerd_shm.declare.records import ClientRecord, OpRecord, WatchNode
+from timerd_shm.declare.records import ClientRecord, OpRecord, WatchNode, WatermarkRecord
 from timerd_shm.declare.states import (
     ClientState,
     Condition,
     EventKind,
-    KeyFlag,
     KeyKind,
     OpFlag,
     OpState,
     Orphans,
     Outcome,
+    Place,
 )
 from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import ArenaReader, DamageError
 
 # As plain integers: `&` on an IntFlag makes an object each time, and the check does so for each record.
 CALL, GRANTED, KEYS_KEPT = (int(flag) for flag in (OpFlag.CALL, OpFlag.GRANTED, OpFlag.KEYS_KEPT))
-HAS_WATERMARK = int(KeyFlag.HAS_WATERMARK)
 PRESENT = (ClientState.LIVE, ClientState.SILENT)
 SENTENCES_MAX = 200  # of each kind; further ones are counted
+
+
+Key = tuple[int, bytes]  # purgatory, and name
 
 
 class Findings(NamedTuple):
@@ -52,8 +54,8 @@ class Truth:
         self.seed_differs = seed is not None and self.seed is None
         self.left_out: Counter[int] = Counter()
         self.ops = list(reader.ops.used())
-        self.nodes = list(reader.nodes.used())
-        self.keys = list(reader.keys.used())
+        self.nodes = dict(reader.nodes.numbered())
+        self.watermarks = list(reader.watermarks.used())
         self.blocks = list(reader.blocks.used())
         self.ids = list(reader.ids.used())
         self.answers = list(reader.answers.used())
@@ -63,10 +65,10 @@ class Truth:
         # Gathered from the truth.
         self.live_ops = [index for index, op in enumerate(self.ops) if op.state != OpState.FREE]
         self.node_used: set[int] = set()
-        self.key_refs: Counter[int] = Counter()
         self.blob_refs: Counter[int] = Counter()
-        self.watchers: dict[int, list[tuple[int, int]]] = defaultdict(list)  # key -> (registration, node)
-        self.heaps: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)  # key -> node -> (target, registration)
+        self.watermark_of: dict[Key, int] = {}
+        self.watchers: dict[Key, list[tuple[int, int]]] = defaultdict(list)  # key -> (registration, node)
+        self.heaps: dict[Key, dict[int, tuple[int, int]]] = defaultdict(dict)  # key -> node -> (target, registration)
         self.bucket_ops: dict[int, set[int]] = defaultdict(set)
         self.pending_of: Counter[int] = Counter()  # client slot -> operations
         self.ids_of: Counter[int] = Counter()  # client slot -> ids of these
@@ -115,11 +117,8 @@ class Truth:
         op = self.ops[index]
         return f"operation {index} (client {op.client}, command {op.command})"
 
-    def name_key(self, index: int) -> str:
-        try:
-            return f"key {index} {self.reader.key_name(index)!r}"
-        except DamageError:
-            return f"key {index}"
+    def name_key(self, key: Key) -> str:
+        return f"key {key[1]!r}" if key[0] == 0 else f"key {key[1]!r} of purgatory {key[0]}"
 
     # truth, and what follows from it ---------------------------------------------------------------------------------
 
@@ -144,7 +143,7 @@ class Truth:
                 self.wrong(f"{region.name} has no records")
             elif row.high_water > row.count:
                 self.wrong(f"{region.name}: {row.high_water} of {row.count} records were ever used")
-            elif region in layout.ALLOCATED and not reader.table(region).is_zero_from(row.high_water):
+            elif region in layout.FREE_LINKS and not reader.table(region).is_zero_from(row.high_water):
                 self.wrong(f"{region.name}: records behind the first {row.high_water} are not zero, though never used")
 
     def check_operations(self) -> None:
@@ -214,9 +213,9 @@ class Truth:
                 self.wrong(f"operation {index} has state {op.state}")
             if op.state == OpState.PENDING or op.flags & KEYS_KEPT:
                 self.check_nodes(index, op)
-                self.nodes_of[op.client] += op.keys * charged
+                self.nodes_of[op.client] += (op.keys - 1) * charged
                 if op.group:
-                    self.nodes_for[op.group - 1] += op.keys
+                    self.nodes_for[op.group - 1] += op.keys - 1
 
     def check_pending(self, index: int, op: OpRecord) -> None:
         self.pending_in[op.purgatory] += 1
@@ -324,10 +323,10 @@ class Truth:
         """Check the watch nodes of an operation, and what they say of its keys."""
         pending = op.state == OpState.PENDING
         decided = op.failed if op.condition == Condition.TOTAL else op.progress | op.failed
-        seen_keys: set[int] = set()
+        seen_keys: set[Key] = set()
         ordinal = 0
         try:
-            for number in walk.nodes_of(self.reader, op, self.nodes):
+            for number in walk.nodes_of(self.reader, index, self.nodes):
                 node = walk.record_of(self.nodes, number, f"watch nodes of {self.name_op(index)}")
                 if number in self.node_used or node.op != index:
                     self.wrong(f"node {number} is of {self.name_op(index)}, and says it is of operation {node.op}")
@@ -336,42 +335,65 @@ class Truth:
                 if node.ordinal != ordinal or node.kind > KeyKind.WATERMARK:
                     self.wrong(f"node {number} of {self.name_op(index)} has ordinal {node.ordinal}, kind {node.kind}")
                 ordinal += 1
-                if node.key >= len(self.keys):
-                    self.wrong(f"node {number} of {self.name_op(index)} names key {node.key}, which was never used")
+                key = self.key_of(f"node {number}", node)
+                if key is None:
                     continue
-                self.key_refs[node.key] += 1
-                key = self.keys[node.key]
-                if key.purgatory != op.purgatory or node.key in seen_keys:
+                if node.purgatory != op.purgatory or key in seen_keys:
                     self.wrong(
-                        f"{self.name_op(index)} of purgatory {op.purgatory} watches {self.name_key(node.key)} of "
-                        f"{key.purgatory}{' twice' if node.key in seen_keys else ''}"
+                        f"{self.name_op(index)} of purgatory {op.purgatory} watches {self.name_key(key)}"
+                        f"{' twice' if key in seen_keys else ''}"
                     )
-                seen_keys.add(node.key)
+                seen_keys.add(key)
                 waits = pending and not decided >> node.ordinal & 1
-                if bool(node.linked) != waits:
+                if (node.place != Place.NOWHERE) != waits:
                     self.stale(
-                        f"node {number} of {self.name_op(index)} says linked={node.linked}, and key {node.ordinal} "
-                        f"{'is waited for' if waits else 'is not waited for'}"
+                        f"node {number} of {self.name_op(index)} says that its place is {node.place}, and key "
+                        f"{node.ordinal} {'is waited for' if waits else 'is not waited for'}"
                     )
                 if waits:
                     self.watched_in[op.purgatory] += 1
-                    self.note_watcher(number, node, op)
+                    self.note_watcher(key, number, node, op)
         except DamageError as error:
             self.wrong(str(error))
         if ordinal != op.keys:
             self.wrong(f"{self.name_op(index)} has {op.keys} keys, and {ordinal} watch nodes")
 
-    def note_watcher(self, number: int, node: WatchNode, op: OpRecord) -> None:
-        if node.kind == KeyKind.EVENT:
-            self.watchers[node.key].append((op.registration, number))
-            return
-        self.heaps[node.key][number] = (node.target, op.registration)
-        key = self.keys[node.key]
-        if key.flags & HAS_WATERMARK and key.watermark >= node.target and not self.header.unfinished:
+    def key_of(self, what: str, record: WatchNode | WatermarkRecord) -> Key | None:
+        """The key of a node or watermark, whose name and hash are checked; None when its name cannot be read."""
+        self.refer_to_blob(record.name_blob)
+        try:
+            name = self.reader.key_name(record)
+        except DamageError as error:
+            self.wrong(f"{what}: {error}")
+            return None
+        if len(name) != record.name_length or self.key_hash(record.purgatory, name, record.hash) != record.hash:
             self.wrong(
-                f"{self.name_op(node.op)} waits for {self.name_key(node.key)} to reach {node.target}, and its "
-                f"watermark is {key.watermark}"
+                f"{what} of key {name!r} does not have the length {record.name_length} and hash 0x{record.hash:x} "
+                "that it says"
             )
+        return record.purgatory, name
+
+    def note_watcher(self, key: Key, number: int, node: WatchNode, op: OpRecord) -> None:
+        if node.kind == KeyKind.EVENT:
+            self.watchers[key].append((op.registration, number))
+            return
+        self.heaps[key][number] = (node.target, op.registration)
+        if self.watermark_of.get(key, -1) >= node.target and not self.header.unfinished:
+            self.wrong(
+                f"{self.name_op(node.op)} waits for {self.name_key(key)} to reach {node.target}, and its "
+                f"watermark is {self.watermark_of[key]}"
+            )
+
+    def check_watermarks(self) -> None:
+        for index, record in enumerate(self.watermarks):
+            if not record.used:
+                continue
+            key = self.key_of(f"watermark {index}", record)
+            if key is None:
+                continue
+            if key in self.watermark_of:
+                self.wrong(f"watermark {index} is the second one of {self.name_key(key)}")
+            self.watermark_of[key] = record.watermark
 
     def check_ring(self) -> None:
         header, reader = self.header, self.reader

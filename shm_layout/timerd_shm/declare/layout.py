@@ -32,7 +32,6 @@ from .records import (
     HistogramRecord,
     IdRecord,
     IdTableRecord,
-    KeyRecord,
     KeyTableRecord,
     LevelRecord,
     OpRecord,
@@ -41,10 +40,12 @@ from .records import (
     RegionRecord,
     SlotRecord,
     WatchNode,
+    WatermarkRecord,
+    WatermarkTableRecord,
 )
 
 MAGIC = b"timerd\x00\x01"
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 HEADER_SIZE = 4096
 REDO_OFFSET = 1024
 REDO_MAX = 96
@@ -70,7 +71,7 @@ class Region(IntEnum):
 
     OPS = 0
     NODES = 1
-    KEYS = 2
+    WATERMARKS = 2
     BLOCKS = 3
     CLIENTS = 4
     LEVELS = 5
@@ -78,17 +79,18 @@ class Region(IntEnum):
     EVENTS = 7
     SLOTS = 8
     KEY_TABLE = 9
-    HANDLES = 10
-    IDS = 11
-    ID_TABLE = 12
-    ANSWERS = 13
-    GROUPS = 14
-    PURGATORIES = 15
-    PURGATORY_COUNTERS = 16
-    DAEMON_COUNTERS = 17
-    HISTOGRAMS = 18
-    COUNTER_LABELS = 19
-    ERRORS = 20
+    WATERMARK_TABLE = 10
+    HANDLES = 11
+    IDS = 12
+    ID_TABLE = 13
+    ANSWERS = 14
+    GROUPS = 15
+    PURGATORIES = 16
+    PURGATORY_COUNTERS = 17
+    DAEMON_COUNTERS = 18
+    HISTOGRAMS = 19
+    COUNTER_LABELS = 20
+    ERRORS = 21
 
 
 class Histogram(IntEnum):
@@ -107,7 +109,7 @@ class DaemonHistogram(IntEnum):
 REGION_RECORDS: dict[Region, type] = {
     Region.OPS: OpRecord,
     Region.NODES: WatchNode,
-    Region.KEYS: KeyRecord,
+    Region.WATERMARKS: WatermarkRecord,
     Region.BLOCKS: Block,
     Region.CLIENTS: ClientRecord,
     Region.LEVELS: LevelRecord,
@@ -115,6 +117,7 @@ REGION_RECORDS: dict[Region, type] = {
     Region.EVENTS: EventRecord,
     Region.SLOTS: SlotRecord,
     Region.KEY_TABLE: KeyTableRecord,
+    Region.WATERMARK_TABLE: WatermarkTableRecord,
     Region.HANDLES: HandleRecord,
     Region.IDS: IdRecord,
     Region.ID_TABLE: IdTableRecord,
@@ -127,13 +130,12 @@ REGION_RECORDS: dict[Region, type] = {
     Region.COUNTER_LABELS: CounterLabel,
     Region.ERRORS: ErrorRecord,
 }
-# The regions whose records are allocated one by one. Those that are not in FREE_LINKS have no free list: the daemon
-# finds their free records in another way.
-ALLOCATED = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
-# The field that chains the free records of a region. The field behind it holds a hint of what to load: the record some
-# positions further on in the chain.
+# The regions whose records are allocated one by one, and the field that chains the free records of each. The field
+# behind it holds a hint of what to load: the record some positions further on in the chain.
 FREE_LINKS: dict[Region, str] = {
     Region.OPS: "next",
+    Region.NODES: "chain",
+    Region.WATERMARKS: "chain",
     Region.BLOCKS: "next",
     Region.IDS: "next",
     Region.ANSWERS: "next",
@@ -143,21 +145,10 @@ RECORDS: tuple[type, ...] = (ArenaHeader, RedoEntry, RegionRecord, *dict.fromkey
 assert size_of(ArenaHeader) <= REDO_OFFSET, f"the header has {size_of(ArenaHeader)} bytes"
 assert REDO_OFFSET + REDO_MAX * size_of(RedoEntry) <= REGIONS_OFFSET
 assert REGIONS_OFFSET + len(Region) * size_of(RegionRecord) <= HEADER_SIZE
-assert (size_of(OpRecord), size_of(WatchNode), size_of(KeyRecord)) == (224, 32, 64)
+assert (size_of(OpRecord), size_of(WatchNode), size_of(WatermarkRecord)) == (192, 64, 56)
 assert LEVELS * BUCKETS < 1 << 16, "OpRecord.bucket holds index + 1"
 assert (size_of(Block), size_of(EventRecord), size_of(ClientRecord)) == (128, 128, 256)
-
-
-# Record i of these regions lies in operation i, at this offset, as long as there is an operation i.
-COLOCATED: dict[Region, int] = {
-    Region.NODES: offset_of(OpRecord, "colocated_node"),
-    Region.KEYS: offset_of(OpRecord, "colocated_key"),
-}
-
-
-def records_apart(region: Region, count: int, operations: int) -> int:
-    """How many of the `count` records of a region lie at its own offset, and are not co-located with an operation."""
-    return max(count - operations, 0) if region in COLOCATED else count
+assert offset_of(OpRecord, "first_node") + size_of(WatchNode) == size_of(OpRecord)
 
 
 def free_link(region: Region) -> int:

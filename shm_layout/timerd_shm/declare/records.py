@@ -49,10 +49,12 @@ class ArenaHeader(NamedTuple):
     quota_bytes: Annotated[int, U64, "payload and value bytes a client may hold"]
     quota_outcomes: Annotated[int, U32, "unacknowledged outcomes a client may have"]
     quota_answers: Annotated[int, U32, "unacknowledged refusals and answers a client may have"]
-    quota_nodes: Annotated[int, U32, "watch nodes a client may hold"]
-    quota_keys: Annotated[int, U32, "keys that may be there because of one client"]
+    quota_nodes: Annotated[
+        int, U32, "watch nodes of NODES that a client may hold: keys of its operations behind the first"
+    ]
     quota_clients: Annotated[int, U32, "client slots that one process may have"]
     quota_ids: Annotated[int, U32, "pending operations with ids that a client may hold"]
+    reserved: Annotated[int, U32, "zero"]
     ids_kept_ns: Annotated[int, U64, "how long a settled id is remembered"]
     group_kept_ns: Annotated[int, U64, "how long a group's outcome is kept while the group has no member"]
     journal_rows: Annotated[int, U64, "rows that were put in the journal: the number of the next one"]
@@ -73,9 +75,7 @@ class RedoEntry(NamedTuple):
 class RegionRecord(NamedTuple):
     """Where the records of one kind lie."""
 
-    offset: Annotated[
-        int, U64, "bytes from the start of the arena, of those that are not co-located with an operation (COLOCATED)"
-    ]
+    offset: Annotated[int, U64, "bytes from the start of the arena"]
     record_size: Annotated[int, U32, "bytes of a record"]
     count: Annotated[int, U32, "records there are"]
     high_water: Annotated[int, U32, "records that were ever used: the rest is zero"]
@@ -85,9 +85,9 @@ class RegionRecord(NamedTuple):
 
 
 class OpRecord(NamedTuple):
-    """A delayed operation, with the key record and the watch node of the same index co-located in its last 96 bytes.
+    """A delayed operation, with the watch node of its first key in its last 64 bytes.
 
-    Its op id is generation << 32 | index. As a rule, the two co-located records are its first key and its first node.
+    Its op id is generation << 32 | index. That node has the operation's index; the nodes of further keys lie in NODES.
     """
 
     state: Annotated[int, U8, "OpState"]
@@ -108,10 +108,10 @@ class OpRecord(NamedTuple):
     group: Annotated[int, U16, "its group (index + 1), adopted or registered for it; 0 = its client's"]
     command: Annotated[int, U64, "command number of its registration: client and daemon name it by this number"]
     registration: Annotated[int, U64, "registration number: watchers settle in this order"]
-    first_node: Annotated[int, U32, "first of its watch nodes (index + 1)"]
     id_record: Annotated[int, U32, "its id (index + 1); 0 = none"]
     payload: Annotated[int, U32, "first block of its payload (index + 1)"]
     value: Annotated[int, U32, "first block of the value that settled it (index + 1)", SETTLEMENT]
+    reserved: Annotated[int, U32, "zero"]
     failed: Annotated[int, U64, "failed keys, one bit each"]
     outcome_number: Annotated[int, U64, "numbered per client, from 1; 0 = it is with no client now", SETTLEMENT]
     client: Annotated[int, U16, "slot of its owner; of the member that holds it now, if it is a group's"]
@@ -122,47 +122,56 @@ class OpRecord(NamedTuple):
     prefetch_hint: Annotated[int, U32, "operation (index + 1) that joined the same list some positions later", HINT]
     next: Annotated[int, U32, "link: bucket list while pending, its client's or group's outcomes when settled", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
-    colocated_key: Annotated[bytes, raw(64), "the KeyRecord of the same index", HINT]
-    colocated_node: Annotated[bytes, raw(32), "the WatchNode of the same index", HINT]
+    first_node: Annotated[bytes, raw(64), "the WatchNode of its first key", HINT]
 
 
 class WatchNode(NamedTuple):
-    """One key of one operation. It is in the key's list or heap until that key is satisfied or failed for the op.
+    """One key of one operation, with the key's name. Its index counts operations first, and then the records of NODES.
 
-    Event watchers stand in the list, in order of registration. Watermark watchers stand in a leftist heap by (target,
-    registration): `prev` is the first child; `next` is the sibling, or in the last child the parent.
+    It waits in its key's list or heap until that key is satisfied or failed for the operation. Event watchers of a key
+    stand in a list, a circle, in order of registration. Watermark watchers of a key stand in a leftist heap by (target,
+    registration): `prev` is the first child; `next` is the sibling, or in the last child the parent. The key table
+    leads to the node that stands first in a list, or at the top of a heap.
     """
 
-    op: Annotated[int, U32, "its operation (index)"]
-    key: Annotated[int, U32, "its key record (index)"]
+    hash: Annotated[int, U64, "keyed hash of purgatory and name"]
     target: Annotated[int, U64, "watermark to reach; 0 for an event key"]
+    op: Annotated[int, U32, "its operation (index)"]
     next_of_op: Annotated[int, U32, "next node of the same operation (index + 1)"]
+    purgatory: Annotated[int, U8, "index of its purgatory"]
+    name_length: Annotated[int, U8, "bytes of the name"]
     ordinal: Annotated[int, U8, "position of the key among the operation's keys, from 0"]
     kind: Annotated[int, U8, "KeyKind"]
     rank: Annotated[int, U8, "heap: length of the shortest way down", DERIVED]
-    linked: Annotated[int, U8, "1 while in its key's list or heap", DERIVED]
+    place: Annotated[int, U8, "Place", DERIVED]
+    reserved: Annotated[int, U16, "zero"]
+    name: Annotated[bytes, raw(KEY_INLINE), "the name, if it fits"]
+    name_blob: Annotated[int, U32, "first block of a name that is longer than KEY_INLINE (index + 1)"]
+    chain: Annotated[
+        int, U32, "of a node that stands first: next node of the same slot of the key table (index + 1)", DERIVED
+    ]
     next: Annotated[int, U32, "list: link; heap: sibling or parent (index + 1)", DERIVED]
     prev: Annotated[int, U32, "list: link; heap: first child (index + 1)", DERIVED]
 
 
-class KeyRecord(NamedTuple):
-    """A key that an operation watches, or that has a watermark. An event alone makes no record."""
+class WatermarkRecord(NamedTuple):
+    """A watermark of a key. Keys that have none need no record of their own."""
 
     hash: Annotated[int, U64, "keyed hash of purgatory and name"]
-    watermark: Annotated[int, U64, "highest offset advanced to; valid with HAS_WATERMARK"]
+    watermark: Annotated[int, U64, "highest offset advanced to"]
+    used: Annotated[int, U8, "1 while it is set"]
     purgatory: Annotated[int, U8, "index of its purgatory"]
-    name_length: Annotated[int, U8, "bytes of the name"]
     setter: Annotated[int, U16, "client slot that the watermark is charged to"]
     setter_generation: Annotated[int, U16, "low half of that slot's generation"]
-    flags: Annotated[int, U8, "KeyFlag"]
+    name_length: Annotated[int, U8, "bytes of the name"]
     reserved: Annotated[int, U8, "zero"]
-    name_blob: Annotated[int, U32, "first block of a name that is longer than KEY_INLINE (index + 1)"]
-    refs: Annotated[int, U32, "watch nodes that name it", DERIVED]
     name: Annotated[bytes, raw(KEY_INLINE), "the name, if it fits"]
-    next: Annotated[int, U32, "link: head of its event watchers", DERIVED]
-    prev: Annotated[int, U32, "link: tail of its event watchers", DERIVED]
-    heap: Annotated[int, U32, "root of its watermark watchers (node index + 1)", DERIVED]
-    chain: Annotated[int, U32, "next key of the same slot of the key table (index + 1)", DERIVED]
+    name_blob: Annotated[int, U32, "first block of a name that is longer than KEY_INLINE (index + 1)"]
+    unused: Annotated[int, U32, "zero"]
+    chain: Annotated[
+        int, U32, "next of the same slot of the watermark table, or of the free records (index + 1)", DERIVED
+    ]
+    prefetch_hint: Annotated[int, U32, "a free record (index + 1) some positions further on", HINT]
 
 
 class Block(NamedTuple):
@@ -270,10 +279,17 @@ class SlotRecord(NamedTuple):
 
 
 class KeyTableRecord(NamedTuple):
-    """Two heads of key chains (two, because records are multiples of 8 bytes)."""
+    """Two heads of chains of watch nodes that stand first (two, because records are multiples of 8 bytes)."""
 
-    even: Annotated[int, U32, "first key (index + 1)", DERIVED]
-    odd: Annotated[int, U32, "first key (index + 1)", DERIVED]
+    even: Annotated[int, U32, "first watch node (index + 1)", DERIVED]
+    odd: Annotated[int, U32, "first watch node (index + 1)", DERIVED]
+
+
+class WatermarkTableRecord(NamedTuple):
+    """Two heads of chains of watermarks."""
+
+    even: Annotated[int, U32, "first watermark (index + 1)", DERIVED]
+    odd: Annotated[int, U32, "first watermark (index + 1)", DERIVED]
 
 
 class HandleRecord(NamedTuple):

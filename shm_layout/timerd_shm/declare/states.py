@@ -78,10 +78,12 @@ class EventFlag(IntFlag):
     VALUE_DROPPED = 16  # requeued, and its value had been dropped before
 
 
-class KeyFlag(IntFlag):
-    """Flags of a key record."""
+class Place(IntEnum):
+    """Where a watch node stands."""
 
-    HAS_WATERMARK = 1
+    NOWHERE = 0  # in no list and no heap
+    BEHIND = 1
+    FIRST = 2  # first in its key's list, or at the top of its key's heap: the key table leads to it
 
 
 class ClientState(IntEnum):

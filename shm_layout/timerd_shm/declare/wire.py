@@ -111,10 +111,9 @@ class Met(IntEnum):
     BYTES = 3
     WATERMARKS = 4
     NODES = 5
-    KEYS = 6
-    BLOCKS = 7
-    IDS = 8
-    VALUES = 9  # in the log of errors alone: an outcome goes without its value
+    BLOCKS = 6
+    IDS = 7
+    VALUES = 8  # in the log of errors alone: an outcome goes without its value
 
 
 class CommandHeader(NamedTuple):

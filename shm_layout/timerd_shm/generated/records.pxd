@@ -93,6 +93,10 @@ cdef extern from "timerd_layout.h" nogil:
         KEY_KIND_EVENT
         KEY_KIND_WATERMARK
         KEY_KIND_COUNT
+        PLACE_NOWHERE
+        PLACE_BEHIND
+        PLACE_FIRST
+        PLACE_COUNT
         EVENT_KIND_FIRE
         EVENT_KIND_ADVANCE
         EVENT_KIND_FAIL
@@ -115,7 +119,7 @@ cdef extern from "timerd_layout.h" nogil:
         ID_STATE_COUNT
         REGION_OPS
         REGION_NODES
-        REGION_KEYS
+        REGION_WATERMARKS
         REGION_BLOCKS
         REGION_CLIENTS
         REGION_LEVELS
@@ -123,6 +127,7 @@ cdef extern from "timerd_layout.h" nogil:
         REGION_EVENTS
         REGION_SLOTS
         REGION_KEY_TABLE
+        REGION_WATERMARK_TABLE
         REGION_HANDLES
         REGION_IDS
         REGION_ID_TABLE
@@ -206,7 +211,6 @@ cdef extern from "timerd_layout.h" nogil:
         MET_BYTES
         MET_WATERMARKS
         MET_NODES
-        MET_KEYS
         MET_BLOCKS
         MET_IDS
         MET_VALUES
@@ -255,7 +259,6 @@ cdef extern from "timerd_layout.h" nogil:
         EVENT_FLAG_DELIVERED
         EVENT_FLAG_REDELIVERED
         EVENT_FLAG_VALUE_DROPPED
-        KEY_FLAG_HAS_WATERMARK
         CLIENT_FLAG_LISTENS
         CLIENT_FLAG_GOODBYE
         REGISTER_FLAG_HAS_ID
@@ -410,9 +413,9 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t quota_outcomes
         uint32_t quota_answers
         uint32_t quota_nodes
-        uint32_t quota_keys
         uint32_t quota_clients
         uint32_t quota_ids
+        uint32_t reserved
         uint64_t ids_kept_ns
         uint64_t group_kept_ns
         uint64_t journal_rows
@@ -454,10 +457,10 @@ cdef extern from "timerd_layout.h" nogil:
         uint16_t group
         uint64_t command
         uint64_t registration
-        uint32_t first_node
         uint32_t id_record
         uint32_t payload
         uint32_t value
+        uint32_t reserved
         uint64_t failed
         uint64_t outcome_number
         uint16_t client
@@ -468,37 +471,40 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t prefetch_hint
         uint32_t next
         uint32_t prev
-        uint8_t colocated_key[64]
-        uint8_t colocated_node[32]
+        uint8_t first_node[64]
 
     ctypedef struct WatchNode:
-        uint32_t op
-        uint32_t key
+        uint64_t hash
         uint64_t target
+        uint32_t op
         uint32_t next_of_op
+        uint8_t purgatory
+        uint8_t name_length
         uint8_t ordinal
         uint8_t kind
         uint8_t rank
-        uint8_t linked
+        uint8_t place
+        uint16_t reserved
+        uint8_t name[16]
+        uint32_t name_blob
+        uint32_t chain
         uint32_t next
         uint32_t prev
 
-    ctypedef struct KeyRecord:
+    ctypedef struct WatermarkRecord:
         uint64_t hash
         uint64_t watermark
+        uint8_t used
         uint8_t purgatory
-        uint8_t name_length
         uint16_t setter
         uint16_t setter_generation
-        uint8_t flags
+        uint8_t name_length
         uint8_t reserved
-        uint32_t name_blob
-        uint32_t refs
         uint8_t name[16]
-        uint32_t next
-        uint32_t prev
-        uint32_t heap
+        uint32_t name_blob
+        uint32_t unused
         uint32_t chain
+        uint32_t prefetch_hint
 
     ctypedef struct Block:
         uint32_t next
@@ -587,6 +593,10 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t newest
 
     ctypedef struct KeyTableRecord:
+        uint32_t even
+        uint32_t odd
+
+    ctypedef struct WatermarkTableRecord:
         uint32_t even
         uint32_t odd
 
@@ -1002,12 +1012,12 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ArenaHeader_word_quota_answers(ArenaHeader *record)
     uint64_t ArenaHeader_with_quota_nodes(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_quota_nodes(ArenaHeader *record)
-    uint64_t ArenaHeader_with_quota_keys(uint64_t word, uint64_t value)
-    uint64_t *ArenaHeader_word_quota_keys(ArenaHeader *record)
     uint64_t ArenaHeader_with_quota_clients(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_quota_clients(ArenaHeader *record)
     uint64_t ArenaHeader_with_quota_ids(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_quota_ids(ArenaHeader *record)
+    uint64_t ArenaHeader_with_reserved(uint64_t word, uint64_t value)
+    uint64_t *ArenaHeader_word_reserved(ArenaHeader *record)
     uint64_t RegionRecord_with_record_size(uint64_t word, uint64_t value)
     uint64_t *RegionRecord_word_record_size(RegionRecord *record)
     uint64_t RegionRecord_with_count(uint64_t word, uint64_t value)
@@ -1044,14 +1054,14 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *OpRecord_word_flags(OpRecord *record)
     uint64_t OpRecord_with_group(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_group(OpRecord *record)
-    uint64_t OpRecord_with_first_node(uint64_t word, uint64_t value)
-    uint64_t *OpRecord_word_first_node(OpRecord *record)
     uint64_t OpRecord_with_id_record(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_id_record(OpRecord *record)
     uint64_t OpRecord_with_payload(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_payload(OpRecord *record)
     uint64_t OpRecord_with_value(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_value(OpRecord *record)
+    uint64_t OpRecord_with_reserved(uint64_t word, uint64_t value)
+    uint64_t *OpRecord_word_reserved(OpRecord *record)
     uint64_t OpRecord_with_client(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_client(OpRecord *record)
     uint64_t OpRecord_with_bucket(uint64_t word, uint64_t value)
@@ -1066,46 +1076,48 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *OpRecord_word_prev(OpRecord *record)
     uint64_t WatchNode_with_op(uint64_t word, uint64_t value)
     uint64_t *WatchNode_word_op(WatchNode *record)
-    uint64_t WatchNode_with_key(uint64_t word, uint64_t value)
-    uint64_t *WatchNode_word_key(WatchNode *record)
     uint64_t WatchNode_with_next_of_op(uint64_t word, uint64_t value)
     uint64_t *WatchNode_word_next_of_op(WatchNode *record)
+    uint64_t WatchNode_with_purgatory(uint64_t word, uint64_t value)
+    uint64_t *WatchNode_word_purgatory(WatchNode *record)
+    uint64_t WatchNode_with_name_length(uint64_t word, uint64_t value)
+    uint64_t *WatchNode_word_name_length(WatchNode *record)
     uint64_t WatchNode_with_ordinal(uint64_t word, uint64_t value)
     uint64_t *WatchNode_word_ordinal(WatchNode *record)
     uint64_t WatchNode_with_kind(uint64_t word, uint64_t value)
     uint64_t *WatchNode_word_kind(WatchNode *record)
     uint64_t WatchNode_with_rank(uint64_t word, uint64_t value)
     uint64_t *WatchNode_word_rank(WatchNode *record)
-    uint64_t WatchNode_with_linked(uint64_t word, uint64_t value)
-    uint64_t *WatchNode_word_linked(WatchNode *record)
+    uint64_t WatchNode_with_place(uint64_t word, uint64_t value)
+    uint64_t *WatchNode_word_place(WatchNode *record)
+    uint64_t WatchNode_with_reserved(uint64_t word, uint64_t value)
+    uint64_t *WatchNode_word_reserved(WatchNode *record)
+    uint64_t WatchNode_with_name_blob(uint64_t word, uint64_t value)
+    uint64_t *WatchNode_word_name_blob(WatchNode *record)
+    uint64_t WatchNode_with_chain(uint64_t word, uint64_t value)
+    uint64_t *WatchNode_word_chain(WatchNode *record)
     uint64_t WatchNode_with_next(uint64_t word, uint64_t value)
     uint64_t *WatchNode_word_next(WatchNode *record)
     uint64_t WatchNode_with_prev(uint64_t word, uint64_t value)
     uint64_t *WatchNode_word_prev(WatchNode *record)
-    uint64_t KeyRecord_with_purgatory(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_purgatory(KeyRecord *record)
-    uint64_t KeyRecord_with_name_length(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_name_length(KeyRecord *record)
-    uint64_t KeyRecord_with_setter(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_setter(KeyRecord *record)
-    uint64_t KeyRecord_with_setter_generation(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_setter_generation(KeyRecord *record)
-    uint64_t KeyRecord_with_flags(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_flags(KeyRecord *record)
-    uint64_t KeyRecord_with_reserved(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_reserved(KeyRecord *record)
-    uint64_t KeyRecord_with_name_blob(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_name_blob(KeyRecord *record)
-    uint64_t KeyRecord_with_refs(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_refs(KeyRecord *record)
-    uint64_t KeyRecord_with_next(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_next(KeyRecord *record)
-    uint64_t KeyRecord_with_prev(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_prev(KeyRecord *record)
-    uint64_t KeyRecord_with_heap(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_heap(KeyRecord *record)
-    uint64_t KeyRecord_with_chain(uint64_t word, uint64_t value)
-    uint64_t *KeyRecord_word_chain(KeyRecord *record)
+    uint64_t WatermarkRecord_with_used(uint64_t word, uint64_t value)
+    uint64_t *WatermarkRecord_word_used(WatermarkRecord *record)
+    uint64_t WatermarkRecord_with_purgatory(uint64_t word, uint64_t value)
+    uint64_t *WatermarkRecord_word_purgatory(WatermarkRecord *record)
+    uint64_t WatermarkRecord_with_setter(uint64_t word, uint64_t value)
+    uint64_t *WatermarkRecord_word_setter(WatermarkRecord *record)
+    uint64_t WatermarkRecord_with_setter_generation(uint64_t word, uint64_t value)
+    uint64_t *WatermarkRecord_word_setter_generation(WatermarkRecord *record)
+    uint64_t WatermarkRecord_with_name_length(uint64_t word, uint64_t value)
+    uint64_t *WatermarkRecord_word_name_length(WatermarkRecord *record)
+    uint64_t WatermarkRecord_with_reserved(uint64_t word, uint64_t value)
+    uint64_t *WatermarkRecord_word_reserved(WatermarkRecord *record)
+    uint64_t WatermarkRecord_with_name_blob(uint64_t word, uint64_t value)
+    uint64_t *WatermarkRecord_word_name_blob(WatermarkRecord *record)
+    uint64_t WatermarkRecord_with_unused(uint64_t word, uint64_t value)
+    uint64_t *WatermarkRecord_word_unused(WatermarkRecord *record)
+    uint64_t WatermarkRecord_with_chain(uint64_t word, uint64_t value)
+    uint64_t *WatermarkRecord_word_chain(WatermarkRecord *record)
     uint64_t Block_with_next(uint64_t word, uint64_t value)
     uint64_t *Block_word_next(Block *record)
     uint64_t Block_with_length(uint64_t word, uint64_t value)
@@ -1198,6 +1210,10 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *KeyTableRecord_word_even(KeyTableRecord *record)
     uint64_t KeyTableRecord_with_odd(uint64_t word, uint64_t value)
     uint64_t *KeyTableRecord_word_odd(KeyTableRecord *record)
+    uint64_t WatermarkTableRecord_with_even(uint64_t word, uint64_t value)
+    uint64_t *WatermarkTableRecord_word_even(WatermarkTableRecord *record)
+    uint64_t WatermarkTableRecord_with_odd(uint64_t word, uint64_t value)
+    uint64_t *WatermarkTableRecord_word_odd(WatermarkTableRecord *record)
     uint64_t HandleRecord_with_tag(uint64_t word, uint64_t value)
     uint64_t *HandleRecord_word_tag(HandleRecord *record)
     uint64_t HandleRecord_with_op(uint64_t word, uint64_t value)

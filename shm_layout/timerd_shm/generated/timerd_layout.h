@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LAYOUT_VERSION 3
+#define LAYOUT_VERSION 4
 #define HEADER_SIZE 4096
 #define REDO_OFFSET 1024
 #define REDO_MAX 96
@@ -101,6 +101,10 @@
 #define KEY_KIND_EVENT 0
 #define KEY_KIND_WATERMARK 1
 #define KEY_KIND_COUNT 2
+#define PLACE_NOWHERE 0
+#define PLACE_BEHIND 1
+#define PLACE_FIRST 2
+#define PLACE_COUNT 3
 #define EVENT_KIND_FIRE 1
 #define EVENT_KIND_ADVANCE 2
 #define EVENT_KIND_FAIL 3
@@ -123,7 +127,7 @@
 #define ID_STATE_COUNT 3
 #define REGION_OPS 0
 #define REGION_NODES 1
-#define REGION_KEYS 2
+#define REGION_WATERMARKS 2
 #define REGION_BLOCKS 3
 #define REGION_CLIENTS 4
 #define REGION_LEVELS 5
@@ -131,18 +135,19 @@
 #define REGION_EVENTS 7
 #define REGION_SLOTS 8
 #define REGION_KEY_TABLE 9
-#define REGION_HANDLES 10
-#define REGION_IDS 11
-#define REGION_ID_TABLE 12
-#define REGION_ANSWERS 13
-#define REGION_GROUPS 14
-#define REGION_PURGATORIES 15
-#define REGION_PURGATORY_COUNTERS 16
-#define REGION_DAEMON_COUNTERS 17
-#define REGION_HISTOGRAMS 18
-#define REGION_COUNTER_LABELS 19
-#define REGION_ERRORS 20
-#define REGION_COUNT 21
+#define REGION_WATERMARK_TABLE 10
+#define REGION_HANDLES 11
+#define REGION_IDS 12
+#define REGION_ID_TABLE 13
+#define REGION_ANSWERS 14
+#define REGION_GROUPS 15
+#define REGION_PURGATORIES 16
+#define REGION_PURGATORY_COUNTERS 17
+#define REGION_DAEMON_COUNTERS 18
+#define REGION_HISTOGRAMS 19
+#define REGION_COUNTER_LABELS 20
+#define REGION_ERRORS 21
+#define REGION_COUNT 22
 #define HISTOGRAM_EXPIRY_LATENESS 0
 #define HISTOGRAM_WAIT 1
 #define HISTOGRAM_COUNT 2
@@ -214,11 +219,10 @@
 #define MET_BYTES 3
 #define MET_WATERMARKS 4
 #define MET_NODES 5
-#define MET_KEYS 6
-#define MET_BLOCKS 7
-#define MET_IDS 8
-#define MET_VALUES 9
-#define MET_COUNT 10
+#define MET_BLOCKS 6
+#define MET_IDS 7
+#define MET_VALUES 8
+#define MET_COUNT 9
 #define JOURNAL_LEVEL_NONE 0
 #define JOURNAL_LEVEL_OUTCOMES 1
 #define JOURNAL_LEVEL_EVENTS 2
@@ -263,7 +267,6 @@
 #define EVENT_FLAG_DELIVERED 4
 #define EVENT_FLAG_REDELIVERED 8
 #define EVENT_FLAG_VALUE_DROPPED 16
-#define KEY_FLAG_HAS_WATERMARK 1
 #define CLIENT_FLAG_LISTENS 1
 #define CLIENT_FLAG_GOODBYE 2
 #define REGISTER_FLAG_HAS_ID 1
@@ -375,7 +378,7 @@
 #define DEFECT_FORGETS_THE_LEAST 21
 #define DEFECT_UNLOGGED_STORE 22
 #define DEFECT_IMAGE_AFTER_STORE 23
-#define LAYOUT_FINGERPRINT 542211298
+#define LAYOUT_FINGERPRINT 1252960463
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -411,10 +414,10 @@ typedef struct ArenaHeader {
     uint64_t quota_bytes; /* payload and value bytes a client may hold */
     uint32_t quota_outcomes; /* unacknowledged outcomes a client may have */
     uint32_t quota_answers; /* unacknowledged refusals and answers a client may have */
-    uint32_t quota_nodes; /* watch nodes a client may hold */
-    uint32_t quota_keys; /* keys that may be there because of one client */
+    uint32_t quota_nodes; /* watch nodes of NODES that a client may hold: keys of its operations behind the first */
     uint32_t quota_clients; /* client slots that one process may have */
     uint32_t quota_ids; /* pending operations with ids that a client may hold */
+    uint32_t reserved; /* zero */
     uint64_t ids_kept_ns; /* how long a settled id is remembered */
     uint64_t group_kept_ns; /* how long a group's outcome is kept while the group has no member */
     uint64_t journal_rows; /* rows that were put in the journal: the number of the next one */
@@ -457,9 +460,9 @@ _Static_assert(offsetof(ArenaHeader, quota_bytes) == 232, "ArenaHeader.quota_byt
 _Static_assert(offsetof(ArenaHeader, quota_outcomes) == 240, "ArenaHeader.quota_outcomes");
 _Static_assert(offsetof(ArenaHeader, quota_answers) == 244, "ArenaHeader.quota_answers");
 _Static_assert(offsetof(ArenaHeader, quota_nodes) == 248, "ArenaHeader.quota_nodes");
-_Static_assert(offsetof(ArenaHeader, quota_keys) == 252, "ArenaHeader.quota_keys");
-_Static_assert(offsetof(ArenaHeader, quota_clients) == 256, "ArenaHeader.quota_clients");
-_Static_assert(offsetof(ArenaHeader, quota_ids) == 260, "ArenaHeader.quota_ids");
+_Static_assert(offsetof(ArenaHeader, quota_clients) == 252, "ArenaHeader.quota_clients");
+_Static_assert(offsetof(ArenaHeader, quota_ids) == 256, "ArenaHeader.quota_ids");
+_Static_assert(offsetof(ArenaHeader, reserved) == 260, "ArenaHeader.reserved");
 _Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 264, "ArenaHeader.ids_kept_ns");
 _Static_assert(offsetof(ArenaHeader, group_kept_ns) == 272, "ArenaHeader.group_kept_ns");
 _Static_assert(offsetof(ArenaHeader, journal_rows) == 280, "ArenaHeader.journal_rows");
@@ -480,7 +483,7 @@ _Static_assert(offsetof(RedoEntry, value) == 8, "RedoEntry.value");
 
 /* Where the records of one kind lie. */
 typedef struct RegionRecord {
-    uint64_t offset; /* bytes from the start of the arena, of those that are not co-located with an operation (COLOCATED) */
+    uint64_t offset; /* bytes from the start of the arena */
     uint32_t record_size; /* bytes of a record */
     uint32_t count; /* records there are */
     uint32_t high_water; /* records that were ever used: the rest is zero */
@@ -497,7 +500,7 @@ _Static_assert(offsetof(RegionRecord, in_use) == 20, "RegionRecord.in_use");
 _Static_assert(offsetof(RegionRecord, free_head) == 24, "RegionRecord.free_head");
 _Static_assert(offsetof(RegionRecord, free_link) == 28, "RegionRecord.free_link");
 
-/* A delayed operation, with the key record and the watch node of the same index co-located in its last 96 bytes. */
+/* A delayed operation, with the watch node of its first key in its last 64 bytes. */
 typedef struct OpRecord {
     uint8_t state; /* OpState */
     uint8_t outcome; /* Outcome */
@@ -517,10 +520,10 @@ typedef struct OpRecord {
     uint16_t group; /* its group (index + 1), adopted or registered for it; 0 = its client's */
     uint64_t command; /* command number of its registration: client and daemon name it by this number */
     uint64_t registration; /* registration number: watchers settle in this order */
-    uint32_t first_node; /* first of its watch nodes (index + 1) */
     uint32_t id_record; /* its id (index + 1); 0 = none */
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
+    uint32_t reserved; /* zero */
     uint64_t failed; /* failed keys, one bit each */
     uint64_t outcome_number; /* numbered per client, from 1; 0 = it is with no client now */
     uint16_t client; /* slot of its owner; of the member that holds it now, if it is a group's */
@@ -531,10 +534,9 @@ typedef struct OpRecord {
     uint32_t prefetch_hint; /* operation (index + 1) that joined the same list some positions later */
     uint32_t next; /* link: bucket list while pending, its client's or group's outcomes when settled */
     uint32_t prev; /* link */
-    uint8_t colocated_key[64]; /* the KeyRecord of the same index */
-    uint8_t colocated_node[32]; /* the WatchNode of the same index */
+    uint8_t first_node[64]; /* the WatchNode of its first key */
 } OpRecord;
-_Static_assert(sizeof(OpRecord) == 224, "OpRecord");
+_Static_assert(sizeof(OpRecord) == 192, "OpRecord");
 _Static_assert(offsetof(OpRecord, state) == 0, "OpRecord.state");
 _Static_assert(offsetof(OpRecord, outcome) == 1, "OpRecord.outcome");
 _Static_assert(offsetof(OpRecord, settled_key) == 2, "OpRecord.settled_key");
@@ -553,10 +555,10 @@ _Static_assert(offsetof(OpRecord, flags) == 45, "OpRecord.flags");
 _Static_assert(offsetof(OpRecord, group) == 46, "OpRecord.group");
 _Static_assert(offsetof(OpRecord, command) == 48, "OpRecord.command");
 _Static_assert(offsetof(OpRecord, registration) == 56, "OpRecord.registration");
-_Static_assert(offsetof(OpRecord, first_node) == 64, "OpRecord.first_node");
-_Static_assert(offsetof(OpRecord, id_record) == 68, "OpRecord.id_record");
-_Static_assert(offsetof(OpRecord, payload) == 72, "OpRecord.payload");
-_Static_assert(offsetof(OpRecord, value) == 76, "OpRecord.value");
+_Static_assert(offsetof(OpRecord, id_record) == 64, "OpRecord.id_record");
+_Static_assert(offsetof(OpRecord, payload) == 68, "OpRecord.payload");
+_Static_assert(offsetof(OpRecord, value) == 72, "OpRecord.value");
+_Static_assert(offsetof(OpRecord, reserved) == 76, "OpRecord.reserved");
 _Static_assert(offsetof(OpRecord, failed) == 80, "OpRecord.failed");
 _Static_assert(offsetof(OpRecord, outcome_number) == 88, "OpRecord.outcome_number");
 _Static_assert(offsetof(OpRecord, client) == 96, "OpRecord.client");
@@ -567,68 +569,75 @@ _Static_assert(offsetof(OpRecord, error) == 112, "OpRecord.error");
 _Static_assert(offsetof(OpRecord, prefetch_hint) == 116, "OpRecord.prefetch_hint");
 _Static_assert(offsetof(OpRecord, next) == 120, "OpRecord.next");
 _Static_assert(offsetof(OpRecord, prev) == 124, "OpRecord.prev");
-_Static_assert(offsetof(OpRecord, colocated_key) == 128, "OpRecord.colocated_key");
-_Static_assert(offsetof(OpRecord, colocated_node) == 192, "OpRecord.colocated_node");
+_Static_assert(offsetof(OpRecord, first_node) == 128, "OpRecord.first_node");
 
-/* One key of one operation. It is in the key's list or heap until that key is satisfied or failed for the op. */
+/* One key of one operation, with the key's name. Its index counts operations first, and then the records of NODES. */
 typedef struct WatchNode {
-    uint32_t op; /* its operation (index) */
-    uint32_t key; /* its key record (index) */
+    uint64_t hash; /* keyed hash of purgatory and name */
     uint64_t target; /* watermark to reach; 0 for an event key */
+    uint32_t op; /* its operation (index) */
     uint32_t next_of_op; /* next node of the same operation (index + 1) */
+    uint8_t purgatory; /* index of its purgatory */
+    uint8_t name_length; /* bytes of the name */
     uint8_t ordinal; /* position of the key among the operation's keys, from 0 */
     uint8_t kind; /* KeyKind */
     uint8_t rank; /* heap: length of the shortest way down */
-    uint8_t linked; /* 1 while in its key's list or heap */
+    uint8_t place; /* Place */
+    uint16_t reserved; /* zero */
+    uint8_t name[16]; /* the name, if it fits */
+    uint32_t name_blob; /* first block of a name that is longer than KEY_INLINE (index + 1) */
+    uint32_t chain; /* of a node that stands first: next node of the same slot of the key table (index + 1) */
     uint32_t next; /* list: link; heap: sibling or parent (index + 1) */
     uint32_t prev; /* list: link; heap: first child (index + 1) */
 } WatchNode;
-_Static_assert(sizeof(WatchNode) == 32, "WatchNode");
-_Static_assert(offsetof(WatchNode, op) == 0, "WatchNode.op");
-_Static_assert(offsetof(WatchNode, key) == 4, "WatchNode.key");
+_Static_assert(sizeof(WatchNode) == 64, "WatchNode");
+_Static_assert(offsetof(WatchNode, hash) == 0, "WatchNode.hash");
 _Static_assert(offsetof(WatchNode, target) == 8, "WatchNode.target");
-_Static_assert(offsetof(WatchNode, next_of_op) == 16, "WatchNode.next_of_op");
-_Static_assert(offsetof(WatchNode, ordinal) == 20, "WatchNode.ordinal");
-_Static_assert(offsetof(WatchNode, kind) == 21, "WatchNode.kind");
-_Static_assert(offsetof(WatchNode, rank) == 22, "WatchNode.rank");
-_Static_assert(offsetof(WatchNode, linked) == 23, "WatchNode.linked");
-_Static_assert(offsetof(WatchNode, next) == 24, "WatchNode.next");
-_Static_assert(offsetof(WatchNode, prev) == 28, "WatchNode.prev");
+_Static_assert(offsetof(WatchNode, op) == 16, "WatchNode.op");
+_Static_assert(offsetof(WatchNode, next_of_op) == 20, "WatchNode.next_of_op");
+_Static_assert(offsetof(WatchNode, purgatory) == 24, "WatchNode.purgatory");
+_Static_assert(offsetof(WatchNode, name_length) == 25, "WatchNode.name_length");
+_Static_assert(offsetof(WatchNode, ordinal) == 26, "WatchNode.ordinal");
+_Static_assert(offsetof(WatchNode, kind) == 27, "WatchNode.kind");
+_Static_assert(offsetof(WatchNode, rank) == 28, "WatchNode.rank");
+_Static_assert(offsetof(WatchNode, place) == 29, "WatchNode.place");
+_Static_assert(offsetof(WatchNode, reserved) == 30, "WatchNode.reserved");
+_Static_assert(offsetof(WatchNode, name) == 32, "WatchNode.name");
+_Static_assert(offsetof(WatchNode, name_blob) == 48, "WatchNode.name_blob");
+_Static_assert(offsetof(WatchNode, chain) == 52, "WatchNode.chain");
+_Static_assert(offsetof(WatchNode, next) == 56, "WatchNode.next");
+_Static_assert(offsetof(WatchNode, prev) == 60, "WatchNode.prev");
 
-/* A key that an operation watches, or that has a watermark. An event alone makes no record. */
-typedef struct KeyRecord {
+/* A watermark of a key. Keys that have none need no record of their own. */
+typedef struct WatermarkRecord {
     uint64_t hash; /* keyed hash of purgatory and name */
-    uint64_t watermark; /* highest offset advanced to; valid with HAS_WATERMARK */
+    uint64_t watermark; /* highest offset advanced to */
+    uint8_t used; /* 1 while it is set */
     uint8_t purgatory; /* index of its purgatory */
-    uint8_t name_length; /* bytes of the name */
     uint16_t setter; /* client slot that the watermark is charged to */
     uint16_t setter_generation; /* low half of that slot's generation */
-    uint8_t flags; /* KeyFlag */
+    uint8_t name_length; /* bytes of the name */
     uint8_t reserved; /* zero */
-    uint32_t name_blob; /* first block of a name that is longer than KEY_INLINE (index + 1) */
-    uint32_t refs; /* watch nodes that name it */
     uint8_t name[16]; /* the name, if it fits */
-    uint32_t next; /* link: head of its event watchers */
-    uint32_t prev; /* link: tail of its event watchers */
-    uint32_t heap; /* root of its watermark watchers (node index + 1) */
-    uint32_t chain; /* next key of the same slot of the key table (index + 1) */
-} KeyRecord;
-_Static_assert(sizeof(KeyRecord) == 64, "KeyRecord");
-_Static_assert(offsetof(KeyRecord, hash) == 0, "KeyRecord.hash");
-_Static_assert(offsetof(KeyRecord, watermark) == 8, "KeyRecord.watermark");
-_Static_assert(offsetof(KeyRecord, purgatory) == 16, "KeyRecord.purgatory");
-_Static_assert(offsetof(KeyRecord, name_length) == 17, "KeyRecord.name_length");
-_Static_assert(offsetof(KeyRecord, setter) == 18, "KeyRecord.setter");
-_Static_assert(offsetof(KeyRecord, setter_generation) == 20, "KeyRecord.setter_generation");
-_Static_assert(offsetof(KeyRecord, flags) == 22, "KeyRecord.flags");
-_Static_assert(offsetof(KeyRecord, reserved) == 23, "KeyRecord.reserved");
-_Static_assert(offsetof(KeyRecord, name_blob) == 24, "KeyRecord.name_blob");
-_Static_assert(offsetof(KeyRecord, refs) == 28, "KeyRecord.refs");
-_Static_assert(offsetof(KeyRecord, name) == 32, "KeyRecord.name");
-_Static_assert(offsetof(KeyRecord, next) == 48, "KeyRecord.next");
-_Static_assert(offsetof(KeyRecord, prev) == 52, "KeyRecord.prev");
-_Static_assert(offsetof(KeyRecord, heap) == 56, "KeyRecord.heap");
-_Static_assert(offsetof(KeyRecord, chain) == 60, "KeyRecord.chain");
+    uint32_t name_blob; /* first block of a name that is longer than KEY_INLINE (index + 1) */
+    uint32_t unused; /* zero */
+    uint32_t chain; /* next of the same slot of the watermark table, or of the free records (index + 1) */
+    uint32_t prefetch_hint; /* a free record (index + 1) some positions further on */
+} WatermarkRecord;
+_Static_assert(sizeof(WatermarkRecord) == 56, "WatermarkRecord");
+_Static_assert(offsetof(WatermarkRecord, hash) == 0, "WatermarkRecord.hash");
+_Static_assert(offsetof(WatermarkRecord, watermark) == 8, "WatermarkRecord.watermark");
+_Static_assert(offsetof(WatermarkRecord, used) == 16, "WatermarkRecord.used");
+_Static_assert(offsetof(WatermarkRecord, purgatory) == 17, "WatermarkRecord.purgatory");
+_Static_assert(offsetof(WatermarkRecord, setter) == 18, "WatermarkRecord.setter");
+_Static_assert(offsetof(WatermarkRecord, setter_generation) == 20, "WatermarkRecord.setter_generation");
+_Static_assert(offsetof(WatermarkRecord, name_length) == 22, "WatermarkRecord.name_length");
+_Static_assert(offsetof(WatermarkRecord, reserved) == 23, "WatermarkRecord.reserved");
+_Static_assert(offsetof(WatermarkRecord, name) == 24, "WatermarkRecord.name");
+_Static_assert(offsetof(WatermarkRecord, name_blob) == 40, "WatermarkRecord.name_blob");
+_Static_assert(offsetof(WatermarkRecord, unused) == 44, "WatermarkRecord.unused");
+_Static_assert(offsetof(WatermarkRecord, chain) == 48, "WatermarkRecord.chain");
+_Static_assert(offsetof(WatermarkRecord, prefetch_hint) == 52, "WatermarkRecord.prefetch_hint");
 
 /* A piece of a payload, value or long key. Only the first block of a chain has refs and length. */
 typedef struct Block {
@@ -808,14 +817,23 @@ typedef struct SlotRecord {
 _Static_assert(sizeof(SlotRecord) == 8, "SlotRecord");
 _Static_assert(offsetof(SlotRecord, newest) == 0, "SlotRecord.newest");
 
-/* Two heads of key chains (two, because records are multiples of 8 bytes). */
+/* Two heads of chains of watch nodes that stand first (two, because records are multiples of 8 bytes). */
 typedef struct KeyTableRecord {
-    uint32_t even; /* first key (index + 1) */
-    uint32_t odd; /* first key (index + 1) */
+    uint32_t even; /* first watch node (index + 1) */
+    uint32_t odd; /* first watch node (index + 1) */
 } KeyTableRecord;
 _Static_assert(sizeof(KeyTableRecord) == 8, "KeyTableRecord");
 _Static_assert(offsetof(KeyTableRecord, even) == 0, "KeyTableRecord.even");
 _Static_assert(offsetof(KeyTableRecord, odd) == 4, "KeyTableRecord.odd");
+
+/* Two heads of chains of watermarks. */
+typedef struct WatermarkTableRecord {
+    uint32_t even; /* first watermark (index + 1) */
+    uint32_t odd; /* first watermark (index + 1) */
+} WatermarkTableRecord;
+_Static_assert(sizeof(WatermarkTableRecord) == 8, "WatermarkTableRecord");
+_Static_assert(offsetof(WatermarkTableRecord, even) == 0, "WatermarkTableRecord.even");
+_Static_assert(offsetof(WatermarkTableRecord, odd) == 4, "WatermarkTableRecord.odd");
 
 /* An entry of the hash table (open addressing) in which an owner's cancel finds its operation. */
 typedef struct HandleRecord {
@@ -1659,12 +1677,12 @@ static inline uint64_t ArenaHeader_with_quota_answers(uint64_t word, uint64_t va
 static inline uint64_t *ArenaHeader_word_quota_answers(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 240); }
 static inline uint64_t ArenaHeader_with_quota_nodes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *ArenaHeader_word_quota_nodes(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
-static inline uint64_t ArenaHeader_with_quota_keys(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ArenaHeader_word_quota_keys(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
-static inline uint64_t ArenaHeader_with_quota_clients(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *ArenaHeader_word_quota_clients(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
-static inline uint64_t ArenaHeader_with_quota_ids(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t ArenaHeader_with_quota_clients(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ArenaHeader_word_quota_clients(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
+static inline uint64_t ArenaHeader_with_quota_ids(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *ArenaHeader_word_quota_ids(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
+static inline uint64_t ArenaHeader_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ArenaHeader_word_reserved(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
 static inline uint64_t RegionRecord_with_record_size(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *RegionRecord_word_record_size(RegionRecord *record) { return (uint64_t *)(void *)((char *)record + 8); }
 static inline uint64_t RegionRecord_with_count(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1701,14 +1719,14 @@ static inline uint64_t OpRecord_with_flags(uint64_t word, uint64_t value) { retu
 static inline uint64_t *OpRecord_word_flags(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
 static inline uint64_t OpRecord_with_group(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 48)) | ((value & 0xffff) << 48); }
 static inline uint64_t *OpRecord_word_group(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
-static inline uint64_t OpRecord_with_first_node(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *OpRecord_word_first_node(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
-static inline uint64_t OpRecord_with_id_record(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t OpRecord_with_id_record(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *OpRecord_word_id_record(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
-static inline uint64_t OpRecord_with_payload(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *OpRecord_word_payload(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
-static inline uint64_t OpRecord_with_value(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t OpRecord_with_payload(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *OpRecord_word_payload(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
+static inline uint64_t OpRecord_with_value(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *OpRecord_word_value(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
+static inline uint64_t OpRecord_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *OpRecord_word_reserved(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
 static inline uint64_t OpRecord_with_client(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 0)) | ((value & 0xffff) << 0); }
 static inline uint64_t *OpRecord_word_client(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 96); }
 static inline uint64_t OpRecord_with_bucket(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 16)) | ((value & 0xffff) << 16); }
@@ -1722,47 +1740,49 @@ static inline uint64_t *OpRecord_word_next(OpRecord *record) { return (uint64_t 
 static inline uint64_t OpRecord_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *OpRecord_word_prev(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 120); }
 static inline uint64_t WatchNode_with_op(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *WatchNode_word_op(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 0); }
-static inline uint64_t WatchNode_with_key(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *WatchNode_word_key(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 0); }
-static inline uint64_t WatchNode_with_next_of_op(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *WatchNode_word_op(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 16); }
+static inline uint64_t WatchNode_with_next_of_op(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *WatchNode_word_next_of_op(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 16); }
-static inline uint64_t WatchNode_with_ordinal(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 32)) | ((value & 0xff) << 32); }
-static inline uint64_t *WatchNode_word_ordinal(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 16); }
-static inline uint64_t WatchNode_with_kind(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 40)) | ((value & 0xff) << 40); }
-static inline uint64_t *WatchNode_word_kind(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 16); }
-static inline uint64_t WatchNode_with_rank(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 48)) | ((value & 0xff) << 48); }
-static inline uint64_t *WatchNode_word_rank(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 16); }
-static inline uint64_t WatchNode_with_linked(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 56)) | ((value & 0xff) << 56); }
-static inline uint64_t *WatchNode_word_linked(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 16); }
+static inline uint64_t WatchNode_with_purgatory(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 0)) | ((value & 0xff) << 0); }
+static inline uint64_t *WatchNode_word_purgatory(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
+static inline uint64_t WatchNode_with_name_length(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 8)) | ((value & 0xff) << 8); }
+static inline uint64_t *WatchNode_word_name_length(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
+static inline uint64_t WatchNode_with_ordinal(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 16)) | ((value & 0xff) << 16); }
+static inline uint64_t *WatchNode_word_ordinal(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
+static inline uint64_t WatchNode_with_kind(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 24)) | ((value & 0xff) << 24); }
+static inline uint64_t *WatchNode_word_kind(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
+static inline uint64_t WatchNode_with_rank(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 32)) | ((value & 0xff) << 32); }
+static inline uint64_t *WatchNode_word_rank(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
+static inline uint64_t WatchNode_with_place(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 40)) | ((value & 0xff) << 40); }
+static inline uint64_t *WatchNode_word_place(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
+static inline uint64_t WatchNode_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 48)) | ((value & 0xffff) << 48); }
+static inline uint64_t *WatchNode_word_reserved(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
+static inline uint64_t WatchNode_with_name_blob(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *WatchNode_word_name_blob(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 48); }
+static inline uint64_t WatchNode_with_chain(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *WatchNode_word_chain(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 48); }
 static inline uint64_t WatchNode_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *WatchNode_word_next(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
+static inline uint64_t *WatchNode_word_next(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 56); }
 static inline uint64_t WatchNode_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *WatchNode_word_prev(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 24); }
-static inline uint64_t KeyRecord_with_purgatory(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 0)) | ((value & 0xff) << 0); }
-static inline uint64_t *KeyRecord_word_purgatory(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
-static inline uint64_t KeyRecord_with_name_length(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 8)) | ((value & 0xff) << 8); }
-static inline uint64_t *KeyRecord_word_name_length(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
-static inline uint64_t KeyRecord_with_setter(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 16)) | ((value & 0xffff) << 16); }
-static inline uint64_t *KeyRecord_word_setter(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
-static inline uint64_t KeyRecord_with_setter_generation(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 32)) | ((value & 0xffff) << 32); }
-static inline uint64_t *KeyRecord_word_setter_generation(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
-static inline uint64_t KeyRecord_with_flags(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 48)) | ((value & 0xff) << 48); }
-static inline uint64_t *KeyRecord_word_flags(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
-static inline uint64_t KeyRecord_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 56)) | ((value & 0xff) << 56); }
-static inline uint64_t *KeyRecord_word_reserved(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
-static inline uint64_t KeyRecord_with_name_blob(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *KeyRecord_word_name_blob(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 24); }
-static inline uint64_t KeyRecord_with_refs(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *KeyRecord_word_refs(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 24); }
-static inline uint64_t KeyRecord_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *KeyRecord_word_next(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 48); }
-static inline uint64_t KeyRecord_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *KeyRecord_word_prev(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 48); }
-static inline uint64_t KeyRecord_with_heap(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *KeyRecord_word_heap(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 56); }
-static inline uint64_t KeyRecord_with_chain(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *KeyRecord_word_chain(KeyRecord *record) { return (uint64_t *)(void *)((char *)record + 56); }
+static inline uint64_t *WatchNode_word_prev(WatchNode *record) { return (uint64_t *)(void *)((char *)record + 56); }
+static inline uint64_t WatermarkRecord_with_used(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 0)) | ((value & 0xff) << 0); }
+static inline uint64_t *WatermarkRecord_word_used(WatermarkRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
+static inline uint64_t WatermarkRecord_with_purgatory(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 8)) | ((value & 0xff) << 8); }
+static inline uint64_t *WatermarkRecord_word_purgatory(WatermarkRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
+static inline uint64_t WatermarkRecord_with_setter(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 16)) | ((value & 0xffff) << 16); }
+static inline uint64_t *WatermarkRecord_word_setter(WatermarkRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
+static inline uint64_t WatermarkRecord_with_setter_generation(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 32)) | ((value & 0xffff) << 32); }
+static inline uint64_t *WatermarkRecord_word_setter_generation(WatermarkRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
+static inline uint64_t WatermarkRecord_with_name_length(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 48)) | ((value & 0xff) << 48); }
+static inline uint64_t *WatermarkRecord_word_name_length(WatermarkRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
+static inline uint64_t WatermarkRecord_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 56)) | ((value & 0xff) << 56); }
+static inline uint64_t *WatermarkRecord_word_reserved(WatermarkRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
+static inline uint64_t WatermarkRecord_with_name_blob(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *WatermarkRecord_word_name_blob(WatermarkRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
+static inline uint64_t WatermarkRecord_with_unused(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *WatermarkRecord_word_unused(WatermarkRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
+static inline uint64_t WatermarkRecord_with_chain(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *WatermarkRecord_word_chain(WatermarkRecord *record) { return (uint64_t *)(void *)((char *)record + 48); }
 static inline uint64_t Block_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *Block_word_next(Block *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t Block_with_length(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1855,6 +1875,10 @@ static inline uint64_t KeyTableRecord_with_even(uint64_t word, uint64_t value) {
 static inline uint64_t *KeyTableRecord_word_even(KeyTableRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t KeyTableRecord_with_odd(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *KeyTableRecord_word_odd(KeyTableRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
+static inline uint64_t WatermarkTableRecord_with_even(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *WatermarkTableRecord_word_even(WatermarkTableRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
+static inline uint64_t WatermarkTableRecord_with_odd(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *WatermarkTableRecord_word_odd(WatermarkTableRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t HandleRecord_with_tag(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *HandleRecord_word_tag(HandleRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t HandleRecord_with_op(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }

@@ -42,7 +42,6 @@ from timerd_shm.declare.records import (
     HistogramRecord,
     IdRecord,
     IdTableRecord,
-    KeyRecord,
     KeyTableRecord,
     LevelRecord,
     OpRecord,
@@ -51,6 +50,8 @@ from timerd_shm.declare.records import (
     RegionRecord,
     SlotRecord,
     WatchNode,
+    WatermarkRecord,
+    WatermarkTableRecord,
 )
 from timerd_shm.host.paths import find_instance, open_arena_file
 
@@ -72,6 +73,7 @@ class DamageError(TimerdError):
 
 
 OPS_ROW = layout.REGIONS_OFFSET + Region.OPS * size_of(RegionRecord)
+FIRST_NODE = offset_of(OpRecord, "first_node")
 
 
 class Stretch(NamedTuple):
@@ -83,6 +85,7 @@ class Stretch(NamedTuple):
     step: int  # bytes
     form: struct.Struct  # of a step from `start` on
     start: int
+    row_offset: int  # of the region whose high water says how many were ever used
 
 
 @once
@@ -93,29 +96,31 @@ def pair_of(record: type[Any]) -> int:
 
 
 class Table(Generic[Record]):
-    """The records of one region: `table[index]` is a snapshot, `table.used()` all that were ever used."""
+    """The records of one region: `table[index]` is a snapshot, `table.used()` has all that were ever used.
+
+    The table of NODES begins with the first nodes, which lie in the operations.
+    """
 
     def __init__(self, memory: memoryview, region: Region, record: type[Record]) -> None:
         self.region = region
         self.record = record
         self._memory = memory
         self._row_offset = layout.REGIONS_OFFSET + region * size_of(RegionRecord)
-        row = self.row()
-        self.offset, self.size, self.count = row.offset, row.record_size, row.count
+        self.size = size_of(record)
         self._struct = struct_of(record)
         self._pair = pair_of(record)
         self._stretches = list(self._lie())
+        self.count = sum(stretch.number for stretch in self._stretches)
 
     def _lie(self) -> Iterator[Stretch]:
-        """The stretches of records: co-located with operations (layout.COLOCATED), then at the region's own offset."""
         first = 0
-        if self.region in layout.COLOCATED:
-            row, before = unpack(RegionRecord, self._memory, OPS_ROW), layout.COLOCATED[self.region]
-            first = min(self.count, row.count)
-            after = row.record_size - before - self.size
-            form = struct.Struct(f"<{before}x{self._struct.format[1:]}{after}x")
-            yield Stretch(0, first, row.offset + before, row.record_size, form, row.offset)
-        yield Stretch(first, self.count - first, self.offset, self.size, self._struct, self.offset)
+        if self.region is Region.NODES:
+            ops = unpack(RegionRecord, self._memory, OPS_ROW)
+            form = struct.Struct(f"<{FIRST_NODE}x{self._struct.format[1:]}")
+            first = ops.count
+            yield Stretch(0, first, ops.offset + FIRST_NODE, ops.record_size, form, ops.offset, OPS_ROW)
+        row = self.row()
+        yield Stretch(first, row.count, row.offset, row.record_size, self._struct, row.offset, self._row_offset)
 
     def offset_of(self, index: int) -> int:
         """The offset of a record, in bytes from the start of the arena."""
@@ -131,15 +136,22 @@ class Table(Generic[Record]):
         return self.record._make(self._struct.unpack_from(self._memory, self.offset_of(index)))
 
     def __iter__(self) -> Iterator[Record]:
-        return map(self.record._make, self._first(self.count))
+        return map(self.record._make, self.raw())
 
     def used(self) -> Iterator[Record]:
         """The records that were ever used, in order; for regions whose records are allocated one by one."""
-        return map(self.record._make, self._first(min(self.row().high_water, self.count)))
+        return (record for _, record in self.numbered())
+
+    def numbered(self) -> Iterator[tuple[int, Record]]:
+        """(index, record) of the same."""
+        for stretch in self._stretches:
+            high_water = unpack(RegionRecord, self._memory, stretch.row_offset).high_water
+            records = map(self.record._make, self._first(stretch, min(high_water, stretch.number)))
+            yield from enumerate(records, start=stretch.first)
 
     def raw(self) -> Iterator[tuple[Any, ...]]:
         """Every record as a bare tuple, for walks over very many."""
-        return self._first(self.count)
+        return chain(*(self._first(stretch, stretch.number) for stretch in self._stretches))
 
     def row(self) -> RegionRecord:
         """The region's row, read now: `in_use`, `high_water` and `free_head` change."""
@@ -158,29 +170,19 @@ class Table(Generic[Record]):
         return None
 
     def is_zero_from(self, index: int) -> bool:
-        """Whether all records from this one on are zero; of an operation its own fields, not the co-located records."""
-        own = min(layout.COLOCATED.values()) if self.region is Region.OPS else self.size
-        for stretch in self._stretches:
-            begin = stretch.offset + max(index - stretch.first, 0) * stretch.step
-            end = stretch.offset + (stretch.number - 1) * stretch.step + own
-            looked = CHUNK // stretch.step * stretch.step
-            for at in range(begin, end, looked):
-                part = bytes(self._memory[at : min(at + looked, end)])
-                # Other records may lie between these records: then each is looked at by itself.
-                if part != ZEROS[: len(part)] and any(
-                    part[record : record + own] != ZEROS[:own] for record in range(0, len(part), stretch.step)
-                ):
-                    return False
+        """Whether all records of the region's own from this one on are zero."""
+        stretch = self._stretches[-1]
+        end = stretch.offset + stretch.number * stretch.step
+        for at in range(stretch.offset + index * stretch.step, end, CHUNK):
+            part = self._memory[at : min(at + CHUNK, end)]
+            if part != ZEROS[: len(part)]:
+                return False
         return True
 
-    def _first(self, count: int) -> Iterator[tuple[Any, ...]]:
-        pieces: list[Iterator[tuple[Any, ...]]] = []
-        for stretch in self._stretches:
-            taken = min(max(count - stretch.first, 0), stretch.number)
-            # A copy, so that there is no view of the mapping left when the reader is closed.
-            copy = bytes(self._memory[stretch.start : stretch.start + taken * stretch.step])
-            pieces.append(stretch.form.iter_unpack(copy))
-        return chain(*pieces)
+    def _first(self, stretch: Stretch, count: int) -> Iterator[tuple[Any, ...]]:
+        # A copy, so that there is no view of the mapping left when the reader is closed.
+        copy = bytes(self._memory[stretch.start : stretch.start + count * stretch.step])
+        return stretch.form.iter_unpack(copy)
 
 
 class TableOf(Generic[Record]):
@@ -206,7 +208,7 @@ class ArenaReader:
 
     ops = TableOf(Region.OPS, OpRecord)
     nodes = TableOf(Region.NODES, WatchNode)
-    keys = TableOf(Region.KEYS, KeyRecord)
+    watermarks = TableOf(Region.WATERMARKS, WatermarkRecord)
     blocks = TableOf(Region.BLOCKS, Block)
     clients = TableOf(Region.CLIENTS, ClientRecord)
     levels = TableOf(Region.LEVELS, LevelRecord)
@@ -214,6 +216,7 @@ class ArenaReader:
     events = TableOf(Region.EVENTS, EventRecord)
     slots = TableOf(Region.SLOTS, SlotRecord)
     key_table = TableOf(Region.KEY_TABLE, KeyTableRecord)
+    watermark_table = TableOf(Region.WATERMARK_TABLE, WatermarkTableRecord)
     handles = TableOf(Region.HANDLES, HandleRecord)
     ids = TableOf(Region.IDS, IdRecord)
     id_table = TableOf(Region.ID_TABLE, IdTableRecord)
@@ -331,10 +334,9 @@ class ArenaReader:
             )
         return b"".join(pieces)[:length]
 
-    def key_name(self, index: int) -> bytes:
-        """The name of a key record. Raises DamageError."""
-        key = self.keys[index]
-        return self.blob(key.name_blob) if key.name_blob else key.name[: key.name_length]
+    def key_name(self, record: WatchNode | WatermarkRecord) -> bytes:
+        """The name of a key that is watched, or has a watermark. Raises DamageError."""
+        return self.blob(record.name_blob) if record.name_blob else record.name[: record.name_length]
 
     def event_key(self, event: EventRecord) -> bytes:
         """The key of an event in the ring. Raises DamageError."""
@@ -391,16 +393,14 @@ def check_header(memory: memoryview) -> None:
             )
     if len(memory) < header.size:
         raise ArenaTruncatedError(f"the arena has {len(memory)} bytes, and its header says {header.size}")
-    operations = unpack(RegionRecord, memory, OPS_ROW).count
     for region, record in layout.REGION_RECORDS.items():
         row = unpack(RegionRecord, memory, layout.REGIONS_OFFSET + region * size_of(RegionRecord))
         if row.record_size != size_of(record):
             raise LayoutMismatchError(
                 f"{region.name}: the arena's records have {row.record_size} bytes, this program's {size_of(record)}"
             )
-        apart = layout.records_apart(region, row.count, operations)
-        if row.offset % 8 or row.offset < layout.HEADER_SIZE or row.offset + apart * row.record_size > header.size:
+        if row.offset % 8 or row.offset < layout.HEADER_SIZE or row.offset + row.count * row.record_size > header.size:
             raise ArenaTruncatedError(
-                f"{region.name}: {apart} records of {row.record_size} bytes at {row.offset} do not lie within the "
+                f"{region.name}: {row.count} records of {row.record_size} bytes at {row.offset} do not lie within the "
                 f"arena's {header.size} bytes"
             )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from timerd_shm.declare import layout
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.records import AnswerRecord, ClientRecord, EventRecord, IdRecord, KeyRecord, OpRecord, WatchNode
+from timerd_shm.declare.records import AnswerRecord, ClientRecord, EventRecord, IdRecord, OpRecord, WatchNode
 
 from .reader import ArenaReader, DamageError, Table
 
@@ -94,39 +94,54 @@ def bucket(reader: ArenaReader, level: int, index: int, records: Indexed[OpRecor
     return linked(reader.ops, reader.buckets.link(number), head.next, head.prev, what, records)
 
 
-def nodes_of(reader: ArenaReader, op: OpRecord, records: Indexed[WatchNode] | None = None) -> Iterator[int]:
-    """The watch nodes of an operation, in the order of its keys; only while it is pending, or keeps its keys."""
-    what = f"watch nodes from {op.first_node - 1}"
+def nodes_of(reader: ArenaReader, operation: int, records: Indexed[WatchNode] | None = None) -> Iterator[int]:
+    """The watch nodes of an operation (index), in the order of its keys; while it is pending, or keeps its keys."""
+    what = f"watch nodes of operation {operation}"
     following = field(reader.nodes if records is None else records, "next_of_op", what)
-    return chain(op.first_node, following, reader.nodes.count, what)
+    return chain(operation + 1, following, reader.nodes.count, what)
 
 
-def event_watchers(
-    reader: ArenaReader,
-    key: int,
-    head: KeyRecord | None = None,
-    records: Indexed[WatchNode] | None = None,
-) -> Iterator[int]:
-    """The watch nodes in a key's list: those that wait for an event, in order of registration."""
-    head = reader.keys[key] if head is None else head
-    what = f"watcher list of key {key}"
-    return linked(reader.nodes, reader.keys.link(key), head.next, head.prev, what, records)
+def event_watchers(reader: ArenaReader, first: int, records: Indexed[WatchNode] | None = None) -> Iterator[int]:
+    """The watch nodes in a key's list: those that wait for an event, in order of registration.
+
+    `first` is the one that stands first (Place.FIRST). The list is a circle without a head.
+    """
+    table: Table[WatchNode] = reader.nodes
+    source: Indexed[WatchNode] = table if records is None else records
+    what = f"watcher list from node {first}"
+    own, last = table.link(first), record_of(source, first, what).prev
+    at, before = own, last
+    for _ in range(table.count + 1):
+        index = table.index_of_link(at)
+        if index is None:
+            raise DamageError(f"{what}: link {at} does not name a record of NODES")
+        record = record_of(source, index, what)
+        if record.prev != before:
+            raise DamageError(
+                f"{what}: node {index} says that link {record.prev} comes before it, and it was reached from {before}"
+            )
+        yield index
+        before, at = at, record.next
+        if at == own:
+            if before != last:
+                raise DamageError(f"{what}: it says that link {last} is the last one, and it is {before}")
+            return
+    raise DamageError(f"{what}: it does not end within the {table.count} records of NODES")
 
 
 def watermark_watchers(
-    reader: ArenaReader, key: int, root: int | None = None, records: Indexed[WatchNode] | None = None
+    reader: ArenaReader, top: int, records: Indexed[WatchNode] | None = None
 ) -> Iterator[tuple[int, int]]:
-    """(watch node, its parent or -1) of those that wait for the key's watermark: each before its children, left first.
+    """(watch node, its parent or -1) of those that wait for a key's watermark: each before its children, left first.
 
-    The heap has two links a node (see WatchNode): `prev` is the left child. The left child's `next` is the right child,
-    or the parent when there is no right child.
+    `top` is the node at the top of the heap (Place.FIRST). The heap has two links a node (see WatchNode): `prev` is the
+    left child. The left child's `next` is the right child, or the parent when there is no right child.
     """
     source: Indexed[WatchNode] = reader.nodes if records is None else records
-    what = f"heap of key {key}"
-    root = reader.keys[key].heap if root is None else root
-    if root and (up := record_of(source, root - 1, what).next):
-        raise DamageError(f"{what}: its root, node {root - 1}, must have 0 as its parent, and has {up}")
-    waiting = [(root, 0)] if root else []
+    what = f"heap from node {top}"
+    if up := record_of(source, top, what).next:
+        raise DamageError(f"{what}: it must have 0 as its parent, and has {up}")
+    waiting = [(top + 1, 0)]
     for _ in range(reader.nodes.count + 1):
         if not waiting:
             return
@@ -198,8 +213,8 @@ def field(records: Indexed[Any], name: str, what: str) -> Callable[[int], int]:
 
 
 def record_of(records: Indexed[Item], index: int, what: str) -> Item:
-    """records[index]; DamageError instead of IndexError."""
+    """records[index]; DamageError instead of IndexError or KeyError."""
     try:
         return records[index]
-    except IndexError:
+    except LookupError:
         raise DamageError(f"{what}: record {index} was never used") from None

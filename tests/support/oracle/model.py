@@ -64,19 +64,18 @@ class Model:
         return sum(len(op.keys) - (op.satisfied | op.failed).bit_count() for op in self.pending)
 
     @property
-    def keys_held(self) -> list[tuple[Client | bytes, int, bytes]]:
-        """Each watch node: its client or group, and its key. Some nodes outlive the settling."""
-        found: list[tuple[Client | bytes, int, bytes]] = []
+    def nodes_held(self) -> list[tuple[Client | bytes, int]]:
+        """Of each operation that needs its keys: its client or group, and its keys behind the first."""
+        found: list[tuple[Client | bytes, int]] = []
         for op in self.pending:
-            owner = op.group or (b"" if op.kept else op.client)
-            found += [(owner, op.purgatory, key.name) for key in op.keys]
+            found.append((op.group or (b"" if op.kept else op.client), len(op.keys) - 1))
         for client in self.clients:
             for each in client.unacknowledged:
                 op = each.operation
                 if op.orphans is Orphans.GROUP or (each.event and each.event.limited):
-                    found += [(client, op.purgatory, key.name) for key in op.keys]
+                    found.append((client, len(op.keys) - 1))
         for (group, _), outcome in self.group_outcomes.items():
-            found += [(group, outcome.purgatory, name) for name in outcome.keys]
+            found.append((group, len(outcome.keys) - 1))
         return found
 
     # clients ----------------------------------------------------------------------------------------------------------
@@ -184,19 +183,13 @@ class Model:
         full = len(self.pending) + unacknowledged >= self.capacity
         if held >= self.quota_operations:
             return self._answer(client, ErrorCode.ARENA_FULL if full else ErrorCode.QUOTA_EXCEEDED)
-        limits, places = self.limits, {(command.purgatory, key.name) for key in command.keys}
-        nodes = self.keys_held
-        keys = {(purgatory, name) for _, purgatory, name in nodes} | set(self.watermarks)
-        new, owner = places - keys, client.group if command.for_group else client
-        own = sum(one == owner for one, *_ in nodes)
-        if own + len(places) > limits.quota_nodes:
-            no_room = len(nodes) + len(places) > limits.nodes
+        limits, further = self.limits, len(command.keys) - 1
+        nodes, owner = sum(count for _, count in self.nodes_held), client.group if command.for_group else client
+        own = sum(count for one, count in self.nodes_held if one == owner)
+        if own + further > limits.quota_nodes:
+            no_room = nodes + further > limits.nodes
             return self._answer(client, ErrorCode.ARENA_FULL if no_room else ErrorCode.QUOTA_EXCEEDED)
-        own += 0 if command.for_group else sum(setter is client for setter in self.setters.values())
-        if new and min(own, len(keys)) + len(new) > limits.quota_keys:
-            no_room = len(keys) == limits.keys
-            return self._answer(client, ErrorCode.ARENA_FULL if no_room else ErrorCode.QUOTA_EXCEEDED)
-        full = full or len(nodes) + len(places) > limits.nodes or len(keys | new) > limits.keys
+        full = full or nodes + further > limits.nodes
         replaced = None
         if command.id is not None:
             remembered = self.ids.get((command.purgatory, command.id))
@@ -336,17 +329,12 @@ class Model:
 
     def refusal_of_watermark(self, client: Client, place: tuple[int, bytes]) -> ErrorCode:
         """The refusal of a watermark that the client may not set, or NONE."""
-        limits, nodes = self.limits, self.keys_held
-        keys = {(purgatory, name) for _, purgatory, name in nodes} | set(self.watermarks)
-        own = sum(setter is client for setter in self.setters.values())
-        if place not in self.watermarks and own >= limits.quota_watermarks:
-            return ErrorCode.QUOTA_EXCEEDED
-        if place in keys:
+        if place in self.watermarks:
             return ErrorCode.NONE
-        if len(keys) == limits.keys:
+        if len(self.watermarks) == self.limits.watermarks:
             return ErrorCode.ARENA_FULL
-        own += sum(one is client for one, *_ in nodes)
-        return ErrorCode.QUOTA_EXCEEDED if min(own, len(keys)) + 1 > limits.quota_keys else ErrorCode.NONE
+        own = sum(setter is client for setter in self.setters.values())
+        return ErrorCode.QUOTA_EXCEEDED if own >= self.limits.quota_watermarks else ErrorCode.NONE
 
     def _nothing_new(self, client: Client, command: KeyAct) -> None:
         """Answer a command that changes nothing and is no event: a watermark no higher, or none to forget."""

@@ -120,14 +120,16 @@ class Remembered:
 
 
 class Limits(NamedTuple):
-    """The number of watch nodes and keys, and how many of them, and of ids, one client or group may have."""
+    """The number of watch nodes and watermarks, and how many of them, and of ids, one client or group may have.
+
+    A watch node is for a key of an operation behind its first.
+    """
 
     nodes: int
-    keys: int
+    watermarks: int
     quota_nodes: int
-    quota_keys: int
     quota_watermarks: int
     quota_ids: int
 
 
-UNLIMITED = Limits(*(1 << 60,) * 6)
+UNLIMITED = Limits(*(1 << 60,) * 5)

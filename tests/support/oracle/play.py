@@ -48,9 +48,8 @@ class Play:
             quota_operations=header.quota_operations,
             limits=Limits(
                 self.rig.arena.region(Region.NODES).count,
-                self.rig.arena.region(Region.KEYS).count,
+                self.rig.arena.region(Region.WATERMARKS).count,
                 header.quota_nodes,
-                header.quota_keys,
                 header.quota_watermarks,
                 header.quota_ids,
             ),

@@ -11,7 +11,7 @@ from typing import Any
 from arenas import Memory
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import EventRecord, OpRecord
-from timerd_shm.declare.states import ClientState, IdState, KeyFlag, OpFlag, OpState
+from timerd_shm.declare.states import ClientState, IdState, OpFlag, OpState
 
 Truth = dict[str, Any]
 
@@ -26,8 +26,7 @@ class TruthReader:
 
     def __init__(self, memory: Memory) -> None:
         self.ops = memory.records(Region.OPS)
-        self.nodes = memory.records(Region.NODES)
-        self.keys = memory.records(Region.KEYS)
+        self.nodes = dict(memory.table(Region.NODES).numbered())
         self.blocks = memory.records(Region.BLOCKS)
         self.memory = memory
 
@@ -46,11 +45,15 @@ class TruthReader:
                 if group.state
             ],
             "pending, by registration": [self.name(op) for op in pending],
-            "operations": {self.name(op): self.operation(op) for op in self.ops if op.state != OpState.FREE},
+            "operations": {
+                self.name(op): self.operation(index, op)
+                for index, op in enumerate(self.ops)
+                if op.state != OpState.FREE
+            },
             "watermarks": {
-                (key.purgatory, self.key_name(key)): (key.watermark, key.setter, key.setter_generation)
-                for key in self.keys
-                if key.flags & KeyFlag.HAS_WATERMARK
+                (each.purgatory, self.key_name(each)): (each.watermark, each.setter, each.setter_generation)
+                for each in memory.records(Region.WATERMARKS)
+                if each.used
             },
             "ring": [self.event(event) for event in ring],
             "slots": [slot.newest for slot in memory.all_records(Region.SLOTS)],
@@ -100,7 +103,7 @@ class TruthReader:
         """Its numbers of registration and command: its client may be dead, or may not own it any more."""
         return (op.registration, op.command)
 
-    def operation(self, op: OpRecord) -> dict[str, Any]:
+    def operation(self, index: int, op: OpRecord) -> dict[str, Any]:
         settled = op.state == OpState.SETTLED
         said: dict[str, Any] = {
             "state": OpState(op.state),
@@ -120,7 +123,7 @@ class TruthReader:
         }
         if settled:
             if op.flags & OpFlag.KEYS_KEPT:
-                said |= {"nodes": self.watched(op), "payload": self.blob(op.payload)}
+                said |= {"nodes": self.watched(index), "payload": self.blob(op.payload)}
             said |= {
                 "seen": op.seen,
                 "settled_ns": op.settled_ns,
@@ -129,15 +132,15 @@ class TruthReader:
                 "value": self.blob(op.value),
             }
         else:
-            said |= {"nodes": self.watched(op), "payload": self.blob(op.payload)}
+            said |= {"nodes": self.watched(index), "payload": self.blob(op.payload)}
         return said
 
-    def watched(self, op: OpRecord) -> list[tuple[int, int, int, bytes]]:
-        found, index = [], op.first_node
-        while index:
-            node = self.nodes[index - 1]
-            found.append((node.ordinal, node.kind, node.target, self.key_name(self.keys[node.key])))
-            index = node.next_of_op
+    def watched(self, operation: int) -> list[tuple[int, int, int, bytes]]:
+        found, number = [], operation + 1
+        while number:
+            node = self.nodes[number - 1]
+            found.append((node.ordinal, node.kind, node.target, self.key_name(node)))
+            number = node.next_of_op
         return sorted(found)
 
     def event(self, event: EventRecord) -> tuple[Any, ...]:

@@ -9,7 +9,8 @@ from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, ind
 from timerd_shm.declare.fields import size_of, unpack
 from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX, REGION_RECORDS, REGIONS_OFFSET, Region
 from timerd_shm.declare.records import ArenaHeader, RegionRecord
-from timerd_shm.read.reader import Table
+from timerd_shm.declare.states import KeyKind, Place
+from timerd_shm.read.reader import ArenaReader, Table
 
 SEED = b"of a rig's hash."  # what an arena's hashes are keyed with, 16 bytes
 
@@ -17,6 +18,20 @@ SEED = b"of a rig's hash."  # what an arena's hashes are keyed with, 16 bytes
 def violations(memory: bytes | bytearray) -> list[str]:
     """What `timerctl check` finds."""
     return check(memoryview(memory), seed=SEED)
+
+
+def first_watcher(reader: ArenaReader, name: bytes, kind: KeyKind = KeyKind.EVENT) -> int:
+    """The node that stands first in a key's list, or at the top of its heap."""
+    return next(
+        index
+        for index, node in reader.nodes.numbered()
+        if node.place == Place.FIRST and node.kind == kind and reader.key_name(node) == name
+    )
+
+
+def watched_keys(reader: ArenaReader) -> set[bytes]:
+    """The names of keys that are watched."""
+    return {reader.key_name(node) for node in reader.nodes.used() if node.place != Place.NOWHERE}
 
 
 class Memory:
@@ -33,7 +48,6 @@ class Memory:
         return unpack(RegionRecord, memoryview(self.memory), REGIONS_OFFSET + region * size_of(RegionRecord))
 
     def record(self, region: Region, index: int) -> Any:
-        assert 0 <= index < self.region(region).count, f"{region.name}: index={index}"
         return self.table(region)[index]
 
     def table(self, region: Region) -> Table[Any]:
@@ -49,8 +63,13 @@ class Memory:
 
     def in_use(self) -> dict[str, int]:
         """Records in use, of the regions whose records are allocated one by one."""
-        regions = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
+        regions = (Region.OPS, Region.NODES, Region.WATERMARKS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
         return {region.name: self.region(region).in_use for region in regions}
+
+    def keys_in_use(self) -> int:
+        """Keys that are watched, each way of watching for itself, and watermarks."""
+        firsts = [node for node in self.records(Region.NODES) if node.place == Place.FIRST]
+        return len(firsts) + sum(1 for watermark in self.records(Region.WATERMARKS) if watermark.used)
 
     def count(self, name: str, purgatory: int | None = None) -> int:
         """A counter of the daemon, or of a purgatory."""

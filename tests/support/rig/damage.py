@@ -42,7 +42,8 @@ def busy_rig() -> Rig:
     # These leave free records behind, and in the end one id that is remembered.
     for number in range(14):
         key = Key(LONG_KEY + b"%d" % number)
-        alice.issue(Register((key,), timeout_ns=MS, id=b"not remembered%02d" % number, payload=b"p", wants_answer=True))
+        keys, id = (key, Key(b"second")), b"not remembered%02d" % number
+        alice.issue(Register(keys, timeout_ns=MS, id=id, payload=b"p", wants_answer=True))
     rig.turn()
     rig.turn(rig.now_ns + 10 * MS)
     rig.acknowledge()
@@ -175,10 +176,10 @@ def read_arena(memory: bytes | bytearray) -> None:
             walks += [walk.bucket(reader, bucket.level, bucket.index) for bucket in walk.occupied_buckets(reader)]
         for slot in range(len(reader.clients)):
             walks += [walk.outcomes(reader, slot), walk.answers(reader, slot), walk.remembered_ids(reader, slot)]
-        for key in range(min(reader.keys.row().high_water, len(reader.keys))):
-            walks += [walk.event_watchers(reader, key), walk.watermark_watchers(reader, key)]
-        with contextlib.suppress(DamageError):
-            walks += [walk.nodes_of(reader, op) for op in reader.ops.used()]
+        for node in range(min(len(reader.nodes), 256)):
+            walks += [walk.event_watchers(reader, node), walk.watermark_watchers(reader, node)]
+        for operation in range(min(reader.ops.row().high_water, len(reader.ops))):
+            walks.append(walk.nodes_of(reader, operation))
         walks.append(walk.free_records(reader, Region.OPS, reader.ops))
         most = max(len(reader.blocks), len(reader.ops), BUCKETS * 7)
         for found in walks:

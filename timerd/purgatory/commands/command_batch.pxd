@@ -1,35 +1,33 @@
 """Batches of commands: neighbours of the usual kinds in a frame, applied together in one transaction.
 
-A busy daemon does few things again and again. It registers one short key, cancels a pending operation, fires an event
-that completes the one operation of its key. The functions here take such commands while they stand side by side,
+A busy daemon does few things again and again. It registers an operation with a few short keys, cancels a pending one,
+fires an event that completes the one operation of its key. The functions here take such commands while they stand side by side,
 BATCH_MAX at most. They stage what each changes, commit once, and then make what is derived. A crash leaves the state
 before the first command or behind the last. A client sees no other state anyway: its command number moves with the
 whole batch.
 
-The fast path takes only commands whose result is certain (is_lone, deadline_of_lone, is_plain). Everything else takes
+The fast path takes only commands whose result is certain (few_keys, deadline_of_few, is_plain). Everything else takes
 the general path in register.pxd and commands.pxd, which alone decides. Both paths fill records, stage words, and link
 and count what is true with the same functions.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, effective_ns, key_of, node_of, unused
+from timerd.purgatory.memory.arena cimport Arena, effective_ns, unused
 from timerd.purgatory.memory.blob cimport fill_blob
-from timerd.purgatory.memory.colocated cimport fill_colocated
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
-from timerd.purgatory.memory.free_bitmap cimport allocate_spares
-from timerd.purgatory.memory.list cimport is_empty, node_at
+from timerd.purgatory.memory.list cimport node_at
+from timerd.purgatory.memory.nodes cimport allocate_node, first_node, node_of
 from timerd.purgatory.memory.slab cimport allocate
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_action, journal_register
-from timerd.purgatory.index.keys cimport find_key, watch_event
+from timerd.purgatory.index.keys cimport fill_node, find_first, watch_event
 from timerd.purgatory.index.operation_table cimport find_operation
 from timerd.purgatory.events.ring cimport event_at, fill_event, make_room, stage_slot, value_of_newest
 from timerd.purgatory.operation.settle_batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
 from timerd.purgatory.operation.condition cimport is_completed_by_one
-from timerd.purgatory.operation.quota cimport may_make_too_many_keys
 from timerd.purgatory.operation.register cimport (
-    count_registered, fill_first_node, fill_node, fill_payload, fill_record, kind_word, link_registered, owner_word,
+    count_registered, fill_payload, fill_record, kind_word, link_registered, owner_word,
 )
 from timerd.purgatory.operation.register_command cimport deadline_of, registered_of
 from timerd_shm.generated.records cimport *
@@ -50,19 +48,22 @@ cdef extern from *:
 
 
 cdef inline uint32_t room_for_batch(Arena *a, uint32_t slot) noexcept nogil:
-    """How many lone operations the client may certainly register now, by quotas and free records: BATCH_MAX at most."""
+    """How many operations the client may certainly register now, by quotas and free records: BATCH_MAX at most."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t held = <uint64_t>c.pending + c.unacknowledged
     cdef uint64_t room = BATCH_MAX
     if held >= a.header.quota_operations or c.unacknowledged >= a.header.quota_outcomes:
         return 0
-    if c.nodes >= a.header.quota_nodes or may_make_too_many_keys(a, c, BATCH_MAX):
-        return 0
     room = min(room, a.header.quota_operations - held)
-    room = min(room, a.header.quota_nodes - c.nodes)
-    room = min(room, unused(a, REGION_OPS))
-    room = min(room, unused(a, REGION_NODES))
-    return <uint32_t>min(room, unused(a, REGION_KEYS))
+    return <uint32_t>min(room, unused(a, REGION_OPS))
+
+
+cdef inline uint32_t room_for_nodes(Arena *a, uint32_t slot) noexcept nogil:
+    """How many further keys the client's operations may certainly have."""
+    cdef ClientRecord *c = a.clients + slot
+    if c.nodes >= a.header.quota_nodes:
+        return 0
+    return min(a.header.quota_nodes - c.nodes, unused(a, REGION_NODES))
 
 
 cdef inline bint may_be_overtaken(Arena *a, uint64_t hash, uint64_t mark) noexcept nogil:
@@ -85,37 +86,40 @@ cdef inline bint may_be_overtaken(Arena *a, uint64_t hash, uint64_t mark) noexce
     return False
 
 
-cdef inline uint64_t deadline_of_lone(Arena *a, Prefetched *x) noexcept nogil:
-    """The deadline of a lone registration that is certain to become pending; 0 if that is not certain.
+cdef inline uint64_t deadline_of_few(Arena *a, Prefetched *x) noexcept nogil:
+    """The deadline of a registration with few keys that is certain to become pending; 0 if that is not certain.
 
     The caller has checked its timeout, and the room for its payload. Here it has no event to look for, and is not due
     yet. This is a sufficient condition: with 0, apply_register() decides.
     """
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef uint64_t deadline_ns
-    if not command.flags & REGISTER_FLAG_NO_MARK and (
-        command.mark_sequence < a.header.purgatories_floor or may_be_overtaken(a, x.hash, command.mark_sequence)
-    ):
-        return 0
+    cdef uint32_t i
+    if not command.flags & REGISTER_FLAG_NO_MARK:
+        if command.mark_sequence < a.header.purgatories_floor:
+            return 0
+        for i in range(x.keys):
+            if may_be_overtaken(a, x.few[i].hash, command.mark_sequence):
+                return 0
     deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
     return deadline_ns if deadline_ns > a.turn.now_ns else 0
 
 
-cdef inline void fill_watcher(Arena *a, OpRecord *op, uint32_t index, Prefetched *x, uint32_t purgatory, uint32_t used) noexcept nogil:
-    """The node of a lone registration, in its key's list, and a key record if there is none.
-
-    `used`: nodes and keys below this index were used before. The caller has checked that a node and a key are free.
-    """
-    if a.key_heads[x.hash & a.key_mask] == 0 or find_key(a, x.hash, purgatory, x.name, x.name_length) == 0:
-        if index < used and allocate_spares(a, index):
-            fill_colocated(a, op, index, x.hash, purgatory, x.name, x.name_length)
-            return
-    fill_first_node(op, fill_node(a, index, 0, KEY_KIND_EVENT, 0, x.hash, purgatory, x.name, x.name_length))
-    watch_event(a, node_of(a, op.first_node - 1))
+cdef inline void fill_few(Arena *a, OpRecord *op, uint32_t index, Prefetched *x, uint32_t purgatory) noexcept nogil:
+    """The nodes of a registration with few keys, in the lists of their keys. The caller has checked that nodes are free."""
+    cdef WatchNode *node = first_node(op)
+    cdef uint32_t i, number = index + 1
+    for i in range(x.keys):
+        if i:
+            number = allocate_node(a)
+            node.next_of_op = number
+            node = node_of(a, number - 1)
+        fill_node(a, node, index, i, KEY_KIND_EVENT, 0, x.few[i].hash, purgatory, x.few[i].name, x.few[i].length)
+        watch_event(a, node, number)
 
 
 cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands while they are lone registrations that become pending; how many.
+    """Apply the first of `count` commands while they are registrations with few keys that become pending; how many.
 
     One transaction makes all of them true, with the number of the last command.
     """
@@ -124,39 +128,45 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
     cdef OpRecord *op
     cdef RegisterCommand *command = <RegisterCommand *>ahead.at
     cdef uint32_t most = min(count, room_for_batch(a, slot)), n = 0, i, index, purgatory = command.purgatory
-    cdef uint32_t used = <uint32_t>min(a.regions[REGION_NODES].high_water, a.regions[REGION_KEYS].high_water)
-    cdef uint64_t kind = kind_word(command, c.orphans, 0, 0), owner = owner_word(slot, c.generation), deadline_ns
-    while n < most and ahead[n].lone and ahead[n].at[1] == purgatory:
+    cdef uint32_t further = 0, nodes = room_for_nodes(a, slot)
+    cdef uint64_t owner = owner_word(slot, c.generation), deadline_ns
+    while n < most and ahead[n].keys and ahead[n].at[1] == purgatory:
         command = <RegisterCommand *>ahead[n].at
         if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
             break
-        # The ring gives way first, as for a single registration: deadline_of_lone() may look for an event that goes.
+        if further + (ahead[n].keys - 1) > nodes:
+            break
+        # The ring gives way first, as for a single registration: deadline_of_few() may look for an event that goes.
         if c.bytes_held + command.payload_length > a.header.quota_bytes or not make_room(a, command.payload_length != 0):
             break
-        deadline_ns = deadline_of_lone(a, ahead + n)
+        deadline_ns = deadline_of_few(a, ahead + n)
         if deadline_ns == 0:
             break
         c.bytes_held += command.payload_length
         index = allocate(a, REGION_OPS) - 1
         op = ops[n] = a.ops + index
-        fill_record(a, op, number + n, kind, owner, registered_of(a, command.registered_ns), deadline_ns, 0)
-        fill_watcher(a, op, index, ahead + n, purgatory, used)
-        fill_payload(a, op, ahead[n].name + ahead[n].name_length, command.payload_length)
+        fill_record(
+            a, op, number + n, kind_word(command, c.orphans, 0, 0), owner, registered_of(a, command.registered_ns),
+            deadline_ns, 0,
+        )
+        fill_few(a, op, index, ahead + n, purgatory)
+        fill_payload(a, op, ahead[n].at + (ahead[n].length - command.payload_length), command.payload_length)
         journal_register(a, op, slot, command)
         td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_PENDING))
         a.header.registrations = op.registration
+        further += ahead[n].keys - 1
         n += 1
     if n == 0:
         return 0
     td_put(&a.tx, &c.last_command, number + n - 1)
     commit(a)
     count_registered(a, purgatory, n, n)
-    a.turn.touched += n  # their keys
+    a.turn.touched += n + further  # their keys
     # Watchers and the client's charge are counted once for all. attach() and charge(), as in apply_register(), would cost 23
     # instructions an operation (3.1 % of an insert, by callgrind).
-    counter(a, purgatory, COUNT_WATCHED)[0] += n
+    counter(a, purgatory, COUNT_WATCHED)[0] += n + further
     c.pending += n
-    c.nodes += n
+    c.nodes += further
     for i in range(n):
         link_registered(a, ops[i], <uint32_t>(ops[i] - a.ops), ahead[i].tag, True, True)
     return n
@@ -203,7 +213,6 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefet
     cdef OpRecord *op
     cdef KeyCommand *command
     cdef EventRecord *e
-    cdef KeyRecord *watched
     cdef WatchNode *node = NULL
     cdef const uint8_t *name
     cdef uint32_t n = 0, settled = 0, key, value, purgatory = ahead.at[1]
@@ -219,19 +228,18 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefet
         if slots & bit:
             break
         name = ahead[n].at + sizeof(KeyCommand)
-        key = find_key(a, ahead[n].hash, purgatory, name, command.key_length)
+        key = find_first(a, ahead[n].hash, purgatory, KEY_KIND_EVENT, name, command.key_length)
         op = NULL
-        watched = key_of(a, key - 1) if key else NULL
-        if watched != NULL and not is_empty(a, &watched.next):
-            node = node_at(a, watched.next)
+        if key:
+            node = node_of(a, key - 1)
             op = a.ops + node.op
             if settled == 0:
                 if not has_live_owner(a, op):
                     break
                 owner = owner_word_of(op)
                 next_outcome = a.clients[op.client].next_outcome
-            if watched.next != watched.prev or not is_plain(op, owner, purgatory) or not is_completed_by_one(op, node):
-                break
+            if node_at(a, node.next) != node or not is_plain(op, owner, purgatory) or not is_completed_by_one(op, node):
+                break  # there are more watchers, or the event does not complete this one
             if op.deadline_ns <= effective_ns(a):
                 break
         value = 0
@@ -251,8 +259,8 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefet
         )
         if op != NULL:
             stage_slot(a, e, NULL)
-            td_put(&a.tx, &op.progress, 1)
-            stage_plain(a, op, OUTCOME_COMPLETED, 1, e, next_outcome + settled)
+            td_put(&a.tx, &op.progress, <uint64_t>1 << node.ordinal)
+            stage_plain(a, op, OUTCOME_COMPLETED, node.ordinal + 1, e, next_outcome + settled)
             ops[settled] = op
             settled += 1
         else:

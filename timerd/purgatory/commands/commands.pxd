@@ -5,18 +5,18 @@ A REGISTER is only dispatched from here: operation/register_command.pxd reads it
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, unused
+from timerd.purgatory.memory.arena cimport Arena, capacity, unused
 from timerd.purgatory.memory.blob cimport blob_length, blocks_for, drop_blob, fill_blob
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
-from timerd.purgatory.memory.free_bitmap cimport NOBODY
 from timerd.purgatory.memory.hash cimport handle_tag, id_hash, key_hash
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_action, journal_group
 from timerd.purgatory.index.ids cimport find_id
-from timerd.purgatory.index.keys cimport fill_key, find_key, release_key
+from timerd.purgatory.index.keys cimport share_name
 from timerd.purgatory.index.operation_table cimport find_operation
 from timerd.purgatory.index.purgatories cimport purgatory_is_open
+from timerd.purgatory.index.watermarks cimport fill_watermark, find_watermark, free_watermark
 from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
 from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest, without_room
 from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_answer, met, refuse, stage_answer
@@ -24,7 +24,6 @@ from timerd.purgatory.members.clients cimport setter_generation
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
 from timerd.purgatory.operation.condition cimport Verdict, unmoved
 from timerd.purgatory.operation.apply_event cimport begin_delivery, deliver, requeue_grant
-from timerd.purgatory.operation.quota cimport may_make_too_many_keys
 from timerd.purgatory.operation.register cimport apply_register
 from timerd.purgatory.operation.register_command cimport Registration, deadline_of
 from timerd.purgatory.operation.settle cimport finish_free, finish_settle, stage_free, stage_settle
@@ -60,20 +59,20 @@ cdef inline uint32_t event_kind(uint32_t command_kind) noexcept nogil:
     return EVENT_KIND_FORGET
 
 
-cdef inline void stage_watermark(Arena *a, uint32_t slot, KeyRecord *key, uint64_t offset) noexcept nogil:
+cdef inline void stage_watermark(Arena *a, uint32_t slot, WatermarkRecord *w, uint64_t offset) noexcept nogil:
     """Stage the words by which a key gets a (higher) watermark. A new one is charged to the client that sets it."""
-    cdef uint64_t word = KeyRecord_word_flags(key)[0]
-    td_put(&a.tx, &key.watermark, offset)
-    if not key.flags & KEY_FLAG_HAS_WATERMARK:
-        word = KeyRecord_with_flags(word, KEY_FLAG_HAS_WATERMARK)
-        word = KeyRecord_with_setter(word, slot)
-        word = KeyRecord_with_setter_generation(word, setter_generation(a.clients + slot))
-        td_put(&a.tx, KeyRecord_word_flags(key), word)
+    cdef uint64_t word = WatermarkRecord_word_used(w)[0]
+    td_put(&a.tx, &w.watermark, offset)
+    if not w.used:
+        word = WatermarkRecord_with_used(word, 1)
+        word = WatermarkRecord_with_setter(word, slot)
+        word = WatermarkRecord_with_setter_generation(word, setter_generation(a.clients + slot))
+        td_put(&a.tx, WatermarkRecord_word_used(w), word)
 
 
-cdef inline void discharge_watermark(Arena *a, KeyRecord *key) noexcept nogil:
-    cdef ClientRecord *c = a.clients + key.setter
-    if setter_generation(c) == key.setter_generation and c.state != CLIENT_STATE_FREE and c.watermarks:
+cdef inline void discharge_watermark(Arena *a, WatermarkRecord *w) noexcept nogil:
+    cdef ClientRecord *c = a.clients + w.setter
+    if setter_generation(c) == w.setter_generation and c.state != CLIENT_STATE_FREE and c.watermarks:
         c.watermarks -= 1
 
 
@@ -83,47 +82,47 @@ cdef inline void apply_event(
 ) noexcept nogil:
     """Enter an event into the ring and begin to deliver it."""
     cdef uint64_t limit = 0
-    cdef uint32_t key = 0, value = 0, key_blob = 0, flags = 0, blocks, code = refusal_of_key(a, command, &limit)
-    cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, had
+    cdef uint32_t known = 0, value = 0, key_blob = 0, flags = 0, blocks, code = refusal_of_key(a, command, &limit)
+    cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, fresh
     cdef ClientRecord *c = a.clients + slot
     cdef EventRecord *e
     if code != ERROR_CODE_NONE:
         refuse(a, slot, number, command.purgatory, code, limit)
         return
     if command.kind == COMMAND_KIND_ADVANCE or command.kind == COMMAND_KIND_FORGET:
-        key = find_key(a, hash, command.purgatory, name, command.key_length)
-        had = key != 0 and key_of(a, key - 1).flags & KEY_FLAG_HAS_WATERMARK
-        if had == (command.kind == COMMAND_KIND_ADVANCE) and (not had or key_of(a, key - 1).watermark >= command.amount):
+        known = find_watermark(a, hash, command.purgatory, name, command.key_length)
+        if (known != 0) == (command.kind == COMMAND_KIND_ADVANCE) and (
+            known == 0 or a.watermarks[known - 1].watermark >= command.amount
+        ):
             # The watermark stays as it is: a late registration misses nothing.
             apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
             return
-        if command.kind == COMMAND_KIND_ADVANCE and not had and c.watermarks >= a.header.quota_watermarks:
-            limit = met(MET_WATERMARKS, a.header.quota_watermarks)
-            refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, limit)
-            return
-        if command.kind == COMMAND_KIND_ADVANCE and key == 0 and may_make_too_many_keys(a, c, 1):
-            if unused(a, REGION_KEYS):
-                limit = met(MET_KEYS, a.header.quota_keys)
+        if command.kind == COMMAND_KIND_ADVANCE and known == 0:
+            if unused(a, REGION_WATERMARKS) == 0:
+                limit = met(MET_WATERMARKS, capacity(a, REGION_WATERMARKS))
+                refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
+                return
+            if c.watermarks >= a.header.quota_watermarks:
+                limit = met(MET_WATERMARKS, a.header.quota_watermarks)
                 refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, limit)
                 return
+    fresh = command.kind == COMMAND_KIND_ADVANCE and known == 0
     value = value_of_newest(a, data, command.value_length, 0)
     blocks = 0 if value else blocks_for(command.value_length)
     if command.key_length > EVENT_KEY_INLINE:
         blocks += blocks_for(command.key_length)
-    if command.kind == COMMAND_KIND_ADVANCE and key == 0 and command.key_length > KEY_INLINE:
+    if fresh and command.key_length > KEY_INLINE:
         blocks += blocks_for(command.key_length)
     if not make_room(a, blocks):
         drop_blob(a, value)
         limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
         refuse(a, slot, number, command.purgatory, without_room(a, blocks), limit)
         return
-    if command.kind == COMMAND_KIND_ADVANCE and key == 0:
-        key = fill_key(a, hash, command.purgatory, name, command.key_length, NOBODY)
-        if key == 0:
-            drop_blob(a, value)
-            limit = met(MET_KEYS, capacity(a, REGION_KEYS))
-            refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
-            return
+    if fresh:
+        known = fill_watermark(
+            a, hash, command.purgatory, name, command.key_length,
+            share_name(a, hash, command.purgatory, name, command.key_length) if command.key_length > KEY_INLINE else 0,
+        )
     if value == 0:
         value = fill_blob(a, data, command.value_length)
     if command.key_length > EVENT_KEY_INLINE:
@@ -138,14 +137,13 @@ cdef inline void apply_event(
     )
     stage_event(a, e, NULL)
     if command.kind == COMMAND_KIND_ADVANCE:
-        stage_watermark(a, slot, key_of(a, key - 1), command.amount)
-        if not key_of(a, key - 1).flags & KEY_FLAG_HAS_WATERMARK:
-            c.watermarks += 1
+        stage_watermark(a, slot, a.watermarks + (known - 1), command.amount)
+        c.watermarks += fresh
     elif command.kind == COMMAND_KIND_FORGET:
-        discharge_watermark(a, key_of(a, key - 1))
+        discharge_watermark(a, a.watermarks + (known - 1))
         td_put(
-            &a.tx, KeyRecord_word_flags(key_of(a, key - 1)),
-            KeyRecord_with_flags(KeyRecord_word_flags(key_of(a, key - 1))[0], 0),
+            &a.tx, WatermarkRecord_word_used(a.watermarks + (known - 1)),
+            WatermarkRecord_with_used(WatermarkRecord_word_used(a.watermarks + (known - 1))[0], 0),
         )
     td_put(&a.tx, &c.last_command, number)
     commit(a)
@@ -153,7 +151,7 @@ cdef inline void apply_event(
     counter(a, command.purgatory, COUNT_EVENTS)[0] += 1
     a.turn.touched += 1
     if command.kind == COMMAND_KIND_FORGET:
-        release_key(a, key)
+        free_watermark(a, known)
     begin_delivery(a, e)
     deliver(a)
 

@@ -48,7 +48,7 @@ cdef inline uint32_t prefetch_commands(
         if x.length < sizeof(uint64_t) or <uint64_t>(end - p) < x.length:
             break
         x.kind = x.key = x.op = 0
-        x.lone = False
+        x.keys = 0
         if p[0] == COMMAND_KIND_REGISTER:
             if number + seen > last:
                 line, last = handle_line(a.seed, slot, number + seen), (number + seen) | (HANDLE_LANES - 1)
@@ -72,7 +72,7 @@ cdef inline uint32_t apply_batch(Arena *a, uint32_t slot, uint64_t number, Prefe
     """
     if not purgatory_is_open(a, ahead.at[1]):
         return 0
-    if ahead.lone:
+    if ahead.keys:
         return register_batch(a, slot, number, ahead, count)
     if ahead.kind == COMMAND_KIND_CANCEL:
         return cancel_batch(a, slot, number, ahead, count)

@@ -10,34 +10,37 @@ The first stage has work between its misses, and prefetches. The other stages ar
 would be dropped when too many are under way, and a load is not.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, key_of
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.builtins cimport CACHE_LINE, TOUCH, __builtin_prefetch
 from timerd.purgatory.memory.hash cimport handle_tag, key_hash
-from timerd.purgatory.memory.list cimport at, node_at
+from timerd.purgatory.memory.list cimport at
+from timerd.purgatory.memory.nodes cimport first_node, node_of
 from timerd.purgatory.index.operation_table cimport next_handle
 from timerd.purgatory.events.ring cimport event_at
 from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    /* One key, any event on which completes: the bytes of condition, needed, keys and orphans. */
-    #define LONE_CONDITION (CONDITION_AT_LEAST | 1u << 8 | 1u << 16)
-    _Static_assert(
-        offsetof(RegisterCommand, needed) == offsetof(RegisterCommand, condition) + 1
-            && offsetof(RegisterCommand, keys) == offsetof(RegisterCommand, condition) + 2
-            && offsetof(RegisterCommand, orphans) == offsetof(RegisterCommand, condition) + 3,
-        "LONE_CONDITION is those four bytes");
     _Static_assert(offsetof(RegisterCommand, length) == 4 && offsetof(KeyCommand, length) == 4
         && offsetof(OperationCommand, length) == 4, "length_of() reads it of any command");
-    _Static_assert(sizeof(OpRecord) > 3 * CACHE_LINE && sizeof(OpRecord) <= 4 * CACHE_LINE, "touch_op() asks for every line");
+    _Static_assert(sizeof(OpRecord) == 3 * CACHE_LINE, "touch_op() asks for every line");
+    _Static_assert(sizeof(WatchNode) == CACHE_LINE, "a node is one line");
     #define HANDLE_PROBES 4 /* steps in the handle table: nearly every handle is found within them */
     #define PREFETCH_GROUP 32  /* commands prefetched together: their lines stay in the first-level cache */
+    #define FEW_KEYS 4 /* a registration of so many keys at most goes the short way */
     """
     enum:
         PREFETCH_GROUP
         HANDLE_PROBES
-    const uint32_t LONE_CONDITION
+        FEW_KEYS
+
+
+ctypedef struct FewKey:
+    # A key of a registration that goes the short way.
+    const uint8_t *name
+    uint64_t hash
+    uint32_t length
 
 
 ctypedef struct Prefetched:
@@ -45,12 +48,11 @@ ctypedef struct Prefetched:
     const uint8_t *at  # where it lies in its frame
     uint32_t length  # bytes of it; they are there
     uint32_t kind  # CommandKind; 0 = nothing to do
-    uint32_t key  # its key (index + 1), once known
+    uint32_t key  # a node (index + 1) of its key's chain, once known
     uint32_t op  # its operation (index + 1), once known
-    bint lone  # a registration of one short event key, with a small payload at most
-    uint32_t name_length
-    const uint8_t *name
-    uint64_t hash
+    uint32_t keys  # of a registration that goes the short way (few_keys); 0 = it does not, or is none
+    FewKey few[FEW_KEYS]
+    uint64_t hash  # of its key, or its first key
     uint64_t position  # head in the key table, or position in the handle table
     uint32_t tag  # of the handle
 
@@ -66,36 +68,19 @@ cdef inline uint32_t length_of(const uint8_t *p) noexcept nogil:
 
 
 cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
-    """Touch the lines of an operation (index + 1), with its co-located key and node."""
+    """Touch the lines of an operation (index + 1), with its first node."""
     cdef char *record = <char *>(a.ops + (op - 1))
     TOUCH(record)
     TOUCH(record + CACHE_LINE)
     TOUCH(record + 2 * CACHE_LINE)
-    TOUCH(record + 3 * CACHE_LINE)
 
 
 cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
-    """Touch what else a settlement needs: the neighbours in the bucket, and the head of the co-located key's chain.
-
-    As a rule, the co-located key is the operation's own.
-    """
+    """Touch what else a settlement needs: the neighbours in the bucket, and the head of its first key's chain."""
     cdef OpRecord *record = a.ops + (op - 1)
     TOUCH(at(a, record.next))
     TOUCH(at(a, record.prev))
-    TOUCH(a.key_heads + ((<KeyRecord *>record.colocated_key).hash & a.key_mask))
-
-
-cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcept nogil:
-    """Whether a registration has one key, and a payload of one block at most.
-
-    The caller has seen that the first key is an event's, with a name of that length.
-    """
-    return (
-        command.payload_length <= BLOCK_DATA and 1 <= name_length <= KEY_INLINE
-        and command.length == sizeof(RegisterCommand) + 2 + name_length + command.payload_length
-        and (<uint32_t *>&command.condition)[0] == LONE_CONDITION
-        and command.flags & ~(REGISTER_FLAG_NO_MARK | REGISTER_FLAG_MARK_BY_SEQUENCE) == 0
-    )
+    TOUCH(a.key_heads + (first_node(record).hash & a.key_mask))
 
 
 cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uint32_t length) noexcept nogil:
@@ -104,6 +89,38 @@ cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uin
     x.position = x.hash & a.key_mask
     __builtin_prefetch(a.key_heads + x.position)
     __builtin_prefetch(a.slots + (x.hash & a.slot_mask))
+
+
+cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcept nogil:
+    """How many keys a registration has whose first key is read, and prefetched: `p` is behind it. 0 = it goes the long way.
+
+    It goes the short way if it has few keys, short and different event keys, so many of which complete it, a payload of
+    one block at most, and nothing else.
+    """
+    cdef RegisterCommand *command = <RegisterCommand *>x.at
+    cdef const uint8_t *end = x.at + x.length
+    cdef uint32_t i, k
+    cdef FewKey *key
+    if (
+        command.condition != CONDITION_AT_LEAST or command.orphans or command.keys > FEW_KEYS
+        or not 1 <= command.needed <= command.keys or command.payload_length > BLOCK_DATA
+        or command.flags & ~(REGISTER_FLAG_NO_MARK | REGISTER_FLAG_MARK_BY_SEQUENCE)
+    ):
+        return 0
+    for i in range(1, command.keys):
+        key = x.few + i
+        if end - p < 2 or p[1] != KEY_KIND_EVENT or not 1 <= p[0] <= KEY_INLINE or end - p - 2 < p[0]:
+            return 0
+        key.length = p[0]
+        key.name = p + 2
+        key.hash = key_hash(a.seed, x.at[1], key.name, key.length)
+        p = key.name + key.length
+        for k in range(i):
+            if x.few[k].hash == key.hash:
+                return 0
+        __builtin_prefetch(a.key_heads + (key.hash & a.key_mask))
+        __builtin_prefetch(a.slots + (key.hash & a.slot_mask))
+    return command.keys if end - p == <int64_t>command.payload_length else 0
 
 
 cdef inline void prefetch_registration(Arena *a, Prefetched *x, uint32_t tag) noexcept nogil:
@@ -116,12 +133,14 @@ cdef inline void prefetch_registration(Arena *a, Prefetched *x, uint32_t tag) no
     if end - name < 2 or name[1] != KEY_KIND_EVENT or end - name - 2 < name[0]:
         return
     x.kind = COMMAND_KIND_REGISTER
-    x.name_length = name[0]
-    x.name = name + 2
-    x.lone = is_lone(command, x.name_length)
     x.tag = tag
     __builtin_prefetch(a.handles + (tag & a.handle_mask))
-    prefetch_hash(a, x, x.name, x.name_length)
+    prefetch_hash(a, x, name + 2, name[0])
+    if 1 <= name[0] <= KEY_INLINE:
+        x.few[0].name = name + 2
+        x.few[0].length = name[0]
+        x.few[0].hash = x.hash
+        x.keys = few_keys(a, x, name + 2 + name[0])
 
 
 cdef inline void prefetch_event(Arena *a, Prefetched *x) noexcept nogil:
@@ -145,26 +164,23 @@ cdef inline void prefetch_operation(Arena *a, Prefetched *x, uint32_t slot) noex
 
 
 cdef inline void touch_key(Arena *a, Prefetched *x) noexcept nogil:
-    """Touch a key. For an event, touch the co-located operation too: as a rule, it watches the key."""
-    if x.kind == COMMAND_KIND_REGISTER or x.key > a.keys_colocated:
-        TOUCH(key_of(a, x.key - 1))
+    """Touch the first node of a chain. For an event, touch its operation too, if that lies there."""
+    if x.kind == COMMAND_KIND_REGISTER or x.key > a.first_nodes:
+        TOUCH(node_of(a, x.key - 1))
     else:
         touch_op(a, x.key)
 
 
 cdef inline void follow_watcher(Arena *a, Prefetched *x) noexcept nogil:
     """Go on to the first watcher of a fired key."""
-    cdef KeyRecord *key = key_of(a, x.key - 1)
-    if at(a, key.next) == <void *>&key.next:
-        return
-    x.op = node_at(a, key.next).op + 1
+    x.op = node_of(a, x.key - 1).op + 1
     if x.op == x.key:
         touch_surroundings(a, x.op)
     else:
         touch_op(a, x.op)
 
 
-cdef inline void find_first(Arena *a, Prefetched *x) noexcept nogil:
+cdef inline void find_record(Arena *a, Prefetched *x) noexcept nogil:
     """Stage 2: the record that its table entry names."""
     cdef uint32_t probe
     if x.kind == COMMAND_KIND_CANCEL or x.kind == COMMAND_KIND_RESCHEDULE:
@@ -188,17 +204,20 @@ cdef inline void find_next(Arena *a, Prefetched *x) noexcept nogil:
     if x.op:
         touch_surroundings(a, x.op)
     elif x.key:
-        if key_of(a, x.key - 1).hash != x.hash and key_of(a, x.key - 1).chain:
-            x.key = key_of(a, x.key - 1).chain
+        if node_of(a, x.key - 1).hash != x.hash and node_of(a, x.key - 1).chain:
+            x.key = node_of(a, x.key - 1).chain
             touch_key(a, x)
         elif x.kind == COMMAND_KIND_FIRE:
             follow_watcher(a, x)
 
 
 cdef inline void find_last(Arena *a, Prefetched *x) noexcept nogil:
-    """Stage 4, of an event: its key's first watcher, where the way to the key took one more step."""
-    if x.kind == COMMAND_KIND_FIRE and x.key and x.op == 0:
-        follow_watcher(a, x)
+    """Stage 4, of an event: its key's first watcher, where the way to it took one more step."""
+    if x.kind == COMMAND_KIND_FIRE and x.key:
+        if x.op == 0:
+            follow_watcher(a, x)
+        elif x.op != x.key:
+            touch_surroundings(a, x.op)
 
 
 cdef inline void prefetch_further(Arena *a, Prefetched *ahead, uint32_t count) noexcept nogil:
@@ -206,7 +225,7 @@ cdef inline void prefetch_further(Arena *a, Prefetched *ahead, uint32_t count) n
     cdef uint32_t i, kinds = 0
     for i in range(count):
         kinds |= 1 << ahead[i].kind
-        find_first(a, ahead + i)
+        find_record(a, ahead + i)
     for i in range(count):
         find_next(a, ahead + i)
     if kinds & 1 << COMMAND_KIND_FIRE:

@@ -13,8 +13,9 @@ ctypedef struct Found:
 
 ctypedef struct Delivery:
     # Of the event that is being delivered (header.unfinished).
-    uint32_t key  # index + 1; 0 = its key is freed, so the delivery is complete
-    uint32_t cursor  # link of the next watcher to visit
+    uint32_t first  # the node (index + 1) that stands first in its key's list; 0 = there is none
+    uint32_t top  # the node at the top of its key's heap
+    uint32_t cursor  # link of the next watcher in the list to visit; 0 = none is left
     Found *found  # by the replay of a registration; room for REPLAY_WALK_MAX
 
 

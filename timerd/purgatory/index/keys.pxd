@@ -1,154 +1,159 @@
-"""Watch keys and their watchers. A key record exists while somebody watches the key, or while it has a watermark.
+"""Watch keys and their watchers. A key needs no record of its own: each watch node has its key's name.
 
 Event watchers of a key stand in a list, in order of registration. Watermark watchers stand in a heap
-(watermark_heap.pxd). A node leaves at once when its operation settles, or when its key is satisfied or failed for the
-operation.
+(watermark_heap.pxd). The key table leads to the node that stands first in the list, or at the top of the heap; both are
+in one chain. When the first node of a list leaves, the next one takes its place in the chain. A node leaves at once
+when its operation settles, or when its key is satisfied or failed for the operation.
 
 Chains are short, because keys are hashed with a seed that no client has. Steps of a chain count as records of the turn.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, key_of, node_of, unused
-from timerd.purgatory.memory.blob cimport blob_equals, blocks_for, drop_blob, fill_blob
+from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.blob cimport blob_equals, copy_blob, drop_blob, fill_blob, share_blob
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
-from timerd.purgatory.memory.counters cimport counter
-from timerd.purgatory.memory.free_bitmap cimport allocate_spare, free_spare
-from timerd.purgatory.memory.list cimport append, link_of, make_empty, unlink
+from timerd.purgatory.memory.list cimport append, link_of, make_empty, node_at, unlink
+from timerd.purgatory.memory.nodes cimport first_node, free_node, index_of_node, next_node, node_of
 from timerd_shm.generated.records cimport *
 
-from .watermark_heap cimport heap_push, heap_remove
+from .watermarks cimport find_watermark
 
 
-cdef inline bint key_is(Arena *a, KeyRecord *key, uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:
-    if key.purgatory != purgatory or key.name_length != length:
+cdef inline bint node_is(
+    Arena *a, WatchNode *node, uint64_t hash, uint32_t purgatory, uint32_t kind, const uint8_t *name, uint32_t length
+) noexcept nogil:
+    """Whether a node watches that key, in that way."""
+    if node.hash != hash or node.kind != kind or node.purgatory != purgatory or node.name_length != length:
         return False
     if length <= KEY_INLINE:
-        return same_short(key.name, name, length)
-    return blob_equals(a, key.name_blob, name, length)
+        return same_short(node.name, name, length)
+    return blob_equals(a, node.name_blob, name, length)
 
 
-cdef inline uint32_t find_key(
-    Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length
+cdef inline uint32_t find_first(
+    Arena *a, uint64_t hash, uint32_t purgatory, uint32_t kind, const uint8_t *name, uint32_t length
 ) noexcept nogil:
-    """The key's record (index + 1), or 0."""
+    """The node (index + 1) that stands first in the key's list, or at the top of its heap; 0 = nobody watches the key so."""
     cdef uint32_t found = a.key_heads[hash & a.key_mask]
+    cdef WatchNode *node
     while found:
-        if key_of(a, found - 1).hash == hash and key_is(a, key_of(a, found - 1), purgatory, name, length):
+        node = node_of(a, found - 1)
+        if node_is(a, node, hash, purgatory, kind, name, length):
             return found
-        found = key_of(a, found - 1).chain
+        found = node.chain
         a.turn.touched += 1
     return 0
 
 
-cdef inline void chain_key(Arena *a, uint32_t found) noexcept nogil:
-    cdef uint32_t *head = a.key_heads + (key_of(a, found - 1).hash & a.key_mask)
-    key_of(a, found - 1).chain = head[0]
-    head[0] = found
+cdef inline uint32_t find_first_like(Arena *a, WatchNode *node) noexcept nogil:
+    """The same for the key and the kind of a node that is in no list or heap."""
+    cdef uint8_t name[KEY_SIZE_MAX]
+    if node.name_blob == 0:
+        return find_first(a, node.hash, node.purgatory, node.kind, node.name, node.name_length)
+    copy_blob(a, node.name_blob, name)
+    return find_first(a, node.hash, node.purgatory, node.kind, name, node.name_length)
 
 
-cdef inline uint32_t fill_key(
-    Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length, uint32_t colocated
+cdef inline void chain_first(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
+    """A node (index + 1) is the first one of its key: the table leads to it."""
+    cdef uint32_t *head = a.key_heads + (node.hash & a.key_mask)
+    node.chain = head[0]
+    node.place = PLACE_FIRST
+    head[0] = number
+
+
+cdef inline void replace_first(
+    Arena *a, WatchNode *node, uint32_t number, WatchNode *successor, uint32_t successor_number
 ) noexcept nogil:
-    """A new key record (index + 1): that of index `colocated` if it is free. 0 when keys or blocks are used up."""
-    cdef KeyRecord *key
-    cdef uint32_t found
-    if length > KEY_INLINE and unused(a, REGION_BLOCKS) < blocks_for(length):
-        return 0
-    found = allocate_spare(a, REGION_KEYS, &a.slab.keys, colocated)
+    """Another node takes the place of the first one in the chain, or none (NULL, 0) does."""
+    cdef uint32_t *link = a.key_heads + (node.hash & a.key_mask)
+    while link[0] != number:
+        link = &node_of(a, link[0] - 1).chain
+        a.turn.touched += 1
+    if successor == NULL:
+        link[0] = node.chain
+        return
+    successor.chain = node.chain
+    successor.place = PLACE_FIRST
+    link[0] = successor_number
+
+
+cdef inline uint32_t share_name(
+    Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length
+) noexcept nogil:
+    """A blob of a long name: that of a watcher or watermark of the key, or a new one, for which blocks are free."""
+    cdef uint32_t found = find_first(a, hash, purgatory, KEY_KIND_EVENT, name, length)
     if found == 0:
-        return 0
-    key = key_of(a, found - 1)
-    key.hash = hash
-    key.watermark = 0
-    key.purgatory = purgatory
-    key.name_length = length
-    key.setter = 0
-    key.setter_generation = 0
-    key.flags = 0
-    key.reserved = 0
-    key.refs = 0
-    key.heap = 0
+        found = find_first(a, hash, purgatory, KEY_KIND_WATERMARK, name, length)
+    if found:
+        return share_blob(a, node_of(a, found - 1).name_blob)
+    found = find_watermark(a, hash, purgatory, name, length)
+    if found:
+        return share_blob(a, a.watermarks[found - 1].name_blob)
+    return fill_blob(a, name, length)
+
+
+cdef inline void fill_node(
+    Arena *a, WatchNode *node, uint32_t op, uint32_t ordinal, uint32_t kind, uint64_t target, uint64_t hash,
+    uint32_t purgatory, const uint8_t *name, uint32_t length,
+) noexcept nogil:
+    """Fill a node that stands nowhere. The caller has checked that there are blocks for a long name."""
+    cdef uint64_t word = WatchNode_with_name_length(WatchNode_with_purgatory(0, purgatory), length)
+    node.hash = hash
+    node.target = target
+    node.op = op
+    node.next_of_op = 0
+    WatchNode_word_purgatory(node)[0] = WatchNode_with_kind(WatchNode_with_ordinal(word, ordinal), kind)
+    node.name_blob = 0
     if length <= KEY_INLINE:
-        key.name_blob = 0
-        copy_short(key.name, name, length)
+        copy_short(node.name, name, length)
     else:
-        key.name_blob = fill_blob(a, name, length)
-    make_empty(a, &key.next)
-    chain_key(a, found)
-    return found
+        node.name_blob = share_name(a, hash, purgatory, name, length)
 
 
-cdef inline void release_key(Arena *a, uint32_t found) noexcept nogil:
-    """Free the record if neither a watcher nor a watermark needs it."""
-    cdef KeyRecord *key = key_of(a, found - 1)
-    cdef uint32_t *link
-    if key.refs or key.flags & KEY_FLAG_HAS_WATERMARK:
-        return
-    link = a.key_heads + (key.hash & a.key_mask)
-    while link[0] != found:
-        link = &key_of(a, link[0] - 1).chain
-        a.turn.touched += 1
-    link[0] = key.chain
-    if a.delivery.key == found:
-        a.delivery.key = 0
-    drop_blob(a, key.name_blob)
-    free_spare(a, REGION_KEYS, &a.slab.keys, found - 1)
-
-
-cdef inline void watch_event(Arena *a, WatchNode *node) noexcept nogil:
-    """Put a node at the end of its key's list."""
-    append(a, &key_of(a, node.key).next, &node.next)
-    node.linked = 1
-
-
-cdef inline void attach(Arena *a, uint32_t node_number) noexcept nogil:
-    """Put a node (index + 1) in its key's list or heap. The caller brings nodes in order of registration."""
-    cdef WatchNode *node = node_of(a, node_number - 1)
-    cdef KeyRecord *key = key_of(a, node.key)
-    if node.kind == KEY_KIND_WATERMARK:
-        heap_push(a, key, node_number)
-        node.linked = 1
+cdef inline void watch_event(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
+    """Put a node (index + 1) at the end of its key's list."""
+    cdef uint32_t first = find_first_like(a, node)
+    if first:
+        append(a, &node_of(a, first - 1).next, &node.next)
+        node.place = PLACE_BEHIND
     else:
-        watch_event(a, node)
-    counter(a, key.purgatory, COUNT_WATCHED)[0] += 1
+        make_empty(a, &node.next)
+        chain_first(a, node, number)
 
 
-cdef inline void detach(Arena *a, uint32_t node_number) noexcept nogil:
-    """Take a node out of its key's list or heap, if it is in one. The node still names its key."""
-    cdef WatchNode *node = node_of(a, node_number - 1)
-    leave_key(a, node_number, node, key_of(a, node.key))
+cdef inline uint32_t next_to_visit(Arena *a, WatchNode *node) noexcept nogil:
+    """The link of the watcher behind this one in the list of the event in delivery; 0 = this one is the last."""
+    return 0 if node.next == link_of(a, &node_of(a, a.delivery.first - 1).next) else node.next
 
 
-cdef inline void leave_key(Arena *a, uint32_t node_number, WatchNode *node, KeyRecord *key) noexcept nogil:
-    """Take a node out of the list or heap of its key, if it is in one."""
-    if not node.linked:
-        return
-    node.linked = 0
-    counter(a, key.purgatory, COUNT_WATCHED)[0] -= 1
-    if node.kind == KEY_KIND_WATERMARK:
-        heap_remove(a, key, node_number)
-        return
+cdef inline void leave_list(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
+    """Take a node (index + 1) out of its key's list."""
+    cdef uint32_t own = link_of(a, &node.next), next = 0
+    cdef WatchNode *successor = NULL
     # The event in delivery would visit this watcher next: its cursor moves to the watcher behind.
-    if a.delivery.cursor == link_of(a, &node.next):
-        a.delivery.cursor = node.next
+    if a.delivery.cursor == own:
+        a.delivery.cursor = next_to_visit(a, node)
+    if node.place == PLACE_FIRST:
+        if node.next != own:
+            successor = node_at(a, node.next)
+            next = index_of_node(a, successor) + 1
+        replace_first(a, node, number, successor, next)
+        if a.delivery.first == number:
+            a.delivery.first = next
     unlink(a, &node.next)
+    node.place = PLACE_NOWHERE
 
 
-cdef inline void free_nodes(Arena *a, uint32_t first) noexcept nogil:
-    """Free the nodes of a settled (or refused) operation, and its keys that have no other watcher."""
-    cdef uint32_t next
-    cdef WatchNode *node
-    while first:
-        node = node_of(a, first - 1)
-        next = node.next_of_op
-        free_node(a, first, node, key_of(a, node.key))
+cdef inline void free_nodes(Arena *a, OpRecord *op) noexcept nogil:
+    """Free the nodes of a settled (or refused) operation. They stand nowhere."""
+    cdef WatchNode *node = first_node(op)
+    cdef WatchNode *next
+    drop_blob(a, node.name_blob)
+    next = next_node(a, node)
+    while next != NULL:
+        node = next
+        next = next_node(a, node)
+        drop_blob(a, node.name_blob)
+        free_node(a, node)
         a.turn.touched += 1
-        first = next
-
-
-cdef inline void free_node(Arena *a, uint32_t number, WatchNode *node, KeyRecord *key) noexcept nogil:
-    """Free a node that is in no list or heap, and its key if the key has no other watcher."""
-    key.refs -= 1
-    free_spare(a, REGION_NODES, &a.slab.nodes, number - 1)
-    if key.refs == 0:
-        release_key(a, node.key + 1)

@@ -7,8 +7,11 @@ is none.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
-from timerd.purgatory.memory.arena cimport Arena, node_of
-from timerd_shm.generated.records cimport KeyRecord, WatchNode
+from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.nodes cimport node_of
+from timerd_shm.generated.records cimport *
+
+from .keys cimport chain_first, find_first_like, replace_first
 
 
 cdef inline bint before(Arena *a, uint32_t x, uint32_t y) noexcept nogil:
@@ -73,14 +76,31 @@ cdef inline uint32_t merge(Arena *a, uint32_t x, uint32_t y) noexcept nogil:
     return x
 
 
-cdef inline void heap_push(Arena *a, KeyRecord *key, uint32_t x) noexcept nogil:
-    node_of(a, x - 1).prev = 0
-    node_of(a, x - 1).rank = 1
-    key.heap = merge(a, key.heap, x)
-    node_of(a, key.heap - 1).next = 0
+cdef inline void heap_push(Arena *a, uint32_t x) noexcept nogil:
+    """Put a node (index + 1) in its key's heap."""
+    cdef WatchNode *node = node_of(a, x - 1)
+    cdef uint32_t before = find_first_like(a, node), top
+    node.prev = 0
+    node.rank = 1
+    node.place = PLACE_BEHIND
+    top = merge(a, before, x)
+    node_of(a, top - 1).next = 0
+    if before == 0:
+        chain_first(a, node, x)
+    elif top != before:
+        set_top(a, before, top)
+        node_of(a, before - 1).place = PLACE_BEHIND
 
 
-cdef inline void heap_remove(Arena *a, KeyRecord *key, uint32_t x) noexcept nogil:
+cdef inline void set_top(Arena *a, uint32_t before, uint32_t top) noexcept nogil:
+    """Another node is at the top of a heap now, or the heap is empty (0)."""
+    replace_first(a, node_of(a, before - 1), before, node_of(a, top - 1) if top else NULL, top)
+    if a.delivery.top == before:
+        a.delivery.top = top
+
+
+cdef inline void heap_remove(Arena *a, uint32_t x) noexcept nogil:
+    """Take a node (index + 1) out of its key's heap."""
     cdef uint32_t parent = parent_of(a, x), rest, left, right
     cdef uint8_t rank
     cdef bint was_left = parent != 0 and left_of(a, parent) == x
@@ -88,10 +108,12 @@ cdef inline void heap_remove(Arena *a, KeyRecord *key, uint32_t x) noexcept nogi
     right = right_of(a, parent) if parent else 0
     rest = merge(a, left_of(a, x), right_of(a, x))
     if parent == 0:
-        key.heap = rest
         if rest:
             node_of(a, rest - 1).next = 0
+        set_top(a, x, rest)
+        node_of(a, x - 1).place = PLACE_NOWHERE
         return
+    node_of(a, x - 1).place = PLACE_NOWHERE
     if was_left:
         left = rest
     else:

@@ -18,9 +18,10 @@ commit.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
-from timerd.purgatory.memory.arena cimport Arena, effective_ns, key_of, node_of, op_id
+from timerd.purgatory.memory.arena cimport Arena, effective_ns, op_id
 from timerd.purgatory.memory.blob cimport blob_length
 from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.nodes cimport first_node, next_node
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd_shm.generated.records cimport *
 
@@ -29,7 +30,7 @@ from .segments cimport (
     ACTION_ROWS_MAX, EVENT_ROWS_MAX, GROUP_ROWS_MAX, OUTCOME_ROWS_MAX, TEXT_ROWS_MAX, journal_room, make_journal_room,
     measure_room, next_row,
 )
-from .texts cimport client_text, event_key_text, group_text, id_text, key_text, owner_text, purgatory_text
+from .texts cimport client_text, event_key_text, group_text, id_text, key_text, owner_text, purgatory_text, watermark_text
 
 
 cdef inline void put_outcome(
@@ -37,16 +38,17 @@ cdef inline void put_outcome(
     uint64_t sequence,
 ) noexcept nogil:
     cdef OutcomeRow *row
-    cdef uint32_t node = op.first_node, ordinal = settled_key, key, owner, purgatory, id, flags = 0
+    cdef WatchNode *node = first_node(op)
+    cdef uint32_t ordinal = settled_key, key, owner, purgatory, id, flags = 0
     if not journal_room(a, OUTCOME_ROWS_MAX, 1):
         return
     if e != NULL:
         key = event_key_text(a, e)
     else:
         while ordinal > 1:
-            node = node_of(a, node - 1).next_of_op
+            node = next_node(a, node)
             ordinal -= 1
-        key = key_text(a, key_of(a, node_of(a, node - 1).key))
+        key = key_text(a, node)
     owner = owner_text(a, op)
     purgatory = purgatory_text(a, op.purgatory)
     id = id_text(a, op)
@@ -84,19 +86,20 @@ cdef inline void journal_outcome(
 
 cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
     """A KEY row for each of its keys. The text comes first, because it may need rows of its own."""
-    cdef uint32_t node = op.first_node, key
+    cdef WatchNode *node = first_node(op)
+    cdef uint32_t key
     cdef KeyRow *row
-    while node:
-        key = key_text(a, key_of(a, node_of(a, node - 1).key))
+    while node != NULL:
+        key = key_text(a, node)
         row = <KeyRow *>next_row(&a.journal, ROW_KIND_KEY)
-        row.key_kind = node_of(a, node - 1).kind
-        row.ordinal = node_of(a, node - 1).ordinal
+        row.key_kind = node.kind
+        row.ordinal = node.ordinal
         row.reserved = 0
         row.key = key
         row.operation = op_id(a, op)
-        row.target = node_of(a, node - 1).target
+        row.target = node.target
         memset(row.rest, 0, sizeof(row.rest))
-        node = node_of(a, node - 1).next_of_op
+        node = next_node(a, node)
 
 
 cdef inline void put_registration(
@@ -286,17 +289,17 @@ cdef inline void journal_anchor(Arena *a, uint64_t wall_ns) noexcept nogil:
     commit(a)
 
 
-cdef inline void put_watermark(Arena *a, KeyRecord *key) noexcept nogil:
+cdef inline void put_watermark(Arena *a, WatermarkRecord *w) noexcept nogil:
     cdef uint32_t text, purgatory
     cdef WatermarkRow *row
     if not journal_room(a, 2 + TEXT_ROWS_MAX, 1):
         return
-    text = key_text(a, key)
-    purgatory = purgatory_text(a, key.purgatory)
+    text = watermark_text(a, w)
+    purgatory = purgatory_text(a, w.purgatory)
     row = <WatermarkRow *>next_row(&a.journal, ROW_KIND_WATERMARK)
     memset(<uint8_t *>row + 1, 0, sizeof(WatermarkRow) - 1)
     row.key = text
-    row.watermark = key.watermark
+    row.watermark = w.watermark
     row.at_ns = a.turn.now_ns
     row.newest = a.header.newest
     row.purgatory = purgatory
@@ -316,14 +319,14 @@ cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
     cdef OpRecord *op
     if not j.snapshotting:
         return False
-    while j.snapshot_key < a.regions[REGION_KEYS].high_water:
+    while j.snapshot_watermark < a.regions[REGION_WATERMARKS].high_water:
         if records == 0 or half_full(j):
             return True
         records -= 1
-        if key_of(a, j.snapshot_key).flags & KEY_FLAG_HAS_WATERMARK:
-            put_watermark(a, key_of(a, j.snapshot_key))
+        if a.watermarks[j.snapshot_watermark].used:
+            put_watermark(a, a.watermarks + j.snapshot_watermark)
             commit(a)
-        j.snapshot_key += 1
+        j.snapshot_watermark += 1
     while j.snapshot_op < a.regions[REGION_OPS].high_water:
         if records == 0 or half_full(j):
             return True
@@ -360,7 +363,7 @@ cdef inline bint open_journal(Arena *a, uint32_t level, uint64_t segment_rows, u
     j.lost = a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] - j.reported if a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] > j.reported else 0
     j.lost_from_ns = 0
     j.lost_to_ns = a.turn.now_ns
-    j.snapshot_op = j.snapshot_key = 0
+    j.snapshot_op = j.snapshot_watermark = 0
     j.snapshotting = a.header.journal_level != level and level == JOURNAL_LEVEL_EVENTS
     j.snapshot_last = a.header.registrations
     j.opening = ROW_FLAG_START | (ROW_FLAG_CONTINUES if continues else 0)

@@ -39,7 +39,7 @@ ctypedef struct Journal:
     uint32_t opening  # RowFlag of a segment that is to begin before the next row; 0 = none
     uint8_t snapshotting  # rows of what there was at the beginning are still missing
     uint32_t snapshot_op  # index that the snapshot comes to next
-    uint32_t snapshot_key
+    uint32_t snapshot_watermark
     uint64_t snapshot_last  # newest registration when the journal began
     SeenText *texts
     OwnerText *owners

@@ -63,20 +63,27 @@ cdef inline uint32_t text_of(Arena *a, uint32_t kind, uint64_t hash, const uint8
     return <uint32_t>(seen.row - j.segment)
 
 
-cdef inline uint32_t key_text(Arena *a, KeyRecord *key) noexcept nogil:
+cdef inline uint32_t name_text(
+    Arena *a, uint64_t hash, const uint8_t *inlined, uint32_t blob, uint32_t length
+) noexcept nogil:
+    """The text of a key's name, which stands inlined or in a blob."""
     cdef uint8_t name[KEY_SIZE_MAX]
-    if key.name_blob == 0:
-        return text_of(a, TEXT_KIND_KEY, key.hash, key.name, key.name_length)
-    copy_blob(a, key.name_blob, name)
-    return text_of(a, TEXT_KIND_KEY, key.hash, name, key.name_length)
+    if blob == 0:
+        return text_of(a, TEXT_KIND_KEY, hash, inlined, length)
+    copy_blob(a, blob, name)
+    return text_of(a, TEXT_KIND_KEY, hash, name, length)
+
+
+cdef inline uint32_t key_text(Arena *a, WatchNode *node) noexcept nogil:
+    return name_text(a, node.hash, node.name, node.name_blob, node.name_length)
+
+
+cdef inline uint32_t watermark_text(Arena *a, WatermarkRecord *w) noexcept nogil:
+    return name_text(a, w.hash, w.name, w.name_blob, w.name_length)
 
 
 cdef inline uint32_t event_key_text(Arena *a, EventRecord *e) noexcept nogil:
-    cdef uint8_t name[KEY_SIZE_MAX]
-    if e.key_blob == 0:
-        return text_of(a, TEXT_KIND_KEY, e.key_hash, e.key, e.key_length)
-    copy_blob(a, e.key_blob, name)
-    return text_of(a, TEXT_KIND_KEY, e.key_hash, name, e.key_length)
+    return name_text(a, e.key_hash, e.key, e.key_blob, e.key_length)
 
 
 cdef inline uint32_t client_text(Arena *a, uint32_t slot, uint32_t generation) noexcept nogil:

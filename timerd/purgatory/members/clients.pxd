@@ -15,7 +15,7 @@ from .state cimport ReportState
 
 cdef extern from *:
     """
-    _Static_assert(sizeof(((KeyRecord *)0)->setter_generation) == 2, "setter_generation()");
+    _Static_assert(sizeof(((WatermarkRecord *)0)->setter_generation) == 2, "setter_generation()");
     _Static_assert(sizeof(((OpRecord *)0)->client) == 2, "topic_of(): a slot has 16 bits");
     """
 
@@ -30,7 +30,7 @@ cdef inline uint64_t topic_of(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline uint16_t setter_generation(ClientRecord *c) noexcept nogil:
-    """The low bits of a client's generation, as many as a key's record has room for, of the client that set its watermark."""
+    """The low bits of a client's generation, as many as a watermark's record has room for, of the client that set its watermark."""
     return <uint16_t>c.generation
 
 
@@ -42,9 +42,14 @@ cdef inline ClientRecord *owner_of(Arena *a, OpRecord *op) noexcept nogil:
     return c
 
 
+cdef inline int further_keys(OpRecord *op) noexcept nogil:
+    """Its keys behind the first. Each has a node in NODES while the operation needs its keys."""
+    return <int>op.keys - 1
+
+
 cdef inline int nodes_of(OpRecord *op) noexcept nogil:
-    """Watch nodes that the operation holds, by its state and flags."""
-    return op.keys if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT else 0
+    """Records of NODES that the operation holds, by its state and flags."""
+    return further_keys(op) if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT else 0
 
 
 cdef inline void charge_id(Arena *a, OpRecord *op, int by) noexcept nogil:

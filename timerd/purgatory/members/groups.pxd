@@ -15,11 +15,12 @@ member handles. It begins anew when a member becomes ready.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, node_of, settled_of, spent
+from timerd.purgatory.memory.arena cimport Arena, capacity, settled_of, spent
 from timerd.purgatory.memory.blob cimport blob_length, blob_words, copy_blob
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.hash cimport name_hash
 from timerd.purgatory.memory.list cimport append, is_empty, link_of, op_at
+from timerd.purgatory.memory.nodes cimport first_node
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.index.operation_table cimport handle_remove
@@ -132,12 +133,12 @@ cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
 
 cdef inline uint64_t name_of(Arena *a, OpRecord *op) noexcept nogil:
     """The name of a call: the name_hash of its first key. A call keeps its nodes."""
-    cdef KeyRecord *key = key_of(a, node_of(a, op.first_node - 1).key)
+    cdef WatchNode *node = first_node(op)
     cdef uint8_t name[KEY_SIZE_MAX]
-    if key.name_blob == 0:
-        return name_hash(key.purgatory, key.name, key.name_length)
-    copy_blob(a, key.name_blob, name)
-    return name_hash(key.purgatory, name, key.name_length)
+    if node.name_blob == 0:
+        return name_hash(node.purgatory, node.name, node.name_length)
+    copy_blob(a, node.name_blob, name)
+    return name_hash(node.purgatory, name, node.name_length)
 
 
 cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:

@@ -7,9 +7,10 @@ operation.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from timerd.purgatory.memory.arena cimport Arena, key_of, node_of, op_id
+from timerd.purgatory.memory.arena cimport Arena, op_id
 from timerd.purgatory.memory.blob cimport blob_length, copy_blob
 from timerd.purgatory.memory.list cimport answer_at, at, link_of, op_at
+from timerd.purgatory.memory.nodes cimport first_node, next_node
 from timerd_shm.generated.records cimport *
 
 from .state cimport ReportState
@@ -55,31 +56,30 @@ cdef inline uint64_t report_size(Extent *x) noexcept nogil:
 
 cdef inline uint32_t names_length(Arena *a, OpRecord *op) noexcept nogil:
     """Bytes of the names of its purgatory and its keys, each behind its length."""
-    cdef uint32_t node = op.first_node, length = 1 + a.purgatories[op.purgatory].name_length
-    while node:
-        length += 1 + key_of(a, node_of(a, node - 1).key).name_length
-        node = node_of(a, node - 1).next_of_op
+    cdef WatchNode *node = first_node(op)
+    cdef uint32_t length = 1 + a.purgatories[op.purgatory].name_length
+    while node != NULL:
+        length += 1 + node.name_length
+        node = next_node(a, node)
     return length
 
 
 cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept nogil:
     """Write these names: names_length() bytes."""
     cdef uint8_t *p = out
-    cdef uint32_t node = op.first_node
+    cdef WatchNode *node = first_node(op)
     cdef PurgatoryRecord *purgatory = a.purgatories + op.purgatory
-    cdef KeyRecord *key
     p[0] = purgatory.name_length
     memcpy(p + 1, purgatory.name, purgatory.name_length)
     p += 1 + purgatory.name_length
-    while node:
-        key = key_of(a, node_of(a, node - 1).key)
-        p[0] = key.name_length
-        if key.name_blob:
-            copy_blob(a, key.name_blob, p + 1)
+    while node != NULL:
+        p[0] = node.name_length
+        if node.name_blob:
+            copy_blob(a, node.name_blob, p + 1)
         else:
-            memcpy(p + 1, key.name, key.name_length)
-        p += 1 + key.name_length
-        node = node_of(a, node - 1).next_of_op
+            memcpy(p + 1, node.name, node.name_length)
+        p += 1 + node.name_length
+        node = next_node(a, node)
     return <uint32_t>(p - out)
 
 

@@ -25,11 +25,10 @@ ctypedef struct Arena:
     ArenaHeader *header
     RegionRecord *regions
     OpRecord *ops
-    # Nodes and keys from these indexes on. A node or key with a lower index lies in the operation's record of its index.
+    # So many nodes are the first ones of operations, and lie in them; those behind are in NODES (memory/nodes.pxd).
+    uint32_t first_nodes
     WatchNode *more_nodes
-    KeyRecord *more_keys
-    uint32_t nodes_colocated
-    uint32_t keys_colocated
+    WatermarkRecord *watermarks
     Block *blocks
     ClientRecord *clients
     LevelRecord *levels
@@ -37,6 +36,7 @@ ctypedef struct Arena:
     EventRecord *events
     SlotRecord *slots
     uint32_t *key_heads
+    uint32_t *watermark_heads
     HandleRecord *handles
     IdRecord *ids
     uint32_t *id_heads
@@ -48,6 +48,7 @@ ctypedef struct Arena:
     HistogramRecord *histograms
     HistogramRecord *daemon_histograms
     uint64_t key_mask
+    uint64_t watermark_mask
     uint64_t id_mask
     uint64_t slot_mask
     uint64_t event_mask
@@ -93,27 +94,6 @@ cdef inline OpRecord *settled_of(Arena *a, uint64_t operation) noexcept nogil:
     if a.ops[index].generation != operation >> 32 or a.ops[index].state != OP_STATE_SETTLED:
         return NULL
     return a.ops + index
-
-
-cdef inline WatchNode *node_of(Arena *a, uint32_t index) noexcept nogil:
-    """The watch node of an index."""
-    if index < a.nodes_colocated:
-        return <WatchNode *>a.ops[index].colocated_node
-    return a.more_nodes + (index - a.nodes_colocated)
-
-
-cdef inline uint32_t index_of_node(Arena *a, WatchNode *node) noexcept nogil:
-    cdef uint64_t distance = <uint64_t>(<char *>node - <char *>a.ops)
-    if distance < <uint64_t>a.nodes_colocated * sizeof(OpRecord):
-        return <uint32_t>(distance // sizeof(OpRecord))
-    return <uint32_t>(node - a.more_nodes) + a.nodes_colocated
-
-
-cdef inline KeyRecord *key_of(Arena *a, uint32_t index) noexcept nogil:
-    """The key record of an index."""
-    if index < a.keys_colocated:
-        return <KeyRecord *>a.ops[index].colocated_key
-    return a.more_keys + (index - a.keys_colocated)
 
 
 cdef inline uint64_t effective_ns(Arena *a) noexcept nogil:

@@ -1,7 +1,4 @@
 """Slabs: the free records of a region, chained through the records. The record freed last is allocated first.
-
-Watch nodes and keys have a bitmap instead of a chain (free_bitmap.pxd), because an operation wants those of its own
-index.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -33,8 +30,7 @@ cdef inline uint32_t allocate(Arena *a, int region) noexcept nogil:
             __builtin_prefetch(free_link(a, region, link[1] - 1))
             __builtin_prefetch(<char *>free_link(a, region, link[1] - 1) - r.free_link)
             if region == REGION_OPS:
-                __builtin_prefetch(a.ops[link[1] - 1].colocated_key)
-                __builtin_prefetch(a.ops[link[1] - 1].colocated_node)
+                __builtin_prefetch(a.ops[link[1] - 1].first_node)
     elif r.high_water < r.count:
         # Stored before the record is reached: a start looks no further than the high water.
         got = r.high_water + 1

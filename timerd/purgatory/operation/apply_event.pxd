@@ -10,14 +10,16 @@ freed, and a new event of limit 1 enters the ring, with nothing allocated (`requ
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from timerd.purgatory.memory.arena cimport Arena, index_of_node, key_of, node_of, spent, unused
+from timerd.purgatory.memory.arena cimport Arena, spent, unused
 from timerd.purgatory.memory.blob cimport blob_length, copy_blob, share_blob
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport answer_at, is_empty, link_of, node_at
+from timerd.purgatory.memory.nodes cimport first_node, index_of_node, next_node, node_of
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_action
-from timerd.purgatory.index.keys cimport detach, find_key
+from timerd.purgatory.index.keys cimport find_first, next_to_visit, node_is
+from timerd.purgatory.index.watchers cimport detach
 from timerd.purgatory.events.ring cimport event_at, fill_event, stage_event
 from timerd.purgatory.members.answers cimport fill_answer, keep_answer, stage_answer
 from timerd.purgatory.members.clients cimport is_live, owner_of
@@ -28,9 +30,8 @@ from .condition cimport Verdict, judge, settled_keys
 from .settle cimport finish_free, finish_settle, is_overdue, settle, stage_free, stage_settle
 
 
-cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept nogil:
-    """Give an event to the operation of one watch node."""
-    cdef WatchNode *node = node_of(a, node_number - 1)
+cdef inline void visit(Arena *a, EventRecord *e, WatchNode *node, uint32_t number) noexcept nogil:
+    """Give an event to the operation of one watch node (index + 1)."""
     cdef OpRecord *op = a.ops + node.op
     cdef Verdict v
     a.turn.touched += 1
@@ -55,18 +56,36 @@ cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept 
         td_put(&a.tx, &op.seen, e.sequence)
         commit(a)
         if settled_keys(op) & (<uint64_t>1 << node.ordinal):
-            detach(a, node_number)
+            detach(a, node, number)
+
+
+cdef inline const uint8_t *event_key(Arena *a, EventRecord *e, uint8_t *room) noexcept nogil:
+    """The name of an event's key; a long one is copied into `room`, of KEY_SIZE_MAX bytes."""
+    if e.key_blob == 0:
+        return e.key
+    copy_blob(a, e.key_blob, room)
+    return room
+
+
+cdef inline bint is_of_key(Arena *a, WatchNode *node, EventRecord *e) noexcept nogil:
+    """Whether a node watches the key of an event."""
+    cdef uint8_t room[KEY_SIZE_MAX]
+    return node.hash == e.key_hash and node_is(
+        a, node, e.key_hash, e.purgatory, node.kind, event_key(a, e, room), e.key_length
+    )
 
 
 cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
-    """The event is in the ring: find its key's watchers."""
-    cdef uint8_t name[KEY_SIZE_MAX]
-    if e.key_blob:
-        copy_blob(a, e.key_blob, name)
-        a.delivery.key = find_key(a, e.key_hash, e.purgatory, name, e.key_length)
-    else:
-        a.delivery.key = find_key(a, e.key_hash, e.purgatory, e.key, e.key_length)
-    a.delivery.cursor = key_of(a, a.delivery.key - 1).next if a.delivery.key else 0
+    """The event is in the ring: find its key's watchers of the kinds that it concerns."""
+    cdef uint8_t room[KEY_SIZE_MAX]
+    cdef const uint8_t *name = event_key(a, e, room)
+    a.delivery.first = a.delivery.top = a.delivery.cursor = 0
+    if e.kind != EVENT_KIND_ADVANCE and e.kind != EVENT_KIND_FORGET:
+        a.delivery.first = find_first(a, e.key_hash, e.purgatory, KEY_KIND_EVENT, name, e.key_length)
+    if e.kind != EVENT_KIND_FIRE and e.kind != EVENT_KIND_FORGET:
+        a.delivery.top = find_first(a, e.key_hash, e.purgatory, KEY_KIND_WATERMARK, name, e.key_length)
+    if a.delivery.first:
+        a.delivery.cursor = link_of(a, &node_of(a, a.delivery.first - 1).next)
     a.header.unfinished = e.sequence
 
 
@@ -75,8 +94,7 @@ cdef inline void finish_delivery(Arena *a, EventRecord *e) noexcept nogil:
     cdef ClientRecord *c = a.clients + e.client
     cdef AnswerRecord *answer
     a.header.unfinished = 0
-    a.delivery.key = 0
-    a.delivery.cursor = 0
+    a.delivery.first = a.delivery.top = a.delivery.cursor = 0
     if not e.flags & EVENT_FLAG_WANTS_ANSWER or c.generation != e.client_generation or not is_live(a, e.client):
         return
     if e.command <= c.answers_acknowledged or unused(a, REGION_ANSWERS) == 0:
@@ -92,32 +110,29 @@ cdef inline void finish_delivery(Arena *a, EventRecord *e) noexcept nogil:
 cdef inline bint deliver(Arena *a) noexcept nogil:
     """Go on with the event in delivery; False if the turn's bound came first."""
     cdef EventRecord *e = event_at(a, a.header.unfinished)
-    cdef KeyRecord *key
     cdef WatchNode *node
-    cdef uint32_t head, root
-    if a.delivery.key:
-        key = key_of(a, a.delivery.key - 1)
-        head = link_of(a, &key.next)
-        while e.kind != EVENT_KIND_ADVANCE and e.kind != EVENT_KIND_FORGET and a.delivery.key and a.delivery.cursor != head:
-            if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
-                break
-            if spent(a):
-                return False
-            node = node_at(a, a.delivery.cursor)
-            a.delivery.cursor = node.next
-            if a.delivery.cursor != head:
-                __builtin_prefetch(&a.ops[node_at(a, a.delivery.cursor).op])
-            visit(a, e, index_of_node(a, node) + 1)
-        while e.kind != EVENT_KIND_FIRE and e.kind != EVENT_KIND_FORGET and a.delivery.key and key.heap:
-            root = key.heap
-            if e.kind == EVENT_KIND_ADVANCE and node_of(a, root - 1).target > e.amount:
-                break
-            if spent(a):
-                return False
-            visit(a, e, root)
-            # The node has left the heap: it is satisfied, failed or settled. (A guard: the loop ends whatever is wrong.)
-            if a.delivery.key and key.heap == root:
-                break
+    cdef uint32_t top
+    while a.delivery.cursor:
+        if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
+            break
+        if spent(a):
+            return False
+        node = node_at(a, a.delivery.cursor)
+        a.delivery.cursor = next_to_visit(a, node)
+        if a.delivery.cursor:
+            __builtin_prefetch(&a.ops[node_at(a, a.delivery.cursor).op])
+        visit(a, e, node, index_of_node(a, node) + 1)
+    while a.delivery.top:
+        top = a.delivery.top
+        node = node_of(a, top - 1)
+        if e.kind == EVENT_KIND_ADVANCE and node.target > e.amount:
+            break
+        if spent(a):
+            return False
+        visit(a, e, node, top)
+        # The node has left the heap: it is satisfied, failed or settled. (A guard: the loop ends whatever is wrong.)
+        if a.delivery.top == top:
+            break
     finish_delivery(a, e)
     return True
 
@@ -125,22 +140,21 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
 cdef inline EventRecord *fill_requeued_event(Arena *a, OpRecord *op) noexcept nogil:
     """The event that requeues the grant of a settled operation: same key and value, nothing allocated."""
     cdef uint8_t name[KEY_SIZE_MAX]
-    cdef uint32_t node = op.first_node, key_blob = 0, flags = EVENT_FLAG_LIMITED | EVENT_FLAG_REDELIVERED
-    cdef KeyRecord *key
+    cdef uint32_t key_blob = 0, flags = EVENT_FLAG_LIMITED | EVENT_FLAG_REDELIVERED
+    cdef WatchNode *node = first_node(op)
     cdef EventRecord *e
-    while node_of(a, node - 1).ordinal != op.settled_key - 1:
-        node = node_of(a, node - 1).next_of_op
-    key = key_of(a, node_of(a, node - 1).key)
-    if key.name_length > EVENT_KEY_INLINE:
-        key_blob = share_blob(a, key.name_blob)
-    elif key.name_length > KEY_INLINE:
-        copy_blob(a, key.name_blob, name)
+    while node.ordinal != op.settled_key - 1:
+        node = next_node(a, node)
+    if node.name_length > EVENT_KEY_INLINE:
+        key_blob = share_blob(a, node.name_blob)
+    elif node.name_length > KEY_INLINE:
+        copy_blob(a, node.name_blob, name)
     else:
-        memcpy(name, key.name, key.name_length)
+        memcpy(name, node.name, node.name_length)
     if op.flags & OP_FLAG_VALUE_DROPPED:
         flags |= EVENT_FLAG_VALUE_DROPPED
     e = fill_event(
-        a, EVENT_KIND_FIRE, op.purgatory, key.hash, name, key.name_length, 1, 1, flags, op.client, 0,
+        a, EVENT_KIND_FIRE, op.purgatory, node.hash, name, node.name_length, 1, 1, flags, op.client, 0,
         share_blob(a, op.value), key_blob, 0,
     )
     e.client_generation = 0  # no client's: its sequence alone says for whom it counts

@@ -70,9 +70,9 @@ cdef inline Verdict judge_fire(OpRecord *op, uint32_t ordinal, EventRecord *e) n
 
 
 cdef inline bint is_completed_by_one(OpRecord *op, WatchNode *node) noexcept nogil:
-    """Whether any fire on that key completes the operation: it waits for this key alone."""
+    """Whether any fire on that key completes the operation."""
     return (
-        op.keys == 1 and op.condition == CONDITION_AT_LEAST and node.kind == KEY_KIND_EVENT
+        op.condition == CONDITION_AT_LEAST and op.needed == 1 and node.kind == KEY_KIND_EVENT
         and op.progress == 0 and op.failed == 0
     )
 

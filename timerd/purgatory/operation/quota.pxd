@@ -3,26 +3,11 @@
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, unused
 from timerd.purgatory.memory.bytes cimport same_short
-from timerd.purgatory.index.keys cimport find_key
 from timerd.purgatory.members.answers cimport met
 from timerd.purgatory.members.groups cimport find_call
 from timerd_shm.generated.records cimport *
 
 from .register_command cimport Registration
-
-
-cdef inline bint has_too_many_keys(Arena *a, uint64_t own, uint32_t more) noexcept nogil:
-    """Whether a client (or group) with `own` watchers and watermarks may not make `more` new keys.
-
-    The quota keeps one client from using up all keys. A key may have watchers of many clients, so its owner is not
-    known. A client has at most as many keys as it has watchers and watermarks, and these are counted. Below
-    `quota_keys` keys in all, nobody is refused.
-    """
-    return own + more > a.header.quota_keys and a.regions[REGION_KEYS].in_use + more > a.header.quota_keys
-
-
-cdef inline bint may_make_too_many_keys(Arena *a, ClientRecord *c, uint32_t more) noexcept nogil:
-    return has_too_many_keys(a, <uint64_t>c.nodes + c.watermarks, more)
 
 
 cdef inline bint needs_group(RegisterCommand *command) noexcept nogil:
@@ -58,17 +43,16 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
     cdef ClientRecord *c = a.clients + r.slot
     cdef GroupRecord *g
     cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
-    cdef uint64_t nodes = c.nodes, keys = nodes + c.watermarks
-    cdef uint32_t i, missing = 0
+    cdef uint64_t nodes = c.nodes, further = r.command.keys - 1
     if r.command.flags & REGISTER_FLAG_FOR_GROUP:
         g = a.groups + (c.group - 1)
         pending = g.pending
         unacknowledged = g.unacknowledged
         bytes_held = g.bytes_held
-        nodes = keys = g.nodes
+        nodes = g.nodes
         if r.command.flags & REGISTER_FLAG_FOLLOWS:
             # It follows a call that is freed with it. A refusal would keep both for ever.
-            pending = unacknowledged = nodes = keys = 0
+            pending = unacknowledged = nodes = 0
     if pending + unacknowledged >= a.header.quota_operations:
         if unused(a, REGION_OPS) == 0:
             # Both are met; a higher quota would not help.
@@ -82,23 +66,13 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
     if bytes_held + r.command.payload_length > a.header.quota_bytes:
         limit[0] = met(MET_BYTES, a.header.quota_bytes)
         return ERROR_CODE_QUOTA_EXCEEDED
-    if nodes + r.command.keys > a.header.quota_nodes:
-        if unused(a, REGION_NODES) < r.command.keys:
+    if nodes + further > a.header.quota_nodes:
+        if unused(a, REGION_NODES) < further:
             limit[0] = met(MET_NODES, capacity(a, REGION_NODES))
             return ERROR_CODE_ARENA_FULL
         limit[0] = met(MET_NODES, a.header.quota_nodes)
         return ERROR_CODE_QUOTA_EXCEEDED
-    if not has_too_many_keys(a, keys, r.command.keys):
-        return ERROR_CODE_NONE
-    for i in range(r.command.keys):
-        missing += find_key(a, r.keys[i].hash, r.command.purgatory, r.keys[i].name, r.keys[i].length) == 0
-    if missing == 0 or not has_too_many_keys(a, keys, missing):
-        return ERROR_CODE_NONE
-    if unused(a, REGION_KEYS) == 0:
-        limit[0] = met(MET_KEYS, capacity(a, REGION_KEYS))
-        return ERROR_CODE_ARENA_FULL
-    limit[0] = met(MET_KEYS, a.header.quota_keys)
-    return ERROR_CODE_QUOTA_EXCEEDED
+    return ERROR_CODE_NONE
 
 
 cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:

@@ -8,21 +8,22 @@ command, quota.pxd refuses it.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
-from timerd.purgatory.memory.arena cimport Arena, capacity, effective_ns, key_of, node_of, unused
+from timerd.purgatory.memory.arena cimport Arena, capacity, effective_ns
 from timerd.purgatory.memory.blob cimport blob_length, drop_blob, fill_blob
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
-from timerd.purgatory.memory.free_bitmap cimport allocate_spare
 from timerd.purgatory.memory.hash cimport id_hash
-from timerd.purgatory.memory.list cimport unlink
+from timerd.purgatory.memory.nodes cimport allocate_node, first_node, next_node, node_of
 from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_group, journal_register
 from timerd.purgatory.index.ids cimport find_id, free_id
 from timerd.purgatory.index.remembered cimport fill_id, leave_remembered
-from timerd.purgatory.index.keys cimport attach, fill_key, find_key, free_nodes, release_key
+from timerd.purgatory.index.keys cimport fill_node, free_nodes
 from timerd.purgatory.index.operation_table cimport handle_insert
 from timerd.purgatory.index.purgatories cimport is_before
+from timerd.purgatory.index.watchers cimport attach
+from timerd.purgatory.index.watermarks cimport find_watermark
 from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found, without_room
 from timerd.purgatory.members.answers cimport fill_answer, keep_answer, met, refuse, refuse_for, stage_answer
@@ -32,7 +33,7 @@ from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, judge, satisfy, settled_keys, unmoved
 from .quota cimport group_of, has_too_many_ids, refusal_of
-from .register_command cimport Registration, deadline_of, read_registration, registered_of
+from .register_command cimport Key, Registration, deadline_of, read_registration, registered_of
 from .settle cimport finish_free, finish_settle, is_overdue, stage_free, stage_settle
 
 
@@ -64,10 +65,10 @@ cdef inline void fill_record(
     OpRecord_word_keys(op)[0] = kind
     op.command = number
     op.registration = a.header.registrations + 1
-    op.first_node = 0
     op.id_record = 0
     op.payload = 0
     op.value = 0
+    op.reserved = 0
     op.failed = 0
     op.outcome_number = 0
     OpRecord_word_client(op)[0] = owner
@@ -105,50 +106,20 @@ cdef inline void fill_id_record(OpRecord *op, uint32_t id_record) noexcept nogil
     op.id_record = id_record
 
 
-cdef inline uint32_t fill_node(
-    Arena *a, uint32_t op_index, uint32_t ordinal, uint32_t kind, uint64_t target, uint64_t hash, uint32_t purgatory,
-    const uint8_t *name, uint32_t length,
-) noexcept nogil:
-    """A watch node (index + 1), and a key record if that name has none; 0 when nodes or keys are used up."""
-    cdef uint32_t key = find_key(a, hash, purgatory, name, length), number
-    cdef WatchNode *node
-    if key == 0:
-        key = fill_key(a, hash, purgatory, name, length, op_index)
-        if key == 0:
-            return 0
-    number = allocate_spare(a, REGION_NODES, &a.slab.nodes, op_index)
-    if number == 0:
-        release_key(a, key)  # a key that was made just now has no watcher
-        return 0
-    node = node_of(a, number - 1)
-    node.op = op_index
-    node.key = key - 1
-    node.target = target
-    node.next_of_op = 0
-    node.ordinal = ordinal
-    node.kind = kind
-    node.rank = 0
-    node.linked = 0
-    key_of(a, key - 1).refs += 1
-    return number
-
-
-cdef inline void fill_first_node(OpRecord *op, uint32_t node) noexcept nogil:
-    op.first_node = node
-
-
 cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registration *r) noexcept nogil:
-    """A watch node for each key; False when nodes or keys are used up. The nodes that were made stay chained."""
-    cdef uint32_t i
-    cdef uint32_t *link = &op.first_node
+    """A watch node for each key; False when nodes are used up. Those that were made stay chained."""
+    cdef WatchNode *node = first_node(op)
+    cdef uint32_t i, number
+    cdef Key *key
     for i in range(r.command.keys):
-        link[0] = fill_node(
-            a, op_index, i, r.keys[i].kind, r.keys[i].target, r.keys[i].hash, r.command.purgatory, r.keys[i].name,
-            r.keys[i].length,
-        )
-        if link[0] == 0:
-            return False
-        link = &node_of(a, link[0] - 1).next_of_op
+        if i:
+            number = allocate_node(a)
+            if number == 0:
+                return False
+            node.next_of_op = number
+            node = node_of(a, number - 1)
+        key = &r.keys[i]
+        fill_node(a, node, op_index, i, key.kind, key.target, key.hash, r.command.purgatory, key.name, key.length)
     return True
 
 
@@ -161,8 +132,8 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
     """
     cdef RegisterCommand *command = r.command
     cdef EventRecord *e
-    cdef KeyRecord *key
-    cdef uint32_t i, count = 0, walked = 0, node = op.first_node
+    cdef Key *key
+    cdef uint32_t i, count = 0, walked = 0, found
     cdef uint64_t mark = command.mark_sequence
     by[0] = NULL
     code[0] = ERROR_CODE_NONE
@@ -209,20 +180,17 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             op.progress = v.progress
             op.failed = v.failed
     # A watermark is state: the present one counts, even if it was reached after the deadline.
-    while node:
-        i = node_of(a, node - 1).ordinal
-        key = key_of(a, node_of(a, node - 1).key)
-        if (
-            r.keys[i].kind == KEY_KIND_WATERMARK
-            and key.flags & KEY_FLAG_HAS_WATERMARK
-            and key.watermark >= r.keys[i].target
-        ):
+    for i in range(command.keys):
+        key = &r.keys[i]
+        if key.kind != KEY_KIND_WATERMARK:
+            continue
+        found = find_watermark(a, key.hash, command.purgatory, key.name, key.length)
+        if found and a.watermarks[found - 1].watermark >= key.target:
             ordinal[0] = i
             v[0] = satisfy(op, i)
             if v.outcome != OUTCOME_NONE:
                 return
             op.progress = v.progress
-        node = node_of(a, node - 1).next_of_op
     v[0] = unmoved(op)
 
 
@@ -231,7 +199,7 @@ cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nog
     if fresh_id:
         free_id(a, fresh_id)
     drop_blob(a, op.payload)
-    free_nodes(a, op.first_node)
+    free_nodes(a, op)
     free_record(a, REGION_OPS, <uint32_t>(op - a.ops))
 
 
@@ -255,11 +223,13 @@ cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record) noexce
 
 cdef inline void attach_nodes(Arena *a, OpRecord *op) noexcept nogil:
     """Let a pending operation watch its keys, but for those that are satisfied or failed."""
-    cdef uint32_t node = op.first_node
-    while node:
-        if not settled_keys(op) & (<uint64_t>1 << node_of(a, node - 1).ordinal):
-            attach(a, node)
-        node = node_of(a, node - 1).next_of_op
+    cdef WatchNode *node = first_node(op)
+    cdef uint32_t number = <uint32_t>(op - a.ops) + 1
+    while node != NULL:
+        if not settled_keys(op) & (<uint64_t>1 << node.ordinal):
+            attach(a, node, number)
+        number = node.next_of_op
+        node = next_node(a, node)
 
 
 cdef inline void count_registered(Arena *a, uint32_t purgatory, uint32_t count, uint32_t pending) noexcept nogil:
@@ -332,10 +302,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     fill_operation(a, op, command, r.slot, r.number)
     if not fill_nodes(a, op, index, r):
         abandon(a, op, 0)
-        if unused(a, REGION_NODES) == 0:
-            limit = met(MET_NODES, capacity(a, REGION_NODES))
-        else:
-            limit = met(MET_KEYS, capacity(a, REGION_KEYS))
+        limit = met(MET_NODES, capacity(a, REGION_NODES))
         refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
         return True
     fill_payload(a, op, r.payload, command.payload_length)

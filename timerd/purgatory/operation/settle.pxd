@@ -6,22 +6,24 @@ once in its owner's list and in no other. There is nothing to purge.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, key_of, node_of
+from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.blob cimport blob_length, drop_blob, share_blob
 from timerd.purgatory.memory.commit cimport commit, next_number
 from timerd.purgatory.memory.counters cimport counter, histogram, histogram_add
 from timerd.purgatory.memory.list cimport append, link_of
+from timerd.purgatory.memory.nodes cimport first_node, free_node, next_node
 from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE, td_put
 from timerd.purgatory.journal.rows cimport journal_outcome
 from timerd.purgatory.index.remembered cimport remember_id, settled_word
-from timerd.purgatory.index.keys cimport free_node, free_nodes, leave_key
+from timerd.purgatory.index.keys cimport free_nodes
 from timerd.purgatory.index.operation_table cimport handle_remove
+from timerd.purgatory.index.watchers cimport leave_key
 from timerd.purgatory.wheel.wheel cimport wheel_remove
 from timerd.purgatory.events.ring cimport event_at
 from timerd.purgatory.members.answers cimport met, note_refusal
 from timerd.purgatory.members.state cimport LATEST_OUTCOMES, ReportState
-from timerd.purgatory.members.clients cimport charge, leave_outcomes, nodes_of, owner_of, queue_report
+from timerd.purgatory.members.clients cimport charge, further_keys, leave_outcomes, nodes_of, owner_of, queue_report
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, queue_in_group
 from timerd_shm.generated.records cimport *
 
@@ -150,7 +152,7 @@ cdef inline void free_parts(Arena *a, OpRecord *op) noexcept nogil:
     drop_blob(a, op.payload)
     drop_blob(a, op.value)
     if op.flags & OP_FLAG_KEYS_KEPT:
-        free_nodes(a, op.first_node)
+        free_nodes(a, op)
     free_record(a, REGION_OPS, <uint32_t>(op - a.ops))
 
 
@@ -204,22 +206,33 @@ cdef inline void join_outcomes(Arena *a, ClientRecord *owner, ReportState *repor
         report_states.unreported = link_of(a, &op.next)
 
 
-cdef inline void leave_keys(Arena *a, OpRecord *op) noexcept nogil:
-    """Take an operation that was pending out of the lists of its keys."""
-    cdef uint32_t number = op.first_node, next
-    cdef WatchNode *node
-    cdef KeyRecord *key
-    cdef bint kept = op.flags & OP_FLAG_KEYS_KEPT
-    while number:
-        node = node_of(a, number - 1)
-        key = key_of(a, node.key)
-        next = node.next_of_op
-        if number == op.first_node or not TD_DEFECT(DEFECT_UNLINK_FROM_ONE_LIST):
-            leave_key(a, number, node, key)
+cdef inline uint32_t leave_keys(Arena *a, OpRecord *op) noexcept nogil:
+    """Take an operation that was pending out of the lists of its keys; of how many. The caller counts them.
+
+    Its nodes are free then, unless it keeps its keys.
+    """
+    cdef uint32_t number = <uint32_t>(op - a.ops) + 1, left = 0
+    cdef WatchNode *node = first_node(op)
+    cdef WatchNode *next
+    cdef bint kept = op.flags & OP_FLAG_KEYS_KEPT, first = True
+    while node != NULL:
+        next = next_node(a, node)
         a.turn.touched += 1
-        if not kept:
-            free_node(a, number, node, key)
-        number = next
+        if first or not TD_DEFECT(DEFECT_UNLINK_FROM_ONE_LIST):
+            if node.place != PLACE_NOWHERE:
+                leave_key(a, node, number)
+                left += 1
+            if not kept:
+                drop_blob(a, node.name_blob)
+                if not first:
+                    number = node.next_of_op
+                    free_node(a, node)
+                    node = next
+                    continue
+        number = node.next_of_op
+        node = next
+        first = False
+    return left
 
 
 cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcept nogil:
@@ -227,11 +240,11 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
     count_settled(a, &op, 1, op.outcome, op.purgatory)
     if was_pending:
         counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
-        charge(a, op, -1, 0, nodes_of(op) - op.keys, 0)
+        charge(a, op, -1, 0, nodes_of(op) - further_keys(op), 0)
         wheel_remove(a, op)
-        leave_keys(a, op)
+        counter(a, op.purgatory, COUNT_WATCHED)[0] -= leave_keys(a, op)
     elif not op.flags & OP_FLAG_KEYS_KEPT:
-        free_nodes(a, op.first_node)
+        free_nodes(a, op)
     if op.id_record:
         remember_id(a, a.ids + (op.id_record - 1))
     if op.state == OP_STATE_FREE:

@@ -10,12 +10,11 @@ decides. Both paths fill records and stage words with the same functions.
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
-from timerd.purgatory.memory.colocated cimport is_colocated, leave_colocated
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.wheel.wheel cimport wheel_remove
 from timerd.purgatory.members.state cimport ReportState
-from timerd.purgatory.members.clients cimport is_live, nodes_of, queue_report
+from timerd.purgatory.members.clients cimport further_keys, is_live, queue_report
 from timerd_shm.generated.records cimport *
 
 from .settle cimport count_settled, join_outcomes, leave_keys, share_value, stage_settled
@@ -71,7 +70,7 @@ cdef inline void finish_batch(
 
     They are of one client and one purgatory, and no event is in delivery.
     """
-    cdef uint32_t slot, i, index, colocated = 0
+    cdef uint32_t slot, i, left = 0, further = 0
     cdef ClientRecord *c
     cdef ReportState *report_states
     cdef OpRecord *op
@@ -88,20 +87,13 @@ cdef inline void finish_batch(
     report_states = a.members.report_states + slot
     for i in range(count):
         op = ops[i]
-        index = <uint32_t>(op - a.ops)
         wheel_remove(a, op)
-        if is_colocated(op, index):
-            leave_colocated(a, op, index)
-            colocated += 1
-        else:
-            leave_keys(a, op)
-            c.nodes -= op.keys - nodes_of(op)
+        left += leave_keys(a, op)
+        further += further_keys(op)
         join_outcomes(a, c, report_states, op)
-    a.regions[REGION_NODES].in_use -= colocated
-    a.regions[REGION_KEYS].in_use -= colocated
-    counter(a, purgatory, COUNT_WATCHED)[0] -= colocated
-    a.turn.touched += count + colocated
-    c.nodes -= colocated
+    counter(a, purgatory, COUNT_WATCHED)[0] -= left
+    a.turn.touched += count
+    c.nodes -= further
     c.pending -= count
     c.unacknowledged += count
     queue_report(a, slot)

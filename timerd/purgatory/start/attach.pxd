@@ -4,7 +4,6 @@ Not here: the transaction that was cut. redo.pxd finishes it before the regions 
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.state cimport drop_slab, make_slab
 from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd.purgatory.journal.state cimport drop_journal
 from timerd.purgatory.index.state cimport drop_remembered, make_remembered
@@ -27,16 +26,16 @@ cdef inline void find_regions(Arena *a) noexcept nogil:
     a.regions = <RegionRecord *>(a.base + REGIONS_OFFSET)
     a.ops = <OpRecord *>region_at(a, REGION_OPS)
     a.more_nodes = <WatchNode *>region_at(a, REGION_NODES)
-    a.more_keys = <KeyRecord *>region_at(a, REGION_KEYS)
+    a.watermarks = <WatermarkRecord *>region_at(a, REGION_WATERMARKS)
     a.blocks = <Block *>region_at(a, REGION_BLOCKS)
     a.clients = <ClientRecord *>region_at(a, REGION_CLIENTS)
     a.levels = <LevelRecord *>region_at(a, REGION_LEVELS)
     a.buckets = <BucketRecord *>region_at(a, REGION_BUCKETS)
     a.events = <EventRecord *>region_at(a, REGION_EVENTS)
     a.slots = <SlotRecord *>region_at(a, REGION_SLOTS)
-    a.nodes_colocated = min(capacity(a, REGION_NODES), capacity(a, REGION_OPS))
-    a.keys_colocated = min(capacity(a, REGION_KEYS), capacity(a, REGION_OPS))
+    a.first_nodes = capacity(a, REGION_OPS)
     a.key_heads = <uint32_t *>region_at(a, REGION_KEY_TABLE)
+    a.watermark_heads = <uint32_t *>region_at(a, REGION_WATERMARK_TABLE)
     a.handles = <HandleRecord *>region_at(a, REGION_HANDLES)
     a.ids = <IdRecord *>region_at(a, REGION_IDS)
     a.id_heads = <uint32_t *>region_at(a, REGION_ID_TABLE)
@@ -48,6 +47,7 @@ cdef inline void find_regions(Arena *a) noexcept nogil:
     a.histograms = <HistogramRecord *>region_at(a, REGION_HISTOGRAMS)
     a.daemon_histograms = a.histograms + capacity(a, REGION_HISTOGRAMS) - DAEMON_HISTOGRAM_COUNT
     a.key_mask = 2 * <uint64_t>capacity(a, REGION_KEY_TABLE) - 1
+    a.watermark_mask = 2 * <uint64_t>capacity(a, REGION_WATERMARK_TABLE) - 1
     a.id_mask = 2 * <uint64_t>capacity(a, REGION_ID_TABLE) - 1
     a.slot_mask = capacity(a, REGION_SLOTS) - 1
     a.event_mask = capacity(a, REGION_EVENTS) - 1
@@ -57,8 +57,7 @@ cdef inline void find_regions(Arena *a) noexcept nogil:
 cdef inline bint make_rooms(Arena *a) noexcept nogil:
     """Allocate the memory of each room; False if there is none. drop_rooms() frees it."""
     return (
-        make_slab(&a.slab, capacity(a, REGION_NODES), capacity(a, REGION_KEYS))
-        and make_remembered(&a.remembered, capacity(a, REGION_CLIENTS))
+        make_remembered(&a.remembered, capacity(a, REGION_CLIENTS))
         and make_wheel(&a.wheel, a.header.tick_ns, capacity(a, REGION_BUCKETS))
         and make_delivery(&a.delivery)
         and make_members(&a.members, capacity(a, REGION_CLIENTS), capacity(a, REGION_GROUPS))
@@ -66,7 +65,6 @@ cdef inline bint make_rooms(Arena *a) noexcept nogil:
 
 
 cdef inline void drop_rooms(Arena *a) noexcept nogil:
-    drop_slab(&a.slab)
     drop_wheel(&a.wheel)
     drop_delivery(&a.delivery)
     drop_members(&a.members)

@@ -56,7 +56,7 @@ def check_regions(memory: memoryview) -> None:
     }
     for region, row in rows.items():
         known = size_of(layout.REGION_RECORDS[region])
-        length = layout.records_apart(region, row.count, rows[Region.OPS].count) * row.record_size
+        length = row.count * row.record_size
         if row.free_link != layout.free_link(region) or row.count < _least(region, rows[Region.PURGATORIES].count):
             raise damaged(f"row {region} of its region table")
         if row.record_size != known or row.count == 0 or row.high_water > row.count:

@@ -12,20 +12,21 @@ undelivered outcomes of groups come in order of settling.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
-from timerd.purgatory.memory.state cimport Spares
-from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, node_of
+from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd.purgatory.memory.blob cimport blob_length
 from timerd.purgatory.memory.builtins cimport CACHE_LINE, __builtin_prefetch
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
-from timerd.purgatory.memory.free_bitmap cimport free_spare
 from timerd.purgatory.memory.hash cimport id_hash
 from timerd.purgatory.memory.list cimport append, is_empty, make_empty, node_at
+from timerd.purgatory.memory.nodes cimport first_node, index_of_node, next_node, node_of
 from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.index.ids cimport chain_id
 from timerd.purgatory.index.remembered cimport remember_id
-from timerd.purgatory.index.keys cimport attach, chain_key
+from timerd.purgatory.index.keys cimport replace_first
+from timerd.purgatory.index.watchers cimport join_key
+from timerd.purgatory.index.watermarks cimport chain_watermark
 from timerd.purgatory.wheel.state cimport Joined
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
 from timerd.purgatory.members.state cimport CALLS, KINDS
@@ -38,10 +39,10 @@ from timerd.purgatory.operation.apply_event cimport begin_delivery
 from timerd_shm.generated.records cimport *
 
 from .rebuild_order cimport EARLY, Order, Ordered, drop_order, is_outcome_due, make_order, restore_order, sort_by_number
-from .rehash cimport begin_rehash, end_rehash, fill_event_again, fill_key_again
+from .rehash cimport begin_rehash, end_rehash, fill_event_again, fill_node_again, fill_watermark_again
 from .validate cimport (
-    BLOCK_COUNTED, Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, key_is_sound, look_for_damage,
-    nodes_are_sound, op_is_sound,
+    BLOCK_COUNTED, Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, look_for_damage, nodes_are_sound, op_is_sound,
+    watermark_is_sound,
 )
 
 
@@ -53,32 +54,30 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from *:
     """
-    /* Marks of a key that a record names. */
-    enum { KEY_NAMED = 1, KEY_DISORDERED = 2 };
+    #define DISORDERED 1 /* the rank of a node that stands first in a list, while the list is not in order */
     """
     enum:
-        KEY_NAMED
-        KEY_DISORDERED
+        DISORDERED
 
 
 ctypedef struct Marks:
     # Which records are in use, a byte each.
     uint8_t *ops
     uint8_t *nodes
-    uint8_t *keys
+    uint8_t *watermarks
     uint8_t *blocks
     uint8_t *ids
     uint8_t *answers
-    # The keys (index + 1) that were named last, and are not yet in the table: their entries there are prefetched.
-    uint32_t named[EARLY]
-    uint32_t named_at
+    # The nodes (index + 1) that came last, and do not watch their keys yet: the table's entries for them are prefetched.
+    uint32_t coming[EARLY]
+    uint32_t coming_at
     bint disordered  # the watchers of some keys are not in order
 
 
 cdef inline void clear_derived(Arena *a) noexcept nogil:
     """Empty every list and table, zero every count.
 
-    Operations, nodes, keys and blobs are left out. Each is emptied when the truth first names it: that saves a walk.
+    Operations, nodes and blobs are left out. Each is emptied when the truth first names it: that saves a walk.
     """
     cdef uint32_t i, n
     memset(a.levels, 0, LEVELS * sizeof(LevelRecord))
@@ -86,6 +85,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         make_empty(a, &a.buckets[i].next)
         a.buckets[i].count = 0
     memset(a.key_heads, 0, capacity(a, REGION_KEY_TABLE) * sizeof(KeyTableRecord))
+    memset(a.watermark_heads, 0, capacity(a, REGION_WATERMARK_TABLE) * sizeof(WatermarkTableRecord))
     memset(a.id_heads, 0, capacity(a, REGION_ID_TABLE) * sizeof(IdTableRecord))
     memset(a.handles, 0, capacity(a, REGION_HANDLES) * sizeof(HandleRecord))
     for i in range(capacity(a, REGION_CLIENTS)):
@@ -144,63 +144,40 @@ cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
         a.blocks[blob - 1].refs = 1
 
 
-cdef inline void name_key(Arena *a, Marks *m, uint32_t key) noexcept nogil:
-    """Put the key that was named EARLY keys before into the table. This key (index + 1; 0 = none) waits in its position."""
-    if m.named[m.named_at]:
-        chain_key(a, m.named[m.named_at])
-    m.named[m.named_at] = key
-    m.named_at = (m.named_at + 1) % EARLY
+cdef inline void watch_again(Arena *a, Marks *m, uint32_t number) noexcept nogil:
+    """Let a node (index + 1) of a pending operation watch its key again. Mark the list if a later registration came before."""
+    cdef WatchNode *node = node_of(a, number - 1)
+    join_key(a, node, number)
+    if node.kind == KEY_KIND_EVENT and node.place == PLACE_BEHIND:
+        if a.ops[node_at(a, node.prev).op].registration > a.ops[node.op].registration:
+            node_at(a, node.next).rank = DISORDERED  # it is the first one, because this one is the last
+            m.disordered = True
 
 
-cdef inline void name_last_keys(Arena *a, Marks *m) noexcept nogil:
+cdef inline void watch_later(Arena *a, Marks *m, uint32_t number) noexcept nogil:
+    """Let the node of EARLY nodes before watch its key. This one (index + 1; 0 = none) waits in its position."""
+    if m.coming[m.coming_at]:
+        watch_again(a, m, m.coming[m.coming_at])
+    m.coming[m.coming_at] = number
+    m.coming_at = (m.coming_at + 1) % EARLY
+    if number:
+        __builtin_prefetch(a.key_heads + (node_of(a, number - 1).hash & a.key_mask))
+
+
+cdef inline void watch_last(Arena *a, Marks *m) noexcept nogil:
     cdef uint32_t i
     for i in range(EARLY):
-        name_key(a, m, 0)
-
-
-cdef inline bint use_key(Arena *a, Marks *m, uint32_t index, Damage *damage) noexcept nogil:
-    """A node, or the key's watermark, names a key. The first time, its lists are emptied, and it is soon in the table."""
-    cdef KeyRecord *key = key_of(a, index)
-    cdef ClientRecord *c
-    if m.keys[index]:
-        return True
-    if not key_is_sound(a, m.blocks, key):
-        damaged(damage, REGION_KEYS, index)
-        return False
-    m.keys[index] = KEY_NAMED
-    if a.rehashed:
-        fill_key_again(a, key)
-    make_empty(a, &key.next)
-    key.heap = 0
-    key.refs = 0
-    if key.flags & KEY_FLAG_HAS_WATERMARK:
-        c = a.clients + key.setter
-        if c.state != CLIENT_STATE_FREE and setter_generation(c) == key.setter_generation:
-            c.watermarks += 1
-    use_blob(a, m, key.name_blob)
-    name_key(a, m, index + 1)
-    __builtin_prefetch(a.key_heads + (key.hash & a.key_mask))
-    return True
-
-
-cdef inline void watch_again(Arena *a, Marks *m, OpRecord *op, uint32_t node) noexcept nogil:
-    """Let a node (index + 1) of a pending operation watch its key again. Mark the key if a later registration came before."""
-    cdef KeyRecord *key = key_of(a, node_of(a, node - 1).key)
-    if node_of(a, node - 1).kind == KEY_KIND_EVENT and not is_empty(a, &key.next):
-        if a.ops[node_at(a, key.prev).op].registration > op.registration:
-            m.keys[node_of(a, node - 1).key] = KEY_DISORDERED
-            m.disordered = True
-    attach(a, node)
+        watch_later(a, m, 0)
 
 
 cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexcept nogil:
-    """Count what the operation names (nodes and keys while it needs them, payload, value), and charge it.
+    """Count what the operation names (nodes while it needs its keys, payload, value), and charge it.
 
     False if something that it names is not there.
     """
-    cdef WatchNode *w
+    cdef WatchNode *w = first_node(op)
     cdef uint64_t held
-    cdef uint32_t index = <uint32_t>(op - a.ops), node = op.first_node
+    cdef uint32_t index = <uint32_t>(op - a.ops), number = index + 1
     if not op_is_sound(a, op) or not blob_is_sound(a, m.blocks, op.payload):
         return False
     m.ops[index] = 1
@@ -212,17 +189,18 @@ cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexce
         use_blob(a, m, op.value)
         held += blob_length(a, op.value)
     if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT:
-        if not nodes_are_sound(a, m.nodes, op):
+        if not nodes_are_sound(a, m.nodes, m.blocks, op):
             return False
-        while node:
-            w = node_of(a, node - 1)
-            if not use_key(a, m, w.key, damage):
-                return False
-            key_of(a, w.key).refs += 1
-            w.linked = 0
+        while w != NULL:
+            if a.rehashed:
+                fill_node_again(a, w)
+            use_blob(a, m, w.name_blob)
+            w.place = PLACE_NOWHERE
             if op.state == OP_STATE_PENDING and not settled_keys(op) & (<uint64_t>1 << w.ordinal):
-                watch_again(a, m, op, node)
-            node = w.next_of_op
+                counter(a, op.purgatory, COUNT_WATCHED)[0] += 1
+                watch_later(a, m, number)
+            number = w.next_of_op
+            w = next_node(a, w)
     if op.state == OP_STATE_PENDING:
         counter(a, op.purgatory, COUNT_PENDING)[0] += 1
     charge(a, op, op.state == OP_STATE_PENDING, op.state == OP_STATE_SETTLED, nodes_of(op), held)
@@ -242,6 +220,14 @@ cdef inline void restore_settled(Arena *a, OpRecord *op) noexcept nogil:
         make_empty(a, &op.next)
 
 
+cdef inline void leave_unreached(Arena *a, Marks *m) noexcept nogil:
+    """Nodes that nothing names stand nowhere: readers go by that."""
+    cdef uint32_t i
+    for i in range(a.regions[REGION_NODES].high_water):
+        if not m.nodes[i]:
+            a.more_nodes[i].place = PLACE_NOWHERE
+
+
 cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept nogil:
     """Chain every record below the high water that nothing names. The lowest is allocated first."""
     cdef uint32_t i = a.regions[region].high_water
@@ -252,22 +238,12 @@ cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept no
             free_record(a, region, i)
 
 
-cdef inline void spare_unreached(Arena *a, uint8_t *used, int region, Spares *s) noexcept nogil:
-    """Do the same for a region with bits for free records. All bits are 0 before."""
-    cdef uint32_t i
-    a.regions[region].in_use = a.regions[region].high_water
-    for i in range(a.regions[region].high_water):
-        if not used[i]:
-            free_spare(a, region, s, i)
-
-
 cdef inline void prefetch_record(OpRecord *op) noexcept nogil:
-    """Prefetch an operation, with its co-located key and node. It may lie beyond the arena."""
+    """Prefetch an operation, with its first node. It may lie beyond the arena."""
     cdef char *record = <char *>op
     __builtin_prefetch(record)
     __builtin_prefetch(record + CACHE_LINE)
     __builtin_prefetch(record + 2 * CACHE_LINE)
-    __builtin_prefetch(record + 3 * CACHE_LINE)
 
 
 cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nogil:
@@ -277,6 +253,7 @@ cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nog
     for i in range(a.regions[REGION_OPS].high_water):
         op = a.ops + i
         prefetch_record(op + EARLY)
+        first_node(op).place = PLACE_NOWHERE
         if op.state == OP_STATE_FREE:
             continue
         if op.client >= capacity(a, REGION_CLIENTS):
@@ -294,27 +271,42 @@ cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nog
             a.header.registrations = op.registration
 
 
+cdef inline void order_list(Arena *a, WatchNode *first, uint32_t number, Ordered *items, Ordered *spare) noexcept nogil:
+    """Put the watchers of a key in order of registration. `first` (index + 1) is the one that stands first now."""
+    cdef uint64_t count = 0, k
+    cdef WatchNode *node = first
+    first.rank = 0
+    while count == 0 or node != first:
+        items[count].number = a.ops[node.op].registration
+        items[count].index = index_of_node(a, node)
+        count += 1
+        node = node_at(a, node.next)
+    sort_by_number(items, spare, count)
+    node = node_of(a, <uint32_t>items[0].index)
+    if node != first:
+        replace_first(a, first, number, node, <uint32_t>items[0].index + 1)
+        first.place = PLACE_BEHIND
+    first = node
+    make_empty(a, &first.next)
+    for k in range(1, count):
+        append(a, &first.next, &node_of(a, <uint32_t>items[k].index).next)
+
+
 cdef inline void order_watchers(Arena *a, Marks *m, Order *o) noexcept nogil:
-    """Put watchers in order of registration where they came in another order: one walk for all such keys."""
-    cdef uint32_t i, node
-    cdef uint64_t k
-    cdef OpRecord *op
-    cdef WatchNode *w
+    """Order the lists in which watchers came in another order."""
+    cdef uint32_t i
     if not m.disordered:
         return
-    for i in range(a.regions[REGION_KEYS].high_water):
-        if m.keys[i] == KEY_DISORDERED:
-            make_empty(a, &key_of(a, i).next)
-    for k in range(o.pending_count):
-        if k + EARLY < o.pending_count:
-            __builtin_prefetch(&a.ops[o.pending[k + EARLY]].first_node)
-            __builtin_prefetch(node_of(a, a.ops[o.pending[k + EARLY // 2]].first_node - 1))
-        node = a.ops[o.pending[k]].first_node
-        while node:
-            w = node_of(a, node - 1)
-            if w.linked and w.kind == KEY_KIND_EVENT and m.keys[w.key] == KEY_DISORDERED:
-                append(a, &key_of(a, w.key).next, &w.next)
-            node = w.next_of_op
+    for i in range(a.regions[REGION_OPS].high_water):
+        if is_disordered(first_node(a.ops + i)):
+            order_list(a, first_node(a.ops + i), i + 1, o.strays, o.spare)
+    for i in range(a.regions[REGION_NODES].high_water):
+        if is_disordered(a.more_nodes + i):
+            order_list(a, a.more_nodes + i, a.first_nodes + i + 1, o.strays, o.spare)
+
+
+cdef inline bint is_disordered(WatchNode *node) noexcept nogil:
+    return node.place == PLACE_FIRST and node.kind == KEY_KIND_EVENT and node.rank == DISORDERED
 
 
 cdef inline void restore_undelivered(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
@@ -408,11 +400,24 @@ cdef inline void restore_ring(Arena *a, Marks *m, Damage *damage) noexcept nogil
 
 
 cdef inline void restore_watermarks(Arena *a, Marks *m, Damage *damage) noexcept nogil:
-    """Use the keys that have a watermark and no watcher."""
     cdef uint32_t i
-    for i in range(a.regions[REGION_KEYS].high_water):
-        if not m.keys[i] and key_of(a, i).flags & KEY_FLAG_HAS_WATERMARK and not use_key(a, m, i, damage):
+    cdef WatermarkRecord *w
+    cdef ClientRecord *c
+    for i in range(a.regions[REGION_WATERMARKS].high_water):
+        w = a.watermarks + i
+        if not w.used:
+            continue
+        if not watermark_is_sound(a, m.blocks, w):
+            damaged(damage, REGION_WATERMARKS, i)
             return
+        m.watermarks[i] = 1
+        use_blob(a, m, w.name_blob)
+        if a.rehashed:
+            fill_watermark_again(a, w)
+        chain_watermark(a, i + 1)
+        c = a.clients + w.setter
+        if c.state != CLIENT_STATE_FREE and setter_generation(c) == w.setter_generation:
+            c.watermarks += 1
 
 
 cdef inline void restore_names(Arena *a, Marks *m, Damage *damage) noexcept nogil:
@@ -496,7 +501,7 @@ cdef inline void restore_operations(Arena *a, Marks *m, Order *order, Damage *da
     use_operations(a, m, damage)
     if not damage.found:
         restore_watermarks(a, m, damage)
-    name_last_keys(a, m)
+        watch_last(a, m)
     if threaded:
         pthread_join(thread, NULL)
     if damage.found:
@@ -534,16 +539,16 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
         most = a.regions[REGION_ANSWERS].high_water
     m.ops = <uint8_t *>calloc(a.regions[REGION_OPS].high_water + 1, 1)
     m.nodes = <uint8_t *>calloc(a.regions[REGION_NODES].high_water + 1, 1)
-    m.keys = <uint8_t *>calloc(a.regions[REGION_KEYS].high_water + 1, 1)
+    m.watermarks = <uint8_t *>calloc(a.regions[REGION_WATERMARKS].high_water + 1, 1)
     m.blocks = <uint8_t *>calloc(a.regions[REGION_BLOCKS].high_water + 1, 1)
     m.ids = <uint8_t *>calloc(a.regions[REGION_IDS].high_water + 1, 1)
     m.answers = <uint8_t *>calloc(a.regions[REGION_ANSWERS].high_water + 1, 1)
-    memset(m.named, 0, sizeof(m.named))
-    m.named_at = 0
+    memset(m.coming, 0, sizeof(m.coming))
+    m.coming_at = 0
     m.disordered = False
     made = (
-        make_order(&order, a, most) and m.ops != NULL and m.nodes != NULL and m.keys != NULL and m.blocks != NULL
-        and m.ids != NULL and m.answers != NULL
+        make_order(&order, a, most) and m.ops != NULL and m.nodes != NULL and m.watermarks != NULL
+        and m.blocks != NULL and m.ids != NULL and m.answers != NULL
     )
     if made:
         begin_rehash(a)
@@ -555,8 +560,9 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
         made = not damage.found
     if made:
         free_unreached(a, m.ops, REGION_OPS)
-        spare_unreached(a, m.nodes, REGION_NODES, &a.slab.nodes)
-        spare_unreached(a, m.keys, REGION_KEYS, &a.slab.keys)
+        leave_unreached(a, &m)
+        free_unreached(a, m.nodes, REGION_NODES)
+        free_unreached(a, m.watermarks, REGION_WATERMARKS)
         free_unreached(a, m.blocks, REGION_BLOCKS)
         free_unreached(a, m.ids, REGION_IDS)
         free_unreached(a, m.answers, REGION_ANSWERS)
@@ -571,7 +577,7 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
     drop_order(&order)
     free(m.ops)
     free(m.nodes)
-    free(m.keys)
+    free(m.watermarks)
     free(m.blocks)
     free(m.ids)
     free(m.answers)

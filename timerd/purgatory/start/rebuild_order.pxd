@@ -23,9 +23,11 @@ cdef extern from *:
     #define DIGIT_BITS 11 /* a sort looks at so many bits a round: two rounds for millions of numbers */
     #define DIGITS (1 << DIGIT_BITS)
     #define EARLY 16 /* what a record names is prefetched so many records early */
+    #define FEW 32 /* so many records are sorted without counting digits: to clear the counts would take longer */
     """
     enum:
         DIGIT_BITS
+        FEW
         DIGITS
         EARLY
 
@@ -89,6 +91,18 @@ cdef inline void drop_order(Order *o) noexcept nogil:
     free(o.generations)
 
 
+cdef inline void insertion_sort(Ordered *items, uint64_t count) noexcept nogil:
+    cdef uint64_t i, k
+    cdef Ordered item
+    for i in range(1, count):
+        item = items[i]
+        k = i
+        while k and items[k - 1].number > item.number:
+            items[k] = items[k - 1]
+            k -= 1
+        items[k] = item
+
+
 cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) noexcept nogil:
     """Radix sort, a digit at a time, over the digits in which the numbers differ. Numbers in order stay as they are."""
     cdef uint64_t seen[DIGITS]
@@ -104,6 +118,9 @@ cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) 
         every |= items[i].number ^ any_one
         in_order &= items[i - 1].number <= items[i].number
     if in_order:
+        return
+    if count <= FEW:
+        insertion_sort(items, count)
         return
     while every:
         if every & (DIGITS - 1):

@@ -29,24 +29,29 @@ cdef inline void fill_slot(SlotRecord *slot, uint64_t newest) noexcept nogil:
     slot.newest = newest
 
 
-cdef inline void fill_key_again(Arena *a, KeyRecord *key) noexcept nogil:
+cdef inline uint64_t hash_again(
+    Arena *a, uint32_t purgatory, const uint8_t *inlined, uint32_t blob, uint32_t length
+) noexcept nogil:
+    """The hash of a key whose name stands inlined, or in a blob."""
     cdef uint8_t name[KEY_SIZE_MAX]
-    if key.name_blob:
-        copy_blob(a, key.name_blob, name)
-        key.hash = key_hash(a.seed, key.purgatory, name, key.name_length)
-    else:
-        key.hash = key_hash(a.seed, key.purgatory, key.name, key.name_length)
+    if blob == 0:
+        return key_hash(a.seed, purgatory, inlined, length)
+    copy_blob(a, blob, name)
+    return key_hash(a.seed, purgatory, name, length)
+
+
+cdef inline void fill_node_again(Arena *a, WatchNode *node) noexcept nogil:
+    node.hash = hash_again(a, node.purgatory, node.name, node.name_blob, node.name_length)
+
+
+cdef inline void fill_watermark_again(Arena *a, WatermarkRecord *w) noexcept nogil:
+    w.hash = hash_again(a, w.purgatory, w.name, w.name_blob, w.name_length)
 
 
 cdef inline void fill_event_again(Arena *a, EventRecord *e) noexcept nogil:
     """The hash of an event's key, and the event's place in its slot. Events come in order."""
-    cdef uint8_t name[KEY_SIZE_MAX]
     cdef SlotRecord *slot
-    if e.key_blob:
-        copy_blob(a, e.key_blob, name)
-        e.key_hash = key_hash(a.seed, e.purgatory, name, e.key_length)
-    else:
-        e.key_hash = key_hash(a.seed, e.purgatory, e.key, e.key_length)
+    e.key_hash = hash_again(a, e.purgatory, e.key, e.key_blob, e.key_length)
     slot = a.slots + (e.key_hash & a.slot_mask)
     e.previous = slot.newest
     slot.newest = e.sequence

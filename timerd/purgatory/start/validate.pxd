@@ -6,8 +6,9 @@ timerd_shm/check/.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, capacity, node_of
+from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd.purgatory.memory.blob cimport blocks_for
+from timerd.purgatory.memory.nodes cimport first_node
 from timerd_shm.generated.records cimport *
 
 cdef extern from *:
@@ -111,31 +112,40 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
     )
 
 
-cdef inline bint nodes_are_sound(Arena *a, uint8_t *marks, OpRecord *op) noexcept nogil:
-    """Whether an operation has a watch node of its own for each key. Marks the nodes."""
-    cdef uint32_t node = op.first_node, count
+cdef inline bint name_is_sound(Arena *a, uint8_t *blocks, uint32_t purgatory, uint32_t length, uint32_t blob) noexcept nogil:
+    """The name of a key: inlined, or a blob of its length."""
+    if length == 0 or not purgatory_is_there(a, purgatory) or (length > KEY_INLINE) != (blob != 0):
+        return False
+    return blob_is_sound(a, blocks, blob) and (blob == 0 or a.blocks[blob - 1].length == length)
+
+
+cdef inline bint nodes_are_sound(Arena *a, uint8_t *marks, uint8_t *blocks, OpRecord *op) noexcept nogil:
+    """Whether an operation has a watch node of its own for each key. Marks those in NODES."""
+    cdef WatchNode *w = first_node(op)
+    cdef uint32_t count, behind
     cdef uint64_t ordinals = 0
-    cdef WatchNode *w
     for count in range(op.keys):
-        if node == 0 or node > a.regions[REGION_NODES].high_water or marks[node - 1]:
-            return False
-        w = node_of(a, node - 1)
-        if w.op != <uint32_t>(op - a.ops) or w.key >= a.regions[REGION_KEYS].high_water:
+        if w.op != <uint32_t>(op - a.ops) or w.purgatory != op.purgatory:
             return False
         if w.ordinal >= op.keys or ordinals >> w.ordinal & 1 or w.kind > KEY_KIND_WATERMARK:
             return False
+        if not name_is_sound(a, blocks, w.purgatory, w.name_length, w.name_blob):
+            return False
         ordinals |= <uint64_t>1 << w.ordinal
-        marks[node - 1] = 1
-        node = w.next_of_op
-    return node == 0
+        if w.next_of_op == 0:
+            return count + 1 == op.keys
+        if w.next_of_op <= a.first_nodes:
+            return False
+        behind = w.next_of_op - 1 - a.first_nodes
+        if behind >= a.regions[REGION_NODES].high_water or marks[behind]:
+            return False
+        marks[behind] = 1
+        w = a.more_nodes + behind
+    return False
 
 
-cdef inline bint key_is_sound(Arena *a, uint8_t *blocks, KeyRecord *key) noexcept nogil:
-    if key.name_length == 0 or key.setter >= capacity(a, REGION_CLIENTS) or not purgatory_is_there(a, key.purgatory):
-        return False
-    if (key.name_length > KEY_INLINE) != (key.name_blob != 0) or not blob_is_sound(a, blocks, key.name_blob):
-        return False
-    return key.name_blob == 0 or a.blocks[key.name_blob - 1].length == key.name_length
+cdef inline bint watermark_is_sound(Arena *a, uint8_t *blocks, WatermarkRecord *w) noexcept nogil:
+    return w.setter < capacity(a, REGION_CLIENTS) and name_is_sound(a, blocks, w.purgatory, w.name_length, w.name_blob)
 
 
 cdef inline bint event_is_sound(Arena *a, uint8_t *blocks, EventRecord *e, uint64_t sequence) noexcept nogil:

@@ -1,15 +1,16 @@
 """Expiry: the wheel moves to the present, and due operations settle, a batch at a time."""
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, key_of, node_of, spent
+from timerd.purgatory.memory.arena cimport Arena, spent
 from timerd.purgatory.memory.builtins cimport TOUCH, __builtin_prefetch
 from timerd.purgatory.memory.list cimport at, link_of, op_at
+from timerd.purgatory.memory.nodes cimport first_node, next_node
 from timerd.purgatory.wheel.state cimport JOINED, Joined
 from timerd.purgatory.wheel.wheel cimport next_tick, owe_sweeps, pay_sweeps
 from timerd.purgatory.events.ring cimport event_at
 from timerd.purgatory.members.groups cimport dispatch_outcomes
 from timerd.purgatory.operation.settle_batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
-from timerd.purgatory.operation.apply_event cimport visit
+from timerd.purgatory.operation.apply_event cimport is_of_key, visit
 from timerd.purgatory.operation.settle cimport settle
 from timerd.purgatory.commands.prefetch cimport PREFETCH_GROUP, touch_op
 from timerd_shm.generated.records cimport *
@@ -18,16 +19,18 @@ from timerd_shm.generated.records cimport *
 cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
     """An operation is due. If it watches the key of the event in delivery, it gets the event first."""
     cdef EventRecord *e
-    cdef uint32_t node = op.first_node, generation = op.generation
+    cdef WatchNode *node = first_node(op)
+    cdef uint32_t number = <uint32_t>(op - a.ops) + 1, generation = op.generation
     a.turn.touched += 1
-    if a.header.unfinished and a.delivery.key:
+    if a.header.unfinished and (a.delivery.first or a.delivery.top):
         e = event_at(a, a.header.unfinished)
-        while node:
-            if node_of(a, node - 1).linked and node_of(a, node - 1).key == a.delivery.key - 1:
+        while node != NULL:
+            if node.place != PLACE_NOWHERE and is_of_key(a, node, e):
                 if not (e.flags & EVENT_FLAG_LIMITED and e.left == 0):
-                    visit(a, e, node)
+                    visit(a, e, node, number)
                 break
-            node = node_of(a, node - 1).next_of_op
+            number = node.next_of_op
+            node = next_node(a, node)
         if op.generation != generation or op.state != OP_STATE_PENDING:
             return
     settle(a, op, OUTCOME_EXPIRED)
@@ -72,7 +75,7 @@ cdef inline void prefetch_joined(Arena *a, uint32_t bucket) noexcept nogil:
 cdef inline uint32_t prefetch_due(Arena *a, BucketRecord *bucket) noexcept nogil:
     """Touch what the expiry of the first operations of a bucket will need; how many they are."""
     cdef uint32_t ops[PREFETCH_GROUP]
-    cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, node
+    cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i
     while link != head and seen < PREFETCH_GROUP:
         ops[seen] = <uint32_t>(op_at(a, link) - a.ops) + 1
         if a.ops[ops[seen] - 1].prefetch_hint:
@@ -82,9 +85,7 @@ cdef inline uint32_t prefetch_due(Arena *a, BucketRecord *bucket) noexcept nogil
     for i in range(seen):
         touch_op(a, ops[i])
     for i in range(seen):
-        node = a.ops[ops[i] - 1].first_node
-        if node:
-            TOUCH(a.key_heads + (key_of(a, node_of(a, node - 1).key).hash & a.key_mask))
+        TOUCH(a.key_heads + (first_node(a.ops + (ops[i] - 1)).hash & a.key_mask))
     return seen
 
 

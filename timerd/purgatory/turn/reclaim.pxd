@@ -7,7 +7,7 @@ hold something, and each command that is applied meanwhile notes its own. What i
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, spent
+from timerd.purgatory.memory.arena cimport Arena, capacity, spent
 from timerd.purgatory.index.purgatories cimport close_purgatory, in_mask
 from timerd.purgatory.events.ring cimport event_at
 from timerd.purgatory.members.clients cimport is_live
@@ -16,24 +16,22 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    enum { RECLAIM_NOTHING = 0, RECLAIM_OPS = 1, RECLAIM_KEYS = 2, RECLAIM_IDS = 3, RECLAIM_EVENTS = 4 };
+    enum { RECLAIM_NOTHING = 0, RECLAIM_OPS = 1, RECLAIM_WATERMARKS = 2, RECLAIM_IDS = 3, RECLAIM_EVENTS = 4 };
     """
     enum:
         RECLAIM_NOTHING
         RECLAIM_OPS
-        RECLAIM_KEYS
+        RECLAIM_WATERMARKS
         RECLAIM_IDS
         RECLAIM_EVENTS
 
 
 cdef inline uint64_t held_by(Arena *a, uint32_t part, uint64_t index) noexcept nogil:
     """The purgatory of a record, as a mask; 0 if the record holds none."""
-    cdef KeyRecord *key
     if part == RECLAIM_OPS:
         return in_mask(a.ops[index].purgatory) if a.ops[index].state != OP_STATE_FREE else 0
-    if part == RECLAIM_KEYS:
-        key = key_of(a, <uint32_t>index)
-        return in_mask(key.purgatory) if key.flags & KEY_FLAG_HAS_WATERMARK else 0
+    if part == RECLAIM_WATERMARKS:
+        return in_mask(a.watermarks[index].purgatory) if a.watermarks[index].used else 0
     if part == RECLAIM_IDS:
         return in_mask(a.ids[index].purgatory) if a.ids[index].state != ID_STATE_FREE else 0
     return in_mask(event_at(a, index).purgatory)
@@ -43,8 +41,8 @@ cdef inline uint64_t end_of(Arena *a, uint32_t part) noexcept nogil:
     """Behind the last record of that kind."""
     if part == RECLAIM_OPS:
         return a.regions[REGION_OPS].high_water
-    if part == RECLAIM_KEYS:
-        return a.regions[REGION_KEYS].high_water
+    if part == RECLAIM_WATERMARKS:
+        return a.regions[REGION_WATERMARKS].high_water
     return a.regions[REGION_IDS].high_water if part == RECLAIM_IDS else a.header.newest + 1
 
 

@@ -17,7 +17,7 @@ from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.members.answers cimport free_answer, note_refusal
-from timerd.purgatory.members.clients cimport bury_client, free_client
+from timerd.purgatory.members.clients cimport bury_client, free_client, further_keys
 from timerd.purgatory.members.groups cimport (
     adopt, after_retention, holds_unaccepted, is_abandoned, kind_of, requeue_outcome, accepts,
 )
@@ -64,7 +64,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
             wheel_insert(a, op)
         c.pending -= 1
         c.ids -= op.id_record != 0
-        c.nodes -= op.keys
+        c.nodes -= further_keys(op)
         c.bytes_held -= blob_length(a, op.payload)
     return True
 

@@ -18,7 +18,7 @@ from timerd_client.hot import Pending
 from timerd_shm.declare.errors import ArenaFullError, TimerdError
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.states import ClientState, IdState, KeyFlag, Orphans
+from timerd_shm.declare.states import ClientState, IdState, Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
 from timerd_shm.read.segment import segments_of
 
@@ -471,9 +471,9 @@ class Simulation:
 
     def _watermarks(self) -> dict[str, int]:
         return {
-            key.name[: key.name_length].decode(): key.watermark
-            for key in self.daemon.arena.records(Region.KEYS)
-            if key.flags & KeyFlag.HAS_WATERMARK
+            each.name[: each.name_length].decode(): each.watermark
+            for each in self.daemon.arena.records(Region.WATERMARKS)
+            if each.used
         }
 
     def _look_for_leaks(self) -> None:
@@ -488,7 +488,7 @@ class Simulation:
                 while index and index not in reached:
                     reached.add(index)
                     index = blocks[index - 1].next
-        expected = {"OPS": 0, "NODES": 0, "ANSWERS": 0, "KEYS": 0, "BLOCKS": len(reached)}
+        expected = {"OPS": 0, "NODES": 0, "ANSWERS": 0, "WATERMARKS": 0, "BLOCKS": len(reached)}
         leaked = {name: in_use[name] for name, count in expected.items() if in_use[name] != count}
         assert not leaked, f"leaked: {leaked}, expected {expected}"
         living = [record for record in arena.records(Region.IDS) if record.state == IdState.LIVE]

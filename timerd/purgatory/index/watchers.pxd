@@ -1,0 +1,38 @@
+"""A node begins to watch its key, or ends to: in the key's list, or in its heap."""
+
+from libc.stdint cimport uint32_t
+from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.counters cimport counter
+from timerd_shm.generated.records cimport *
+
+from .keys cimport leave_list, watch_event
+from .watermark_heap cimport heap_push, heap_remove
+
+
+cdef inline void join_key(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
+    """Put a node (index + 1) in its key's list or heap. The caller counts it."""
+    if node.kind == KEY_KIND_WATERMARK:
+        heap_push(a, number)
+    else:
+        watch_event(a, node, number)
+
+
+cdef inline void attach(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
+    """Do the same, and count it. The caller brings nodes in order of registration."""
+    join_key(a, node, number)
+    counter(a, node.purgatory, COUNT_WATCHED)[0] += 1
+
+
+cdef inline void leave_key(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
+    """Take a node (index + 1) out of its key's list or heap. The caller counts it."""
+    if node.kind == KEY_KIND_WATERMARK:
+        heap_remove(a, number)
+    else:
+        leave_list(a, node, number)
+
+
+cdef inline void detach(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
+    """Do the same, if it is in one, and count it."""
+    if node.place != PLACE_NOWHERE:
+        counter(a, node.purgatory, COUNT_WATCHED)[0] -= 1
+        leave_key(a, node, number)
