@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from commands import Key, Register
+from commands import Key, KeyAct, Register
 from faults import core_faults
-from harness import START_NS, Rig, S, cancel, fire
+from harness import START_NS, Rig, S, cancel, cancel_for_key, fail, fire
 from journalplay import JournaledPlay, no_row_is_lost_or_written_twice, play
 from journals import SEGMENT_ROWS, JournaledRig, outcomes
 from modelstate import Settling
@@ -245,10 +245,12 @@ def test_a_journal_shows_the_deliveries_of_a_groups_operation(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("orphans", list(Orphans))
-@pytest.mark.parametrize("limit", [0, 1, 5])
+@pytest.mark.parametrize(
+    "event", [fire(b"k"), fire(b"k", limit=1), fire(b"k", limit=5), fail(b"k", 7), cancel_for_key(b"k")], ids=str
+)
 @pytest.mark.parametrize("budget", [3, 7, 12])
 def test_a_client_may_die_between_two_turns_of_one_event(
-    tmp_path: Path, orphans: Orphans, limit: int, budget: int
+    tmp_path: Path, orphans: Orphans, event: KeyAct, budget: int
 ) -> None:
     """The event reaches some of its operations after its death: they are adopted or swept before, and have no grant."""
     rig = JournaledRig(tmp_path)
@@ -266,8 +268,8 @@ def test_a_client_may_die_between_two_turns_of_one_event(
             rig.core.close_client(dying.slot, rig.now_ns)
 
     rig.budget, rig.cut = budget, die  # type: ignore[method-assign]
-    rig.do(firing, fire(b"k", limit=limit) if limit else fire(b"k"))
-    assert died or limit, "the event was delivered within one turn"
+    rig.do(firing, event)
+    assert died or event.limit, "the event was delivered within one turn"
     rig.do(firing, fire(b"k", limit=2), fire(b"l"), fire(b"k"))
     rig.turn(rig.now_ns + 2 * S)
     rig.check()

@@ -385,8 +385,10 @@ class Audit:
             findings.report(operation, f"expired at {r.settled_ns}, due at {op.deadline_ns}")
         settled, op.expected = op.expected, None
         self._replay.settled(op)
-        if settled is None or (left is not None and not op.group and r.outcome == _CANCELLED):
-            settled = self._settled_by_itself(op, r.outcome, left)  # it may be swept before an event reaches it
+        # The sweep of its dead client may come before an event reaches it.
+        swept = left is not None and not op.group and r.outcome == _CANCELLED and r.settled_key == 0
+        if settled is None or swept:
+            settled = self._settled_by_itself(op, r.outcome, left)
             self._replay.end_pending(op)
         op.settled, op.settled_ns, op.dropped = settled, r.settled_ns, bool(r.flags & _LOST)
         self._compare(op, settled, r, key)
