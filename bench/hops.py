@@ -36,7 +36,7 @@ def hops(count: int, seconds: float) -> list[int]:
     frames = max(round(FRAMES_PER_S * seconds), 1)
     with tempfile.TemporaryDirectory(prefix="td-hops-") as directory:
         results, answers = FORK.Pipe(duplex=False)
-        plays = [partial(_owner, directory, frames, answers), partial(_hub, directory, frames, count == 2)]
+        plays = [partial(_owner, directory, frames, answers), partial(hub, directory, frames, count == 2)]
         if count == 2:
             plays.append(partial(_send, directory, frames))
         parts = [FORK.Process(target=_part, args=(play,), daemon=True) for play in plays]
@@ -60,7 +60,7 @@ def _part(play: Callable[[], None]) -> None:
 
 
 def _send(directory: str, frames: int) -> None:
-    with _socket(zmq.DEALER) as socket:
+    with open_socket(zmq.DEALER) as socket:
         socket.connect(f"ipc://{directory}/up")
         socket.send(b"")
         socket.recv()  # the owner has subscribed
@@ -69,8 +69,8 @@ def _send(directory: str, frames: int) -> None:
         socket.recv()  # no frame comes: waits until this process is killed
 
 
-def _hub(directory: str, frames: int, relays: bool) -> None:
-    with _socket(zmq.ROUTER) as commands, _socket(zmq.XPUB) as outcomes:
+def hub(directory: str, frames: int, relays: bool) -> None:
+    with open_socket(zmq.ROUTER) as commands, open_socket(zmq.XPUB) as outcomes:
         commands.bind(f"ipc://{directory}/up")
         outcomes.bind(f"ipc://{directory}/down")
         outcomes.recv()
@@ -86,7 +86,7 @@ def _hub(directory: str, frames: int, relays: bool) -> None:
 
 def _owner(directory: str, frames: int, answers: Connection) -> None:
     took: list[int] = []
-    with _socket(zmq.SUB) as socket:
+    with open_socket(zmq.SUB) as socket:
         socket.setsockopt(zmq.RCVTIMEO, PATIENCE_MS)
         socket.subscribe(b"")
         socket.connect(f"ipc://{directory}/down")
@@ -107,7 +107,7 @@ def _frames(count: int) -> Iterator[bytes]:
 
 
 @contextmanager
-def _socket(kind: int) -> Iterator[zmq.Socket[Any]]:
+def open_socket(kind: int) -> Iterator[zmq.Socket[Any]]:
     with zmq.Context() as context, context.socket(kind) as socket:
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.SNDHWM, 0)

@@ -31,6 +31,7 @@ SUITES = (
     "client",
     "ladder",
     "latency",
+    "quiet",
     "alternatives",
     "gil",
     "idle",

@@ -91,6 +91,18 @@ def latency(what: str, figure: str, goal: float, row: str, rate: int, tick: str)
     return Target(f"{what}, {figure}", goal, "ms", "latency", find, "latency")
 
 
+def over_hops(figure: str, goal: float) -> Target:
+    """One operation on a quiet machine, over two bare hops of libzmq in the same run."""
+    what = f"fire() to result() on a quiet machine, over two bare hops, {figure}"
+    return Target(what, goal, "times", "quiet", cell(figure, way="timerd", over="hops"), "ratios")
+
+
+def quiet_cost(what: str, column: str, goal: float, unit: str) -> Target:
+    """What an operation costs all processes at 100/s."""
+    name = f"quiet machine, 100/s: {what} of all processes for an operation"
+    return Target(name, goal, unit, "quiet", cell(column, way="timerd", rate=100), "cost")
+
+
 def recovery(size: str, goal: float, pending: int) -> Target:
     """A start on the arena of a daemon that was killed."""
     what = f"recovery of {size} operations after SIGKILL, attach to first turn"
@@ -126,6 +138,10 @@ TARGETS = (
     latency("expiry lateness at the owner, 100k/s, tick of 1 ms", "p99", 1.4, "expiry", 100_000, "1ms"),
     latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p50", 0.2, "expiry", 10_000, "100us"),
     latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p99", 0.5, "expiry", 10_000, "100us"),
+    over_hops("p50", 1.15),
+    over_hops("p99", 1.3),
+    quiet_cost("switch-ins", "switch_ins", 10, ""),
+    quiet_cost("CPU", "cpu_us", 250, "us"),
     Target(
         "idle, 1M due in 2 to 3 hours, no client: wake-ups in 10 s", 1, "", "idle",
         cell("wakeups_in_10_s", pending=M), "idle",
