@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.PROBLEM
     except BrokenPipeError:
         forget_output()  # the reader of the output has closed it (`timerctl ops | head`)
-        return Exit.OK
+        return Exit.CUT_OFF  # and not OK: `timerctl journal audit | head` has not said that nothing was found
     except OSError as error:  # for example: a disk that is full
         print(f"timerctl: {error}", file=sys.stderr)
         try:

@@ -26,6 +26,7 @@ class Exit(IntEnum):
     NO_INSTANCE = 3
     NO_DAEMON = 4
     INTERRUPTED = 130
+    CUT_OFF = 141
 
 
 MEANINGS: dict[Exit, str] = {
@@ -35,6 +36,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.NO_INSTANCE: "there is no such instance",
     Exit.NO_DAEMON: "the command needs the daemon, which is not running, or gives no answer",
     Exit.INTERRUPTED: "interrupted by Ctrl-C, which also ends stats --watch",
+    Exit.CUT_OFF: "the reader of the output has closed it, as `| head` does",
 }
 STATUSES = "".join(f"  {status.value:3}  {meaning}\n" for status, meaning in MEANINGS.items())
 

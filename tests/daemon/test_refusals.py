@@ -351,6 +351,31 @@ def test_one_process_that_has_ever_new_errors_hides_none_of_another(caplog: pyte
     assert sum(record.count for record in errors) == 101 and len(errors) == 18
 
 
+def test_processes_that_come_and_go_hide_no_error_of_another(caplog: pytest.LogCaptureFixture) -> None:
+    """A hundred processes within a minute, each with another wrong name, have a few dozen entries together."""
+    world = World(capacity=64, clients=8, errors=64).until_quiet()
+    alice = Peer(world, "alice")
+    world.network.pids[alice.routing] = 71
+    alice.say(UpKind.HELLO, alice.hello(group="Hers!"))
+    world.settle()
+    for number in range(100):
+        mallory = Peer(world, f"mallory-{number}")
+        world.network.pids[mallory.routing] = 1_000 + number
+        mallory.say(UpKind.HELLO, mallory.hello(group=f"No {number}"))
+        world.settle()
+    said = errors_of(world)
+    assert sum(said.values()) == 101 and len(said) == 1 + 7 + 16 + 1, said
+    assert said["further errors of processes that come and go: 16 different ones stand in the log"] == 100 - 7 - 16
+    assert sum("'Hers!'" in message for message in said) == 1
+    assert sum("refused" in record.getMessage() for record in caplog.records) == len(said)
+    world.run(61 * S)
+    late = Peer(world, "late")
+    world.network.pids[late.routing] = 5_000
+    late.say(UpKind.HELLO, late.hello(group="Late!"))
+    world.settle()
+    assert any("'Late!'" in message for message in errors_of(world)), "a minute later a new process has its own again"
+
+
 def errors_of(world: World) -> dict[str, int]:
     """How often each message of the arena's log of errors was seen."""
     records = [record for record in world.rig.arena.all_records(Region.ERRORS) if record.count]

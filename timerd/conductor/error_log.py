@@ -6,12 +6,14 @@ count 10,000 in the arena. The line names the client. Where a quota was met, it 
     refused: QuotaExceededError: client 'billing' (slot 3, process 1234) holds 500 operations, ...
 
 What a client sends may stand in a message, so a client can make ever new messages. Each process has 16 of them. Then
-one line says so, and its further errors have one entry together. So no process hides the errors of others.
+one line says so, and its further errors have one entry together. So no process hides the errors of others. Processes
+may be ever new, too: 8 of them in a minute have messages of their own, and all others share 16.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 
 from timerd.clients.session import client_name
 from timerd.clock import Clock
@@ -20,10 +22,14 @@ from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_wire.refusals import NO_SUBJECT, Subject, refusal
 
 MESSAGES_PER_SOURCE_MAX = 16
+NEW_SOURCES_MAX = 8  # processes that begin to have errors, within NEW_SOURCES_NS
+NEW_SOURCES_NS = 60_000_000_000
+COME_AND_GO = -1  # the source of all others of that time
 SOURCES_MAX = 64  # processes whose messages are remembered; then the one that came first is forgotten
 RECOUNTED = "a client or group that ended held less than its counts said: they were set to what two sweeps found"
 MANY_CLIENTS = NO_SUBJECT._replace(holder="one of many clients at once")
 KINDS = ("client", "group")
+WHO = {0: "processes that the daemon cannot see", COME_AND_GO: "processes that come and go"}
 Holder = tuple[int, bytes, bool, int, int]  # slot, name, whether it is a group's, pid, bytes held: Core.take_refusals()
 
 log = logging.getLogger("timerd")
@@ -42,6 +48,7 @@ class ErrorLog:
         self._clock = clock
         self._of_commands: set[str] = set()
         self._by_source: dict[int, set[str]] = {}  # by pid; 0: all that are not known
+        self._new_ns: deque[int] = deque(maxlen=NEW_SOURCES_MAX)  # when the newest sources came
         self._held: dict[
             tuple[int, int, int, bytes, bool, int], str
         ] = {}  # messages of quotas, which stay as they were
@@ -54,15 +61,27 @@ class ErrorLog:
         self._note(error, f"{client}: {error}" if client else str(error), source, 1)
 
     def _note(self, error: TimerdError, message: str, source: int, count: int) -> None:
-        seen = self._by_source.get(source)
-        if seen is None:
-            if len(self._by_source) == SOURCES_MAX:
-                del self._by_source[next(iter(self._by_source))]
-            seen = self._by_source[source] = set()
+        source = self._source_of(source)
+        seen = self._by_source[source]
         if message not in seen and len(seen) >= MESSAGES_PER_SOURCE_MAX:
-            who = f"process {source}" if source else "processes that the daemon cannot see"
+            who = WHO.get(source, f"process {source}")
             message = f"further errors of {who}: {MESSAGES_PER_SOURCE_MAX} different ones stand in the log"
         self._count(error, message, seen, count)
+
+    def _source_of(self, source: int) -> int:
+        """The source whose messages this process has: its own, or one that processes share that come and go."""
+        if source in self._by_source:
+            return source
+        now_ns = self._clock.now_ns()
+        if source and len(self._new_ns) == NEW_SOURCES_MAX and now_ns < self._new_ns[0] + NEW_SOURCES_NS:
+            source = COME_AND_GO
+        elif source:
+            self._new_ns.append(now_ns)
+        if source not in self._by_source:
+            if len(self._by_source) == SOURCES_MAX:
+                del self._by_source[next(iter(self._by_source))]
+            self._by_source[source] = set()
+        return source
 
     def _count(self, error: TimerdError, message: str, seen: set[str], count: int) -> None:
         self._core.log_error(error.code, message.encode(), self._clock.wall_ns(), count)
