@@ -16,7 +16,17 @@ from shell import Run
 from timerd_client.audit.audited import FOLLOWS, AuditedArena
 from timerd_client.audit.journal import audit_journal
 from timerd_client.audit.records import Finding
-from timerd_client.audit.words import differing, name_of, shown, shown_id, shown_key, shown_owner, shown_owners
+from timerd_client.audit.words import (
+    counted,
+    differing,
+    name_of,
+    rows_are,
+    shown,
+    shown_id,
+    shown_key,
+    shown_owner,
+    shown_owners,
+)
 from timerd_shm.declare.fields import fields, offset_of
 from timerd_shm.declare.journal import BLOCK_SIZE, ROW_SIZE, ROWS, JournalLevel, RowKind
 from timerd_shm.declare.layout import Region
@@ -254,3 +264,15 @@ def test_an_audit_that_another_instance_or_level_prevents_names_file_instance_an
         audit_journal(tmp_path)
     assert str(refused.value).startswith(f"{segment_path(tmp_path, 2)}, which instance 'late' wrote, begins with row ")
     assert "rows of instance 'late' with level events, instance 'test' with level events: give" in str(refused.value)
+
+
+def test_a_segment_under_another_number_is_said_to_be_renamed(tmp_path: Path) -> None:
+    played(tmp_path)
+    segment_path(tmp_path, 2).rename(segment_path(tmp_path, 77))
+    said = "segment 77 says that it is segment 2: the file was renamed"
+    assert any(said in each.what for each in audit_journal(tmp_path).wrong)
+
+
+def test_one_of_a_thing_is_said_as_one() -> None:
+    assert [counted(number, "segment") for number in (0, 1, 2_000)] == ["0 segments", "1 segment", "2,000 segments"]
+    assert [rows_are(5, last) for last in (5, 9)] == ["row 5 is", "rows 5 to 9 are"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .records import Finding
+from .words import counted
 
 FOLLOWS: Final = "what follows may come from that, and is counted:"
 _VARIES = re.compile(r"0x[0-9a-f]+|'[^']*'|\d+")  # what findings that are alike may have different
@@ -33,10 +34,11 @@ class AuditedArena:
     others: list[Finding] = field(default_factory=list)  # rows that disagree
 
     def __str__(self) -> str:
-        told = f"{self.outcomes:,} outcomes, {self.segments:,} segments, complete to row {self.row:,}"
+        told = f"{counted(self.outcomes, 'outcome')}, {counted(self.segments, 'segment')}, complete to row {self.row:,}"
         if not self.rows:
             told = "no row is in a file"
-        return f"{told}; {self.waiting:,} rows wait in the daemon's buffer" if self.waiting else told
+        waiting = f"{counted(self.waiting, 'row')} {'waits' if self.waiting == 1 else 'wait'} in the daemon's buffer"
+        return f"{told}; {waiting}" if self.waiting else told
 
     def follows(self, finding: Finding) -> bool:
         """Whether a finding is behind the first cause, and so may follow from it."""

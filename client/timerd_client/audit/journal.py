@@ -39,7 +39,7 @@ from timerd_shm.read.segment import (
 from .audit import NEEDS_BEGINNING, NEEDS_EVENTS, Audit
 from .audited import Audited, AuditedArena
 from .records import Finding, Key, Owner, Registration
-from .words import INCARNATION_SIZE, name_of, shown_owner
+from .words import INCARNATION_SIZE, name_of, rows_are, shown_owner
 
 _REGISTER, _REGISTERED, _KEY = int(RowKind.REGISTER), int(RowKind.REGISTERED), int(RowKind.KEY)
 _OUTCOME, _EVENT, _TEXT = int(RowKind.OUTCOME), int(RowKind.EVENT), int(RowKind.TEXT)
@@ -137,7 +137,7 @@ def _about_the_end(part: AuditedArena, arena: ArenaHeader | None, open_end: bool
         part.waiting = missing
         return []
     where = "at the end" if part.rows else "in all files"
-    what = f"rows {part.rows} to {arena.journal_rows - 1} are missing {where}: the arena says that they were written"
+    what = f"{rows_are(part.rows, arena.journal_rows - 1)} missing {where}: the arena says that they were written"
     return [Finding(part.rows, 0, what)]
 
 
@@ -188,7 +188,7 @@ class Feed:
         """Go on behind rows of another arena: with the next row, or with rows that were written once more."""
         number, part = chunk.header.first_row + chunk.first.record, self.part
         if number > part.rows:
-            what = f"rows {part.rows} to {number - 1} are in no segment"
+            what = f"{rows_are(part.rows, number - 1)} in no segment"
             self.damage.append(Damage(chunk.first, what, part.rows))
         self._had = part.rows
 

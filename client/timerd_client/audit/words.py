@@ -74,3 +74,13 @@ def _plain(value: object) -> str:
         case (bytes() | str() | None as purgatory, bytes() | str() | None as name):
             return shown_key((purgatory, name))
     return str(value)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: "1 row", "2 rows"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def rows_are(first: int, last: int) -> str:
+    """Rows from one number to another, as the beginning of a sentence: "row 5 is", "rows 5 to 9 are"."""
+    return f"row {first} is" if first == last else f"rows {first} to {last} are"

@@ -325,7 +325,8 @@ class JournalReader:
         if self._next_row is not None and self._next_row[0] == header.incarnation:
             expected = self._next_row[1]
             if header.first_row + record > expected:
-                what = f"rows {expected} to {header.first_row + record - 1} are in no segment"
+                last = header.first_row + record - 1
+                what = f"{f'rows {expected} to {last} are' if last > expected else f'row {expected} is'} in no segment"
                 self._report(Offset(header.sequence, record), what, expected)
             elif header.first_row + record < expected:
                 record = expected - header.first_row

@@ -76,7 +76,10 @@ def segments_of(directory: Path) -> list[int]:
 def parse_header(data: bytes, sequence: int) -> SegmentHeader:
     """The header of a segment, from its file's first bytes. Raises JournalError, which says what is wrong with it."""
     if len(data) < size_of(SegmentHeader):
-        raise JournalError(f"segment {sequence} has {len(data)} bytes, less than its header: it was never finished")
+        raise JournalError(
+            f"segment {sequence} has {len(data)} bytes, less than its header of {size_of(SegmentHeader)}: it was cut, "
+            "or the daemon was killed while it made the file"
+        )
     header = unpack(SegmentHeader, data)
     if header.magic != JOURNAL_MAGIC:
         raise JournalError(f"segment {sequence} begins with {header.magic!r}, not with {JOURNAL_MAGIC!r}")
@@ -85,8 +88,10 @@ def parse_header(data: bytes, sequence: int) -> SegmentHeader:
             f"segment {sequence} is of journal version {header.version} (fingerprint 0x{header.fingerprint:08x}), this "
             f"is {JOURNAL_VERSION} (0x{journal_fingerprint():08x}): read it with the version that wrote it"
         )
-    if header.crc != zlib.crc32(data[HEADER_CRC : size_of(SegmentHeader)]) or header.sequence != sequence:
+    if header.crc != zlib.crc32(data[HEADER_CRC : size_of(SegmentHeader)]):
         raise JournalError(f"the header of segment {sequence} is damaged")
+    if header.sequence != sequence:
+        raise JournalError(f"segment {sequence} says that it is segment {header.sequence}: the file was renamed")
     return header
 
 
