@@ -49,6 +49,7 @@ cdef inline uint32_t prefetch_commands(
             break
         x.kind = x.key = x.op = 0
         x.keys = 0
+        x.node = NULL
         if p[0] == COMMAND_KIND_REGISTER:
             if number + seen > last:
                 line, last = handle_line(a.seed, slot, number + seen), (number + seen) | (HANDLE_LANES - 1)

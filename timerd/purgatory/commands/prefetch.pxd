@@ -15,7 +15,7 @@ from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.builtins cimport CACHE_LINE, TOUCH, __builtin_prefetch
 from timerd.purgatory.memory.hash cimport handle_tag, key_hash
 from timerd.purgatory.memory.list cimport at
-from timerd.purgatory.memory.nodes cimport first_node, node_of
+from timerd.purgatory.memory.nodes cimport first_node, next_node, node_of
 from timerd.purgatory.index.operation_table cimport next_handle
 from timerd.purgatory.events.ring cimport event_at
 from timerd_shm.generated.records cimport *
@@ -50,6 +50,7 @@ ctypedef struct Prefetched:
     uint32_t kind  # CommandKind; 0 = nothing to do
     uint32_t key  # a node (index + 1) of its key's chain, once known
     uint32_t op  # its operation (index + 1), once known
+    WatchNode *node  # of a further key of its operation: the next one to look at; NULL = none is left
     uint32_t keys  # of a registration that goes the short way (few_keys); 0 = it does not, or is none
     FewKey few[FEW_KEYS]
     uint64_t hash  # of its key, or its first key
@@ -171,6 +172,13 @@ cdef inline void touch_key(Arena *a, Prefetched *x) noexcept nogil:
         touch_op(a, x.key)
 
 
+cdef inline void touch_chain(Arena *a, uint64_t hash) noexcept nogil:
+    """Touch the first node of a key's chain."""
+    cdef uint32_t found = a.key_heads[hash & a.key_mask]
+    if found:
+        TOUCH(node_of(a, found - 1))
+
+
 cdef inline void follow_watcher(Arena *a, Prefetched *x) noexcept nogil:
     """Go on to the first watcher of a fired key."""
     x.op = node_of(a, x.key - 1).op + 1
@@ -195,6 +203,8 @@ cdef inline void find_record(Arena *a, Prefetched *x) noexcept nogil:
         x.key = a.key_heads[x.position]
         if x.key:
             touch_key(a, x)
+        for probe in range(1, x.keys):
+            touch_chain(a, x.few[probe].hash)
         if x.kind == COMMAND_KIND_REGISTER and a.slots[x.hash & a.slot_mask].newest > (<RegisterCommand *>x.at).mark_sequence:
             __builtin_prefetch(event_at(a, a.slots[x.hash & a.slot_mask].newest))
 
@@ -203,12 +213,31 @@ cdef inline void find_next(Arena *a, Prefetched *x) noexcept nogil:
     """Stage 3: one step further on the way to its operation, or the surroundings of the operation."""
     if x.op:
         touch_surroundings(a, x.op)
+        if x.kind == COMMAND_KIND_CANCEL:
+            x.node = second_node(a, x.op)
     elif x.key:
         if node_of(a, x.key - 1).hash != x.hash and node_of(a, x.key - 1).chain:
             x.key = node_of(a, x.key - 1).chain
             touch_key(a, x)
         elif x.kind == COMMAND_KIND_FIRE:
             follow_watcher(a, x)
+
+
+cdef inline WatchNode *second_node(Arena *a, uint32_t op) noexcept nogil:
+    """The node of the second key of an operation (index + 1), prefetched; NULL = it has none."""
+    cdef WatchNode *node = next_node(a, first_node(a.ops + (op - 1)))
+    if node != NULL:
+        __builtin_prefetch(node)
+    return node
+
+
+cdef inline WatchNode *touch_node(Arena *a, WatchNode *node) noexcept nogil:
+    """Touch the head of the chain of a node's key; the node of the next key, prefetched, or NULL."""
+    cdef WatchNode *next = next_node(a, node)
+    TOUCH(a.key_heads + (node.hash & a.key_mask))
+    if next != NULL:
+        __builtin_prefetch(next)
+    return next
 
 
 cdef inline void find_last(Arena *a, Prefetched *x) noexcept nogil:
@@ -218,11 +247,13 @@ cdef inline void find_last(Arena *a, Prefetched *x) noexcept nogil:
             follow_watcher(a, x)
         elif x.op != x.key:
             touch_surroundings(a, x.op)
+        x.node = second_node(a, x.op)
 
 
 cdef inline void prefetch_further(Arena *a, Prefetched *ahead, uint32_t count) noexcept nogil:
     """The stages behind the first. Each goes one step further, for all commands, than the stage before."""
-    cdef uint32_t i, kinds = 0
+    cdef uint32_t i, kinds = 0, key
+    cdef bint more
     for i in range(count):
         kinds |= 1 << ahead[i].kind
         find_record(a, ahead + i)
@@ -231,3 +262,11 @@ cdef inline void prefetch_further(Arena *a, Prefetched *ahead, uint32_t count) n
     if kinds & 1 << COMMAND_KIND_FIRE:
         for i in range(count):
             find_last(a, ahead + i)
+    for key in range(1, FEW_KEYS):
+        more = False
+        for i in range(count):
+            if ahead[i].node != NULL:
+                ahead[i].node = touch_node(a, ahead[i].node)
+                more = True
+        if not more:
+            break

@@ -12,7 +12,7 @@ from timerd.purgatory.members.groups cimport dispatch_outcomes
 from timerd.purgatory.operation.settle_batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
 from timerd.purgatory.operation.apply_event cimport is_of_key, visit
 from timerd.purgatory.operation.settle cimport settle
-from timerd.purgatory.commands.prefetch cimport PREFETCH_GROUP, touch_op
+from timerd.purgatory.commands.prefetch cimport FEW_KEYS, PREFETCH_GROUP, second_node, touch_node, touch_op
 from timerd_shm.generated.records cimport *
 
 
@@ -75,7 +75,9 @@ cdef inline void prefetch_joined(Arena *a, uint32_t bucket) noexcept nogil:
 cdef inline uint32_t prefetch_due(Arena *a, BucketRecord *bucket) noexcept nogil:
     """Touch what the expiry of the first operations of a bucket will need; how many they are."""
     cdef uint32_t ops[PREFETCH_GROUP]
-    cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i
+    cdef WatchNode *nodes[PREFETCH_GROUP]
+    cdef bint more
+    cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, key
     while link != head and seen < PREFETCH_GROUP:
         ops[seen] = <uint32_t>(op_at(a, link) - a.ops) + 1
         if a.ops[ops[seen] - 1].prefetch_hint:
@@ -86,6 +88,15 @@ cdef inline uint32_t prefetch_due(Arena *a, BucketRecord *bucket) noexcept nogil
         touch_op(a, ops[i])
     for i in range(seen):
         TOUCH(a.key_heads + (first_node(a.ops + (ops[i] - 1)).hash & a.key_mask))
+        nodes[i] = second_node(a, ops[i])
+    for key in range(1, FEW_KEYS):
+        more = False
+        for i in range(seen):
+            if nodes[i] != NULL:
+                nodes[i] = touch_node(a, nodes[i])
+                more = True
+        if not more:
+            break
     return seen
 
 
