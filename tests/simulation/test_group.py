@@ -156,6 +156,23 @@ def test_an_outcome_that_is_not_done_is_redelivered_to_a_member_that_listens_aga
     assert worker.ack(again) == 1
 
 
+def test_a_member_that_listens_again_is_given_nothing_that_may_be_requeued(world: World) -> None:
+    """It has left, and the daemon has not answered that it knows this. Another member may hold the outcome by then."""
+    worker = Worker(world).listen()
+    register(worker, payload=b"first")
+    register(worker, payload=b"second")
+    world.run(20 * MS)
+    given = told(worker)
+    assert given is not None and worker.inbox.may_have(worker.inbox.outcomes)
+    worker.inbox.leave()
+    worker.protocol.tick(worker.now_ns)  # "listen" off is on its way
+    worker.inbox.listen(worker.now_ns)
+    assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is None
+    assert not worker.inbox.may_have(worker.inbox.outcomes)
+    again = told(worker), told(worker)
+    assert {(one.payload, one.record.deliveries) for one in again if one} == {(b"first", 2), (b"second", 2)}
+
+
 def test_an_answer_lost_with_a_dead_client_fails_when_the_client_returns(world: World) -> None:
     worker = Worker(world)
     answer, before = Answer(), worker.protocol.ledger.issued
@@ -203,6 +220,17 @@ def lose_daemon(worker: Worker) -> None:
             world.network.up.append((worker.routing, frame))
 
 
+def go_on_without_hello(worker: Worker) -> None:
+    """The daemon goes on. It gets all that was sent but the hello, so its report makes the client live again."""
+    world = worker.world
+    for _ in range(len(world.network.up)):
+        sent = world.network.up.popleft()
+        if unpack(CommandHeader, sent[1]).kind != UpKind.HELLO:
+            world.network.up.append(sent)
+    world.settle()
+    worker.hear()
+
+
 def test_a_listen_command_without_an_answer_in_time_may_be_in_force(world: World) -> None:
     deaf, worker = Worker(world), Worker(world)
     register(deaf, timeout_ns=5 * S)
@@ -218,17 +246,29 @@ def test_a_member_that_left_before_the_answer_to_its_listen_gets_no_outcome(worl
     register(deaf, timeout_ns=5 * S)
     worker.inbox.listen(worker.now_ns)
     lose_daemon(worker)
-    for _ in range(len(world.network.up)):
-        sent = world.network.up.popleft()
-        if unpack(CommandHeader, sent[1]).kind != UpKind.HELLO:
-            world.network.up.append(sent)
-    world.settle()
-    worker.hear()  # live again, by a report
+    go_on_without_hello(worker)
     worker.inbox.leave()
     worker.pump()
     world.run(3 * S)
     heir = Worker(world).listen()
     assert told(heir) is not None
+
+
+def test_a_member_whose_leaving_was_not_answered_in_time_asks_before_it_goes_on(world: World) -> None:
+    worker, other = Worker(world).listen(), Worker(world)
+    register(worker, payload=b"first")
+    register(worker, payload=b"second")
+    world.run(20 * MS)
+    assert told(worker) is not None
+    other.listen()
+    worker.inbox.leave()
+    lose_daemon(worker)
+    go_on_without_hello(worker)
+    taken = {one.payload for one in (told(other), told(other)) if one is not None}
+    assert taken == {b"first", b"second"}
+    worker.inbox.listen(worker.now_ns)
+    assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is None, "another member has it"
+    assert told(worker) is None
 
 
 def test_a_member_taken_for_dead_within_its_lease_dispatches_no_requeued_outcome(world: World) -> None:

@@ -114,11 +114,12 @@ class _Standing:
         """The daemon is another one, or this client has a new incarnation."""
         self.known: object = self._nothing  # what the daemon has answered last; None = unknown
         self.asking = False
+        self.asked: object = self._nothing  # what the newest question says
 
     def ask(self, question: dict[str, Any], answer: Callable[[dict[str, Any]], object], now_ns: int) -> None:
         """Ask, so that the daemon knows what is wanted. `answer` reads from the result what it knows then."""
         inbox, wanted = self._inbox, self.wanted
-        self.asking = True
+        self.asking, self.asked = True, wanted
 
         def answered(result: Any, error: TimerdError | None) -> None:
             self.asking = False
@@ -128,6 +129,7 @@ class _Standing:
             elif error.code is ErrorCode.UNAVAILABLE:
                 self.known = None
                 inbox.ping_at = 0  # again as soon as the daemon is back
+                inbox.daemon_may_know(wanted)
             elif error.code not in (ErrorCode.SESSION_GONE, ErrorCode.CLOSED):
                 inbox.complain(f"nothing is delivered to this client for its group: {error}")
 
@@ -235,6 +237,15 @@ class Inbox:
             self._doubt_before_ns = self._session.daemon_ns
         self._switch(now_ns)
 
+    def daemon_may_know(self, wanted: object) -> None:
+        """The daemon has not answered in time, and perhaps it knows what was wanted: see daemon_knows()."""
+        if wanted is False:
+            self._doubt_before_ns = self._session.daemon_ns + 1  # what is here was vouched for by that frame, or before
+
+    def _is_ending(self) -> bool:
+        """Whether the daemon may requeue all outcomes: it was told that nobody listens, and has not answered."""
+        return self._listening.asking and self._listening.asked is False
+
     def welcomed(self, lease_ns: int, now_ns: int) -> None:
         """A WELCOME has come: ask for everything again.
 
@@ -283,7 +294,7 @@ class Inbox:
 
     def next(self, queue: deque[DeliveredOutcome], now_ns: int) -> DeliveredOutcome | None:
         """The next outcome to give to the caller at once. None = none is here, or the daemon was asked first."""
-        if not queue or self._asking:
+        if not self.may_have(queue):
             return None
         if self._is_over(now_ns - self._renewed_ns) or queue[0].vouched_ns < self._doubt_before_ns:
             self._ask(now_ns)
@@ -292,7 +303,7 @@ class Inbox:
 
     def may_have(self, queue: deque[DeliveredOutcome]) -> bool:
         """Whether next() may give an outcome."""
-        return bool(queue) and not self._asking
+        return bool(queue) and not self._asking and not (queue is self.outcomes and self._is_ending())
 
     def tick(self, now_ns: int) -> None:
         """Send a question each third of the lease, as long as something may be delivered to this client."""
