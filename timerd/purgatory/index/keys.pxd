@@ -111,6 +111,12 @@ cdef inline void fill_node(
         node.name_blob = share_name(a, hash, purgatory, name, length)
 
 
+cdef inline void watch_first(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
+    """Let a node (index + 1) be the first in its key's list: no event watcher of the key is in the table."""
+    make_empty(a, &node.next)
+    chain_first(a, node, number)
+
+
 cdef inline void watch_event(Arena *a, WatchNode *node, uint32_t number) noexcept nogil:
     """Put a node (index + 1) at the end of its key's list."""
     cdef uint32_t first = find_first_like(a, node)
@@ -118,8 +124,7 @@ cdef inline void watch_event(Arena *a, WatchNode *node, uint32_t number) noexcep
         append(a, &node_of(a, first - 1).next, &node.next)
         node.place = PLACE_BEHIND
     else:
-        make_empty(a, &node.next)
-        chain_first(a, node, number)
+        watch_first(a, node, number)
 
 
 cdef inline uint32_t next_to_visit(Arena *a, WatchNode *node) noexcept nogil:

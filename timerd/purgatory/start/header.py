@@ -8,7 +8,14 @@ from timerd_shm.declare.fields import size_of, unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ArenaHeader, RegionRecord
 
-POWERS_OF_TWO = (Region.EVENTS, Region.SLOTS, Region.KEY_TABLE, Region.HANDLES, Region.ID_TABLE)
+POWERS_OF_TWO = (
+    Region.EVENTS,
+    Region.SLOTS,
+    Region.KEY_TABLE,
+    Region.WATERMARK_TABLE,
+    Region.HANDLES,
+    Region.ID_TABLE,
+)
 
 
 def damaged(what: str) -> ArenaDamagedError:

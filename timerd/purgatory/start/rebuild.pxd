@@ -24,7 +24,7 @@ from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.index.ids cimport chain_id
 from timerd.purgatory.index.remembered cimport remember_id
-from timerd.purgatory.index.keys cimport replace_first
+from timerd.purgatory.index.keys cimport replace_first, watch_first
 from timerd.purgatory.index.watchers cimport join_key
 from timerd.purgatory.index.watermarks cimport chain_watermark
 from timerd.purgatory.wheel.state cimport Joined
@@ -68,6 +68,8 @@ ctypedef struct Marks:
     uint8_t *blocks
     uint8_t *ids
     uint8_t *answers
+    # Three bits of a key's hash choose one of eight bits of its chain here: it is set once the chain may have that key.
+    uint8_t *chained
     # The nodes (index + 1) that came last, and do not watch their keys yet: the table's entries for them are prefetched.
     uint32_t coming[EARLY]
     uint32_t coming_at
@@ -144,9 +146,22 @@ cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
         a.blocks[blob - 1].refs = 1
 
 
+cdef inline bint is_first_of_key(Arena *a, Marks *m, WatchNode *node) noexcept nogil:
+    """Whether no event watcher of the node's key came before. Mostly so, and then its chain need not be looked through."""
+    cdef uint8_t *chained = m.chained + (node.hash & a.key_mask)
+    cdef uint8_t bit = <uint8_t>1 << (node.hash >> 61)
+    if chained[0] & bit:
+        return False
+    chained[0] |= bit
+    return True
+
+
 cdef inline void watch_again(Arena *a, Marks *m, uint32_t number) noexcept nogil:
     """Let a node (index + 1) of a pending operation watch its key again. Mark the list if a later registration came before."""
     cdef WatchNode *node = node_of(a, number - 1)
+    if node.kind == KEY_KIND_EVENT and is_first_of_key(a, m, node):
+        watch_first(a, node, number)
+        return
     join_key(a, node, number)
     if node.kind == KEY_KIND_EVENT and node.place == PLACE_BEHIND:
         if a.ops[node_at(a, node.prev).op].registration > a.ops[node.op].registration:
@@ -162,6 +177,7 @@ cdef inline void watch_later(Arena *a, Marks *m, uint32_t number) noexcept nogil
     m.coming_at = (m.coming_at + 1) % EARLY
     if number:
         __builtin_prefetch(a.key_heads + (node_of(a, number - 1).hash & a.key_mask))
+        __builtin_prefetch(m.chained + (node_of(a, number - 1).hash & a.key_mask))
 
 
 cdef inline void watch_last(Arena *a, Marks *m) noexcept nogil:
@@ -246,6 +262,13 @@ cdef inline void prefetch_record(OpRecord *op) noexcept nogil:
     __builtin_prefetch(record + 2 * CACHE_LINE)
 
 
+cdef inline void prefetch_second(Arena *a, OpRecord *op) noexcept nogil:
+    """Prefetch the node of an operation's second key. Its index is not known to be sound, and a prefetch reads nothing."""
+    cdef uint32_t second = first_node(op).next_of_op
+    if second > a.first_nodes:
+        __builtin_prefetch(a.more_nodes + (second - 1 - a.first_nodes))
+
+
 cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nogil:
     """Count what operations name. Free settled operations that are to be delivered to nobody."""
     cdef uint32_t i
@@ -253,6 +276,8 @@ cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nog
     for i in range(a.regions[REGION_OPS].high_water):
         op = a.ops + i
         prefetch_record(op + EARLY)
+        if i + EARLY // 2 < a.regions[REGION_OPS].high_water:
+            prefetch_second(a, op + EARLY // 2)
         first_node(op).place = PLACE_NOWHERE
         if op.state == OP_STATE_FREE:
             continue
@@ -543,12 +568,13 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
     m.blocks = <uint8_t *>calloc(a.regions[REGION_BLOCKS].high_water + 1, 1)
     m.ids = <uint8_t *>calloc(a.regions[REGION_IDS].high_water + 1, 1)
     m.answers = <uint8_t *>calloc(a.regions[REGION_ANSWERS].high_water + 1, 1)
+    m.chained = <uint8_t *>calloc(a.key_mask + 1, 1)
     memset(m.coming, 0, sizeof(m.coming))
     m.coming_at = 0
     m.disordered = False
     made = (
         make_order(&order, a, most) and m.ops != NULL and m.nodes != NULL and m.watermarks != NULL
-        and m.blocks != NULL and m.ids != NULL and m.answers != NULL
+        and m.blocks != NULL and m.ids != NULL and m.answers != NULL and m.chained != NULL
     )
     if made:
         begin_rehash(a)
@@ -581,4 +607,5 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
     free(m.blocks)
     free(m.ids)
     free(m.answers)
+    free(m.chained)
     return made
