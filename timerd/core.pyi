@@ -173,13 +173,15 @@ class Core:
         """Go on with a long event, acknowledgements, dead and silent clients, groups; True if work is left."""
     def advance(self, now_ns: int, budget: int = 65_536) -> bool:
         """Move the wheel to `now_ns`: expire due operations, sweep, deliver to groups; True if work is left."""
+    def confirm(self, slot: int) -> None:
+        """Let the next reports() say which commands of the client are applied, without waiting for `confirm_ns`."""
     def reports(
-        self, now_ns: int, outcomes_max: int = 16_384, bytes_max: int = ..., acknowledge_ns: int = 0
+        self, now_ns: int, outcomes_max: int = 16_384, bytes_max: int = ..., confirm_ns: int = 0
     ) -> list[tuple[int, bytes]]:
         """(slot, REPORT frame) of each client with something new: applied commands, outcomes, answers.
 
         At `bytes_max` bytes it ends. The clients that are left come first at the next call. A report of nothing but
-        applied commands waits until `acknowledge_ns` after the client's last report.
+        applied commands waits for `confirm_ns`, unless the client has asked for it, or the commands are many.
         """
     @property
     def reports_due_ns(self) -> int:

@@ -15,7 +15,7 @@ from timerd.purgatory.memory.list cimport is_empty
 from timerd.purgatory.journal.rows cimport end_journal, renew_journal
 from timerd.purgatory.members.state cimport Members
 from timerd.purgatory.members.answers cimport is_unknown
-from timerd.purgatory.members.clients cimport is_live, topic_of
+from timerd.purgatory.members.clients cimport is_live, queue_report, topic_of
 from timerd.purgatory.members.groups cimport find_held
 from timerd.purgatory.members.membership cimport set_client_state
 from timerd.purgatory.members.reports cimport Round
@@ -238,12 +238,15 @@ cdef class Core:
     def has_reports(self):
         return self._here().members.queued != 0
 
+    def confirm(self, int slot):
+        queue_report(self._here(), self._live(slot))
+
     def reports(
         self, uint64_t now_ns, uint32_t outcomes_max=16384, uint64_t bytes_max=0xFFFFFFFFFFFFFFFF,
-        uint64_t acknowledge_ns=0,
+        uint64_t confirm_ns=0,
     ):
         cdef Round round
-        round.acknowledge_ns, round.outcomes_max = acknowledge_ns, outcomes_max
+        round.confirm_ns, round.outcomes_max = confirm_ns, outcomes_max
         frames = report_frames(self._at(now_ns), &round, bytes_max)
         self.reports_due_ns = round.due_ns
         return frames

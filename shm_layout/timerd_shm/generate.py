@@ -63,6 +63,7 @@ FLAGS = (
     ClientFlag,
     wire.RegisterFlag,
     wire.CommandFlag,
+    wire.FrameFlag,
     wire.OutcomeFlag,
     journal.RowFlag,
 )

@@ -34,6 +34,7 @@ from timerd_shm.declare.wire import (
     CommandHeader,
     CommandKind,
     DownKind,
+    FrameFlag,
     RegisterCommand,
     ReportHeader,
     UpKind,
@@ -66,6 +67,45 @@ def test_hello_is_sent_again_until_a_daemon_answers() -> None:
     world.lose_up = lambda frame: False
     world.pass_time(1_100)
     assert link_state(world) is LinkState.LIVE
+
+
+def asking(world: World) -> list[bool]:
+    """Send what is to be sent. Of each frame: whether it asks the daemon to confirm at once."""
+    return [bool(unpack(CommandHeader, memoryview(frame)).flags & FrameFlag.CONFIRM) for frame in world.up()]
+
+
+def test_who_waits_until_commands_are_applied_asks_for_that_once(world: World) -> None:
+    """In their own frame, if that is not sent yet; else in a frame of its own."""
+    world.fire(b"k")
+    assert asking(world) == [False], "nobody waits"
+    world.protocol.confirm()
+    assert asking(world) == [True] and kinds(world.sent)[-1] is UpKind.ACK
+    world.protocol.confirm()
+    assert asking(world) == [], "it was asked"
+    world.fire(b"k")
+    world.protocol.confirm()
+    assert asking(world) == [True] and kinds(world.sent)[-1] is UpKind.COMMANDS
+    world.fire(b"k")
+    assert asking(world) == [False]
+
+
+def test_a_question_that_is_lost_is_asked_again_with_the_commands(world: World) -> None:
+    world.lose_up = lambda frame: True
+    world.fire(b"k")
+    world.protocol.confirm()
+    assert asking(world) == [True]
+    world.now += 251 * MS
+    world.protocol.tick(world.now)
+    assert asking(world) == [True]
+
+
+def test_a_window_that_fills_asks_before_it_is_full() -> None:
+    world = live_world(window=8)
+    asked = []
+    for _ in range(8):
+        world.fire(b"k")
+        asked += asking(world)
+    assert asked == [False] * 4 + [True] * 4
 
 
 def test_commands_that_piled_up_are_sent_in_one_frame(world: World) -> None:

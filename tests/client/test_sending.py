@@ -197,6 +197,22 @@ def test_what_one_iteration_of_a_loop_issues_is_sent_as_one_batch(sockets: Socke
     asyncio.run(main())
 
 
+def test_a_flush_and_a_full_window_ask_for_a_confirmation(client: Any, sockets: Sockets) -> None:
+    """The daemon would confirm with its next outcome, or later. This one waits for ever."""
+    sockets.daemon.confirms_unasked = False
+    client.fire("k")
+    client.flush(PATIENCE_S)
+    link = client._link
+    link.protocol.ledger.window = 4
+    for _ in range(20):
+        if link.protocol.outgoing.room <= 0 and hasattr(client, "room"):
+            client.room(PATIENCE_S)
+        client.fire("k")
+    client.flush(PATIENCE_S)
+    assert sockets.daemon.applied == 21
+    assert len(sockets.daemon.hellos) == 1, "a client that has waited for 3 s says hello once more"
+
+
 def test_the_last_of_many_calls_is_sent_although_nothing_follows(client: Any, sockets: Sockets) -> None:
     for _ in range(3 * SEND_BURST):
         last = client.register("k", timeout=PATIENCE_S)

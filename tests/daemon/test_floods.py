@@ -16,7 +16,7 @@ from networks import Peer, World
 from timerd.conductor.bounds import RECORDS_PER_STEP
 from timerd.conductor.hello import HELLO_REST_NS
 from timerd.conductor.inbox import BYTES_PER_RECORD, RECORDS_PER_HELLO
-from timerd.conductor.outbox import ACKNOWLEDGE_NS, OUTCOMES_PER_REPORT
+from timerd.conductor.outbox import CONFIRM_NS, OUTCOMES_PER_REPORT
 from timerd.snapshots import KEEP_NS
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import ANSWERS_PER_CLIENT_MAX, FRAME_SIZE_MAX
@@ -51,7 +51,7 @@ def test_a_client_is_served_although_others_have_many_frames_queued() -> None:
     number = alice.send(fire(b"nobody's"))
     turns = 0
     while not (heard := alice.take_published()) or heard[-1].applied < number:
-        world.turn(ACKNOWLEDGE_NS)
+        world.turn(CONFIRM_NS)
         turns += not world.rig.arena.header.unfinished
         assert turns <= 4, "a frame of one command waits behind all that others have sent"
     assert world.rig.arena.count("events", 0) < 1_000, "nothing else was waiting"

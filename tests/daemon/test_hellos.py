@@ -17,7 +17,7 @@ from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import HEARTBEAT_NS, HELD_QUERY_MAX, HELLO_FIRST_SIZE_MAX, TOMBSTONE_KEPT_NS
 from timerd_shm.declare.states import ClientState, Orphans, Outcome
-from timerd_shm.declare.wire import DownKind, UpKind
+from timerd_shm.declare.wire import DownKind, FrameFlag, UpKind
 
 KEY = (Key(b"k"),)
 
@@ -251,7 +251,7 @@ def test_after_a_restart_the_session_is_valid_and_the_command_numbers_continue(w
     world.settle()
     alice.take_answers()
     assert [told.state for told in alice.delivered] == [Outcome.COMPLETED, Outcome.COMPLETED]
-    assert alice.send(fire(b"other")) == 3
+    assert alice.send(fire(b"other"), flags=FrameFlag.CONFIRM) == 3
     world.settle()
     assert alice.take_published()[-1].applied == 3
 

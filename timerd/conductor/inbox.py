@@ -21,7 +21,7 @@ from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.declare.errors import MalformedError, UnsupportedVersionError
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.limits import ANNOUNCE_FIRST_NS, COMMANDS_PER_FRAME_MAX
-from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, UpKind
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, FrameFlag, UpKind
 
 from .bounds import Bounds
 from .deferred import Deferred
@@ -124,7 +124,7 @@ class Inbox:
             short = MalformedError(f"a frame has {len(frame)} bytes, and its header {HEADER_SIZE}")
             self._outbox.refuse(routing, short, now_ns)
             return RECORDS_PER_FRAME
-        version, kind, _, count, incarnation, secret, _, outcome, answer = HEADER.unpack_from(frame)
+        version, kind, flags, count, incarnation, secret, _, outcome, answer = HEADER.unpack_from(frame)
         if version != PROTOCOL_VERSION:
             other = UnsupportedVersionError(f"a frame of protocol {version}; this daemon has {PROTOCOL_VERSION}")
             self._outbox.refuse(routing, other, now_ns)
@@ -160,7 +160,10 @@ class Inbox:
             return self._share_of_map(frame)
         elif kind == UpKind.BYE:
             self._take_leave(session, now_ns)
-        elif kind != UpKind.ACK:
+        elif kind == UpKind.ACK:
+            if flags & FrameFlag.CONFIRM:
+                self._core.confirm(session.slot)
+        else:
             unknown = MalformedError(f"a frame is of kind {kind}, which there is not")
             self._outbox.refuse(routing, unknown, now_ns, session)
         return RECORDS_PER_FRAME

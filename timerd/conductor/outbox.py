@@ -22,7 +22,7 @@ from .transport import Transport
 
 REPORT_BYTES_PER_TURN = 1 << 20  # of all clients; a turn copies one report more at most
 OUTCOMES_PER_REPORT = 2_048  # 200 KB, and some 0.4 ms of the processor
-ACKNOWLEDGE_NS = 1_000_000  # between reports that hold nothing but which commands were applied
+CONFIRM_NS = 20_000_000  # a confirmation waits so long for an outcome to ride with, unless its client asks for it
 
 FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
 ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")
@@ -80,7 +80,7 @@ class Outbox:
         With more to publish than the two bounds allow, the rest follows in the next turn.
         """
         core = self._core
-        due = core.reports(now_ns, OUTCOMES_PER_REPORT, REPORT_BYTES_PER_TURN, ACKNOWLEDGE_NS)
+        due = core.reports(now_ns, OUTCOMES_PER_REPORT, REPORT_BYTES_PER_TURN, CONFIRM_NS)
         for slot, frame in due:
             session = self._sessions.at(slot)
             # A client that has not subscribed yet is sent the newest numbers when it does, and asks for what it lacks.

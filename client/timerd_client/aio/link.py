@@ -111,6 +111,8 @@ class LoopLink(Link):
     async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
         """Wait until the window has room; for how many commands. Raises BackpressureError after `timeout` s."""
         ledger, outgoing = self.protocol.ledger, self.protocol.outgoing
+        if outgoing.room <= 0:
+            self.confirm_locked()
         if not await self.until(lambda: outgoing.room > 0 or self.sealed, timeout):
             raise BackpressureError(
                 f"no room in a window of {ledger.window} commands within {timeout:g} s ({self.plight()}); slow down"

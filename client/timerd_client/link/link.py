@@ -298,6 +298,12 @@ class Link(Line):
         while self._chores:
             self._chores.popleft()()
 
+    def confirm_locked(self) -> None:
+        """Somebody waits until all that was issued is applied. With the lock held."""
+        self.protocol.confirm()
+        if self.protocol.wants_to_send():
+            self.wake()
+
     def seal(self) -> None:
         """Issue nothing more: further calls raise ClosedError. A flush can still wait for what was issued before."""
         with self.lock:
@@ -309,6 +315,7 @@ class Link(Line):
         if self.closed:
             self.refuse_closed()
         self._do_chores()
+        self.confirm_locked()
         return Flush(self.protocol.ledger.issued, self.protocol.session.incarnation, self._reported_unknown)
 
     def flushed(self, flush: Flush) -> bool:

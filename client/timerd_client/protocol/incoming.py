@@ -12,8 +12,9 @@ report says both, and may be lost. So a flush waits until all commands are `answ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgpack
 from timerd_client.hot import Ledger, Pending, settle_all
 from timerd_client.hot.python import columns_of
 from timerd_client.waiter import Answerable, Asker, Notified, local
@@ -35,6 +36,14 @@ _ANSWERS = columns_of(WireAnswer, "command", "value", "code")
 
 OfGroup: TypeAlias = Callable[[bytes, bytes, int], None]
 """Takes an outcome of this client's group: its record, the frame, and the offset of the frame's heap."""
+
+
+def map_of(frame: bytes) -> dict[str, Any]:
+    """The map of a frame that carries one. Raises ValueError."""
+    decoded = msgpack.unpackb(memoryview(frame)[_HEADER_SIZE:])
+    if not isinstance(decoded, dict):
+        raise ValueError(f"a map was expected, not {type(decoded).__name__}")
+    return decoded
 
 
 class Query(NamedTuple):

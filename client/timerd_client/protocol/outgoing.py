@@ -32,6 +32,7 @@ class Outgoing:
         self.answered = 0  # commands up to this one are applied, and their answers were received
         self.sent = 0
         self.offered = 0
+        self._confirm_to = 0  # somebody waits until commands up to this one are applied
 
     @property
     def room(self) -> int:
@@ -59,6 +60,18 @@ class Outgoing:
     def in_flight(self) -> bool:
         """Whether commands were sent that the daemon has not acknowledged."""
         return self._ledger.applied < self.sent
+
+    def confirm(self) -> bool:
+        """Somebody waits until all that is issued is applied. Whether that takes a frame of its own."""
+        if max(self._confirm_to, self._ledger.applied) >= self._ledger.issued:
+            return False
+        self._confirm_to = self._ledger.issued
+        return not self.has_commands
+
+    def asks(self, first: int, number: int) -> bool:
+        """Whether a frame with these commands asks for a confirmation: for who waits, or because the window fills."""
+        last = first + number - 1
+        return first <= self._confirm_to <= last or last - self._ledger.applied > self._ledger.window // 2
 
     def void(self, number: int) -> None:
         """Replace an unacknowledged command by one that does nothing."""
@@ -105,6 +118,6 @@ class Outgoing:
         unknown = self._ledger.issued - self.answered
         self.commands_unknown += unknown
         self._ledger.begin_after(0)
-        self.sent = self.offered = self.answered = 0
+        self.sent = self.offered = self.answered = self._confirm_to = 0
         self.resets += 1
         return unknown

@@ -58,11 +58,11 @@ from timerd_shm.declare.limits import (
     HEARTBEAT_NS,
     WINDOW_COMMANDS_MAX,
 )
-from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, FrameFlag, ReportHeader, UpKind
 
 from .deadlines import NEVER, Deadlines
 from .inbox import Inbox
-from .incoming import Incoming, Query
+from .incoming import Incoming, Query, map_of
 from .outgoing import Outgoing
 from .session import LOST_SESSION, NO_SESSION, Identity, Session
 from .silence import Silence
@@ -97,6 +97,7 @@ CONNECTING, HELLO, LIVE, LOST, CLOSED = LinkState
 MALFORMED: Final = (struct.error, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _COMMANDS: Final = int(UpKind.COMMANDS)
 _REPORT: Final = int(DownKind.REPORT)
+_CONFIRM: Final = int(FrameFlag.CONFIRM)
 SENDING_HELLO: Final = (CONNECTING, LOST)  # HELLO is sent until WELCOME comes
 
 
@@ -183,6 +184,11 @@ class Protocol:
         if self.state is LIVE:
             self._outbox.append(self._frame(UpKind.QUERY, packed))
         self._query_at = min(self._query_at, now_ns + RETRANSMIT_FIRST_NS)
+
+    def confirm(self) -> None:
+        """Somebody waits until the daemon has applied all that was issued: ask for a confirmation at once."""
+        if self.outgoing.confirm() and self.state is LIVE:
+            self._outbox.append(self._frame(UpKind.ACK, flags=_CONFIRM))
 
     def close(self, now_ns: int) -> None:
         """Send BYE. The link settles pending operations as failed."""
@@ -315,12 +321,12 @@ class Protocol:
             self._retransmit_at = now_ns + self._retransmit_wait_ns
         first, number = self.outgoing.take()
         self._last_sent_ns = now_ns
-        header = self._frame(_COMMANDS, b"", number, first)
+        header = self._frame(_COMMANDS, b"", number, first, _CONFIRM if self.outgoing.asks(first, number) else 0)
         if not self.session.shared_clock:
             return self.outgoing.with_time_left(header, first, number, now_ns)
         return self.outgoing.join(header, first, number)
 
-    def _frame(self, kind: int, body: bytes = b"", count: int = 0, first: int | None = None) -> bytes:
+    def _frame(self, kind: int, body: bytes = b"", count: int = 0, first: int | None = None, flags: int = 0) -> bytes:
         self._acknowledged_outcome, self._acknowledged_answer = (
             self.incoming.received_outcome,
             self.incoming.received_answer,
@@ -330,7 +336,7 @@ class Protocol:
         header: bytes = _UP.pack(
             PROTOCOL_VERSION,
             kind,
-            0,
+            flags,
             count,
             self.session.arena,
             self.session.secret,
@@ -386,11 +392,11 @@ class Protocol:
                 case DownKind.EXPECTED:
                     self._expected(header, now_ns)
                 case DownKind.WELCOME:
-                    self._welcome(header, _map_of(frame), now_ns)
+                    self._welcome(header, map_of(frame), now_ns)
                 case DownKind.RESULT:
-                    self._result(_map_of(frame), now_ns)
+                    self._result(map_of(frame), now_ns)
                 case DownKind.ERROR:
-                    self._error(header, _map_of(frame), now_ns)
+                    self._error(header, map_of(frame), now_ns)
                 case DownKind.HELLO_FIRST:
                     self._hello_first(header, now_ns)
                 case DownKind.SESSION_GONE if self.session.secret == NO_SESSION:
@@ -591,10 +597,3 @@ class Protocol:
         self.outgoing.void(culprit)
         self.incoming.answer(culprit, 0, error)
         self.outgoing.go_back()
-
-
-def _map_of(frame: bytes) -> dict[str, Any]:
-    decoded = msgpack.unpackb(memoryview(frame)[_DOWN_SIZE:])
-    if not isinstance(decoded, dict):
-        raise ValueError(f"a map was expected, not {type(decoded).__name__}")
-    return decoded

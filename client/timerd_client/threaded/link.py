@@ -174,6 +174,7 @@ class ThreadedLink(Link):
     def make_room(self) -> None:
         outgoing = self.protocol.outgoing
         in_callback = self.in_own_thread()
+        self.confirm_locked()
         if in_callback or not self.wait_locked(lambda: outgoing.room > 0 or self.sealed, BACKPRESSURE_TIMEOUT_S):
             raise BackpressureError(
                 self.fullness()
@@ -215,6 +216,7 @@ class ThreadedLink(Link):
             )
 
         with self.lock:
+            self.confirm_locked()
             while protocol.state is LinkState.LIVE and protocol.ledger.applied < protocol.ledger.issued:
                 left = self.seconds_left(deadline) or 0.0
                 if not self.wait_locked(frame_after(protocol.silence.last_frame_ns), min(left, silence)):

@@ -34,6 +34,12 @@ class UpKind(IntEnum):
     BYE = 6  # this client ends; the orphans policy decides about its operations
 
 
+class FrameFlag(IntFlag):
+    """Flags of a frame from a client."""
+
+    CONFIRM = 1  # COMMANDS, ACK: report at once which commands are applied, instead of with the next outcome
+
+
 class DownKind(IntEnum):
     """Frames from the daemon."""
 
@@ -121,7 +127,7 @@ class CommandHeader(NamedTuple):
 
     version: Annotated[int, U8, "PROTOCOL_VERSION"]
     kind: Annotated[int, U8, "UpKind"]
-    flags: Annotated[int, U16, "zero"]
+    flags: Annotated[int, U16, "FrameFlag"]
     count: Annotated[int, U32, "commands in the frame"]
     incarnation: Annotated[int, U64, "arena incarnation that the client knows; 0 in the first HELLO"]
     session: Annotated[bytes, raw(16), "secret got at WELCOME; zero in the first HELLO"]

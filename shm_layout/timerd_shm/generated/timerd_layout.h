@@ -287,6 +287,7 @@
 #define COMMAND_FLAG_HAS_ID 16
 #define COMMAND_FLAG_REQUEUE 32
 #define COMMAND_FLAG_FREES_ID 64
+#define FRAME_FLAG_CONFIRM 1
 #define OUTCOME_FLAG_REDELIVERED 1
 #define OUTCOME_FLAG_VALUE_DROPPED 2
 #define OUTCOME_FLAG_GRANTED 4
@@ -1019,7 +1020,7 @@ _Static_assert(offsetof(ErrorRecord, message) == 32, "ErrorRecord.message");
 typedef struct CommandHeader {
     uint8_t version; /* PROTOCOL_VERSION */
     uint8_t kind; /* UpKind */
-    uint16_t flags; /* zero */
+    uint16_t flags; /* FrameFlag */
     uint32_t count; /* commands in the frame */
     uint64_t incarnation; /* arena incarnation that the client knows; 0 in the first HELLO */
     uint8_t session[16]; /* secret got at WELCOME; zero in the first HELLO */

@@ -31,6 +31,7 @@ from timerd_shm.declare.wire import (
     CommandHeader,
     CommandKind,
     DownKind,
+    FrameFlag,
     KeyCommand,
     OperationCommand,
     OutcomeFlag,
@@ -77,6 +78,7 @@ class FakeDaemon:
         self.apply_up_to = 1 << 63  # commands above this number are not applied in this turn
         self.requeued: list[int] = []  # registrations whose grant was requeued
         self.report_due = False
+        self.confirms_unasked = True  # that commands are applied is reported to a client that has not asked for it
 
     def receive(self, frame: bytes) -> None:
         header = unpack(CommandHeader, frame)
@@ -94,6 +96,8 @@ class FakeDaemon:
         match header.kind:
             case UpKind.COMMANDS:
                 self._commands(header, frame[HEADER:])
+            case UpKind.ACK:
+                self._confirm(header)
             case UpKind.ASK:
                 self.asked += 1
                 self.routed.append(self.report(DownKind.REPORT, everything=True))
@@ -157,7 +161,11 @@ class FakeDaemon:
                 self.applied = number
             at += length
         assert at == len(body), f"{header.count} commands have {at} bytes, the frame {len(body)}"
-        self.report_due = True
+        self._confirm(header)
+
+    def _confirm(self, header: CommandHeader) -> None:
+        asks = bool(header.flags & FrameFlag.CONFIRM)
+        self.report_due |= asks or bool(self.answers) or (self.confirms_unasked and header.kind == UpKind.COMMANDS)
 
     def _apply(self, number: int, command: bytes) -> None:
         self.applied_commands.append((number, command))
@@ -378,9 +386,9 @@ class World:
         return number
 
 
-def live_world() -> World:
+def live_world(**settings: Any) -> World:
     """A world whose client is live."""
-    world = World()
+    world = World(**settings)
     world.exchange()
     assert link_state(world) is LinkState.LIVE
     world.sent.clear()

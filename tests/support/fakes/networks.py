@@ -410,12 +410,12 @@ class Peer(Talker):
         """Send a frame of any kind, with a map."""
         self.put(self.header(kind, **changed) + (b"" if message is None else bytes(msgpack.packb(message))))
 
-    def send(self, *commands: Command) -> int:
+    def send(self, *commands: Command, flags: int = 0) -> int:
         """Number commands and send them in one frame; the number of the first."""
         first = self.issued + 1
         for command in commands:
             self.issue(command)
-        self.put(self.header(UpKind.COMMANDS, len(commands), first) + b"".join(map(encode, commands)))
+        self.put(self.header(UpKind.COMMANDS, len(commands), first, flags=flags) + b"".join(map(encode, commands)))
         return first
 
     def connect(self, **said: object) -> Peer:

@@ -11,7 +11,7 @@ from timerd.purgatory.memory.hash cimport handle_line, tag_in
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd.purgatory.index.purgatories cimport in_mask, purgatory_is_open
 from timerd.purgatory.members.answers cimport can_answer
-from timerd.purgatory.members.clients cimport queue_report
+from timerd.purgatory.members.clients cimport confirm_later, queue_report
 from timerd_shm.generated.records cimport *
 
 from .command_batch cimport cancel_batch, fire_batch, register_batch
@@ -93,7 +93,10 @@ cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64
     cdef uint32_t i = 0, at = 0, seen = 0, applied
     if header.count > COMMANDS_PER_FRAME_MAX:
         return FRAME_MALFORMED
-    queue_report(a, slot)
+    if header.flags & FRAME_FLAG_CONFIRM:
+        queue_report(a, slot)
+    else:
+        confirm_later(a, slot)
     while i < header.count:
         number = header.first_command + i
         if at == seen:

@@ -10,7 +10,7 @@ from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_state
 from timerd_shm.generated.records cimport *
 
-from .state cimport ReportState
+from .state cimport CONFIRM_COMMANDS, NOT_DUE, QUEUED, WAITS, Members, ReportState
 
 
 cdef extern from *:
@@ -111,17 +111,55 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
 
 cdef inline void clear_report_state(Arena *a, uint32_t slot) noexcept nogil:
     """Another client gets this slot, or the same one anew. If the slot is queued for a report, it stays queued."""
-    cdef uint8_t queued = a.members.report_states[slot].queued
+    cdef uint8_t due
+    stop_waiting(a, slot)
+    due = a.members.report_states[slot].due
     memset(a.members.report_states + slot, 0, sizeof(ReportState))
-    a.members.report_states[slot].queued = queued
+    a.members.report_states[slot].due = due
+
+
+cdef inline void stop_waiting(Arena *a, uint32_t slot) noexcept nogil:
+    """If the client waits for a confirmation, take it out of that list."""
+    cdef Members *m = &a.members
+    cdef ReportState *state = m.report_states + slot
+    if state.due != WAITS:
+        return
+    state.due = NOT_DUE
+    if state.prev:
+        m.report_states[state.prev - 1].next = state.next
+    else:
+        m.first_waits = state.next
+    if state.next:
+        m.report_states[state.next - 1].prev = state.prev
+    else:
+        m.last_waits = state.prev
 
 
 cdef inline void queue_report(Arena *a, uint32_t slot) noexcept nogil:
     """Something is to be delivered to the client: its report is due."""
-    if not a.members.report_states[slot].queued:
-        a.members.report_states[slot].queued = 1
+    if a.members.report_states[slot].due != QUEUED:
+        stop_waiting(a, slot)
+        a.members.report_states[slot].due = QUEUED
         a.members.queue[a.members.queued] = slot
         a.members.queued += 1
+
+
+cdef inline void confirm_later(Arena *a, uint32_t slot) noexcept nogil:
+    """Commands of the client are applied. That may wait for something else to report, unless they have become many."""
+    cdef Members *m = &a.members
+    cdef ReportState *state = m.report_states + slot
+    if a.clients[slot].last_command - state.command >= CONFIRM_COMMANDS:
+        queue_report(a, slot)
+    elif state.due == NOT_DUE:
+        state.due = WAITS
+        state.waits_ns = a.turn.now_ns
+        state.next = 0
+        state.prev = m.last_waits
+        if state.prev:
+            m.report_states[state.prev - 1].next = slot + 1
+        else:
+            m.first_waits = slot + 1
+        m.last_waits = slot + 1
 
 
 cdef inline void free_client(Arena *a, uint32_t slot) noexcept nogil:

@@ -13,8 +13,8 @@ from timerd.purgatory.memory.list cimport answer_at, at, link_of, op_at
 from timerd.purgatory.memory.nodes cimport first_node, next_node
 from timerd_shm.generated.records cimport *
 
-from .state cimport ReportState
-from .clients cimport is_live, prefetch_outcome, topic_of
+from .state cimport NOT_DUE, ReportState
+from .clients cimport is_live, prefetch_outcome, queue_report, topic_of
 
 
 cdef extern from *:
@@ -46,7 +46,7 @@ ctypedef struct Round:
     uint32_t at
     uint32_t count
     uint64_t due_ns  # when the reports that were put off are due
-    uint64_t acknowledge_ns  # a report of nothing but applied commands waits so long after the last one
+    uint64_t confirm_ns  # a report of nothing but applied commands waits so long
     uint32_t outcomes_max
 
 
@@ -88,15 +88,6 @@ cdef inline uint32_t heap_length(Arena *a, OpRecord *op, uint32_t last_value) no
     if op.group:
         return blob_length(a, op.value) + blob_length(a, op.payload) + names_length(a, op)
     return blob_length(a, op.value) if op.value != last_value else 0
-
-
-cdef inline bint only_acknowledges(Arena *a, uint32_t slot) noexcept nogil:
-    """Whether its report would have nothing but the number of the last applied command."""
-    cdef ClientRecord *c = a.clients + slot
-    cdef uint32_t head = link_of(a, &c.answers_next)
-    if a.members.report_states[slot].outcome != c.next_outcome - 1:
-        return False
-    return c.answers_prev == head or answer_at(a, c.answers_prev).command <= a.members.report_states[slot].answer
 
 
 cdef inline void measure(
@@ -246,17 +237,25 @@ cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogi
 
 
 cdef inline void begin_round(Arena *a, Round *r) noexcept nogil:
+    """Confirmations that have waited long enough are queued behind reports: outcomes go first."""
+    cdef uint64_t due_ns
+    r.due_ns = NO_DEADLINE
+    while a.members.first_waits:
+        due_ns = a.members.report_states[a.members.first_waits - 1].waits_ns + r.confirm_ns
+        if due_ns > a.turn.now_ns:
+            r.due_ns = due_ns
+            break
+        queue_report(a, a.members.first_waits - 1)
     r.at = 0
     r.count = a.members.queued
-    r.due_ns = NO_DEADLINE
     a.members.queued = 0
 
 
-cdef inline void put_off(Arena *a, Round *r, uint32_t slot, uint64_t due_ns) noexcept nogil:
+cdef inline void put_off(Arena *a, Round *r, uint32_t slot) noexcept nogil:
     """Put off a client's report. The queue has room: this call has taken out at least as many clients."""
     a.members.queue[a.members.queued] = slot
     a.members.queued += 1
-    r.due_ns = min(r.due_ns, due_ns)
+    r.due_ns = a.turn.now_ns
 
 
 cdef inline int next_report(Arena *a, Round *r, bint full, Extent *x) noexcept nogil:
@@ -268,12 +267,9 @@ cdef inline int next_report(Arena *a, Round *r, bint full, Extent *x) noexcept n
         report_states = a.members.report_states + slot
         r.at += 1
         if full:
-            put_off(a, r, slot, a.turn.now_ns)
-        elif a.turn.now_ns < report_states.reported_ns + r.acknowledge_ns and is_live(a, slot) and only_acknowledges(a, slot):
-            put_off(a, r, slot, report_states.reported_ns + r.acknowledge_ns)
+            put_off(a, r, slot)
         else:
-            report_states.queued = 0
-            report_states.reported_ns = a.turn.now_ns
+            report_states.due = NOT_DUE
             if is_live(a, slot):
                 measure(a, slot, report_states.unreported, report_states.outcome, report_states.answer, r.outcomes_max, x)
                 return slot

@@ -8,6 +8,8 @@ cdef extern from *:
     """
     #define LATEST_OUTCOMES 32 /* how far the hints of a client's outcomes reach; a power of two */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* a member of a group takes one of these kinds, or both */
+    enum { NOT_DUE = 0, WAITS = 1, QUEUED = 2 };  /* the report of a client: nothing is new; what is new may wait; it is due */
+    #define CONFIRM_COMMANDS 1024 /* so many applied commands are confirmed at once */
     #define REFUSALS 64
     #define REFUSALS_NAMED 32 /* of these, so many may name a client; the others are more than there are codes and limits */
     _Static_assert((LATEST_OUTCOMES & (LATEST_OUTCOMES - 1)) == 0, "join_outcomes() takes a position modulo LATEST_OUTCOMES with a mask");
@@ -17,6 +19,10 @@ cdef extern from *:
         OUTCOMES
         CALLS
         KINDS
+        NOT_DUE
+        WAITS
+        QUEUED
+        CONFIRM_COMMANDS
         REFUSALS
         REFUSALS_NAMED
 
@@ -26,9 +32,11 @@ ctypedef struct ReportState:
     uint64_t command
     uint64_t outcome
     uint64_t answer
-    uint64_t reported_ns  # when its last report was made
+    uint64_t waits_ns  # since when it waits for the confirmation of commands
     uint32_t unreported  # link of its first settled operation that was not reported; 0 = none
-    uint8_t queued
+    uint16_t next  # slot + 1, of those that wait for a confirmation
+    uint16_t prev
+    uint8_t due  # NOT_DUE, WAITS or QUEUED
     uint8_t at  # position in `latest` of the operation that joined longest ago
     OpRecord *latest[LATEST_OUTCOMES]  # the last operations that joined its outcomes, for their `prefetch_hint`
 
@@ -69,6 +77,9 @@ ctypedef struct Members:
     ReportState *report_states  # of each client
     uint16_t *queue
     uint32_t queued
+    # Clients that wait for a confirmation and for nothing else: a list in order of waits_ns; slots + 1.
+    uint16_t first_waits
+    uint16_t last_waits
     # Of groups: rings of members to which something can be delivered, and the next member of each (slot + 1; 0 = none).
     Member *rings[KINDS]
     uint16_t *turns[KINDS]

@@ -18,14 +18,12 @@ from timerd.purgatory.memory.builtins cimport CACHE_LINE, __builtin_prefetch
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.hash cimport id_hash
-from timerd.purgatory.memory.list cimport append, is_empty, make_empty, node_at
-from timerd.purgatory.memory.nodes cimport first_node, index_of_node, next_node, node_of
+from timerd.purgatory.memory.list cimport append, is_empty, make_empty
+from timerd.purgatory.memory.nodes cimport first_node, next_node
 from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.index.ids cimport chain_id
 from timerd.purgatory.index.remembered cimport remember_id
-from timerd.purgatory.index.keys cimport replace_first, watch_first
-from timerd.purgatory.index.watchers cimport join_key
 from timerd.purgatory.index.watermarks cimport chain_watermark
 from timerd.purgatory.wheel.state cimport Joined
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
@@ -39,6 +37,7 @@ from timerd.purgatory.operation.apply_event cimport begin_delivery
 from timerd_shm.generated.records cimport *
 
 from .rebuild_order cimport EARLY, Order, Ordered, drop_order, is_outcome_due, make_order, restore_order, sort_by_number
+from .rebuild_watchers cimport Watchers, drop_watchers, make_watchers, order_watchers, watch_last, watch_later
 from .rehash cimport begin_rehash, end_rehash, fill_event_again, fill_node_again, fill_watermark_again
 from .validate cimport (
     BLOCK_COUNTED, Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, look_for_damage, nodes_are_sound, op_is_sound,
@@ -52,14 +51,6 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_create(pthread_t *, const void *, void *(*)(void *) noexcept nogil, void *)
     int pthread_join(pthread_t, void **)
 
-cdef extern from *:
-    """
-    #define DISORDERED 1 /* the rank of a node that stands first in a list, while the list is not in order */
-    """
-    enum:
-        DISORDERED
-
-
 ctypedef struct Marks:
     # Which records are in use, a byte each.
     uint8_t *ops
@@ -68,12 +59,7 @@ ctypedef struct Marks:
     uint8_t *blocks
     uint8_t *ids
     uint8_t *answers
-    # Three bits of a key's hash choose one of eight bits of its chain here: it is set once the chain may have that key.
-    uint8_t *chained
-    # The nodes (index + 1) that came last, and do not watch their keys yet: the table's entries for them are prefetched.
-    uint32_t coming[EARLY]
-    uint32_t coming_at
-    bint disordered  # the watchers of some keys are not in order
+    Watchers watchers
 
 
 cdef inline void clear_derived(Arena *a) noexcept nogil:
@@ -146,46 +132,6 @@ cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
         a.blocks[blob - 1].refs = 1
 
 
-cdef inline bint is_first_of_key(Arena *a, Marks *m, WatchNode *node) noexcept nogil:
-    """Whether no event watcher of the node's key came before. Mostly so, and then its chain need not be looked through."""
-    cdef uint8_t *chained = m.chained + (node.hash & a.key_mask)
-    cdef uint8_t bit = <uint8_t>1 << (node.hash >> 61)
-    if chained[0] & bit:
-        return False
-    chained[0] |= bit
-    return True
-
-
-cdef inline void watch_again(Arena *a, Marks *m, uint32_t number) noexcept nogil:
-    """Let a node (index + 1) of a pending operation watch its key again. Mark the list if a later registration came before."""
-    cdef WatchNode *node = node_of(a, number - 1)
-    if node.kind == KEY_KIND_EVENT and is_first_of_key(a, m, node):
-        watch_first(a, node, number)
-        return
-    join_key(a, node, number)
-    if node.kind == KEY_KIND_EVENT and node.place == PLACE_BEHIND:
-        if a.ops[node_at(a, node.prev).op].registration > a.ops[node.op].registration:
-            node_at(a, node.next).rank = DISORDERED  # it is the first one, because this one is the last
-            m.disordered = True
-
-
-cdef inline void watch_later(Arena *a, Marks *m, uint32_t number) noexcept nogil:
-    """Let the node of EARLY nodes before watch its key. This one (index + 1; 0 = none) waits in its position."""
-    if m.coming[m.coming_at]:
-        watch_again(a, m, m.coming[m.coming_at])
-    m.coming[m.coming_at] = number
-    m.coming_at = (m.coming_at + 1) % EARLY
-    if number:
-        __builtin_prefetch(a.key_heads + (node_of(a, number - 1).hash & a.key_mask))
-        __builtin_prefetch(m.chained + (node_of(a, number - 1).hash & a.key_mask))
-
-
-cdef inline void watch_last(Arena *a, Marks *m) noexcept nogil:
-    cdef uint32_t i
-    for i in range(EARLY):
-        watch_later(a, m, 0)
-
-
 cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexcept nogil:
     """Count what the operation names (nodes while it needs its keys, payload, value), and charge it.
 
@@ -214,7 +160,7 @@ cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexce
             w.place = PLACE_NOWHERE
             if op.state == OP_STATE_PENDING and not settled_keys(op) & (<uint64_t>1 << w.ordinal):
                 counter(a, op.purgatory, COUNT_WATCHED)[0] += 1
-                watch_later(a, m, number)
+                watch_later(a, &m.watchers, number)
             number = w.next_of_op
             w = next_node(a, w)
     if op.state == OP_STATE_PENDING:
@@ -294,44 +240,6 @@ cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nog
             return
         if op.registration > a.header.registrations:
             a.header.registrations = op.registration
-
-
-cdef inline void order_list(Arena *a, WatchNode *first, uint32_t number, Ordered *items, Ordered *spare) noexcept nogil:
-    """Put the watchers of a key in order of registration. `first` (index + 1) is the one that stands first now."""
-    cdef uint64_t count = 0, k
-    cdef WatchNode *node = first
-    first.rank = 0
-    while count == 0 or node != first:
-        items[count].number = a.ops[node.op].registration
-        items[count].index = index_of_node(a, node)
-        count += 1
-        node = node_at(a, node.next)
-    sort_by_number(items, spare, count)
-    node = node_of(a, <uint32_t>items[0].index)
-    if node != first:
-        replace_first(a, first, number, node, <uint32_t>items[0].index + 1)
-        first.place = PLACE_BEHIND
-    first = node
-    make_empty(a, &first.next)
-    for k in range(1, count):
-        append(a, &first.next, &node_of(a, <uint32_t>items[k].index).next)
-
-
-cdef inline void order_watchers(Arena *a, Marks *m, Order *o) noexcept nogil:
-    """Order the lists in which watchers came in another order."""
-    cdef uint32_t i
-    if not m.disordered:
-        return
-    for i in range(a.regions[REGION_OPS].high_water):
-        if is_disordered(first_node(a.ops + i)):
-            order_list(a, first_node(a.ops + i), i + 1, o.strays, o.spare)
-    for i in range(a.regions[REGION_NODES].high_water):
-        if is_disordered(a.more_nodes + i):
-            order_list(a, a.more_nodes + i, a.first_nodes + i + 1, o.strays, o.spare)
-
-
-cdef inline bint is_disordered(WatchNode *node) noexcept nogil:
-    return node.place == PLACE_FIRST and node.kind == KEY_KIND_EVENT and node.rank == DISORDERED
 
 
 cdef inline void restore_undelivered(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
@@ -461,6 +369,7 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
     cdef uint32_t slot
     cdef ClientRecord *c
     a.members.queued = 0
+    a.members.first_waits = a.members.last_waits = 0
     a.turn.sweeping = 0
     a.turn.sweep_at = 0
     a.turn.swept = 0
@@ -526,12 +435,12 @@ cdef inline void restore_operations(Arena *a, Marks *m, Order *order, Damage *da
     use_operations(a, m, damage)
     if not damage.found:
         restore_watermarks(a, m, damage)
-        watch_last(a, m)
+        watch_last(a, &m.watchers)
     if threaded:
         pthread_join(thread, NULL)
     if damage.found:
         return
-    order_watchers(a, m, order)
+    order_watchers(a, &m.watchers, order)
     for k in range(order.settled_count):
         restore_settled(a, a.ops + order.settled[k].index)
 
@@ -568,13 +477,10 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
     m.blocks = <uint8_t *>calloc(a.regions[REGION_BLOCKS].high_water + 1, 1)
     m.ids = <uint8_t *>calloc(a.regions[REGION_IDS].high_water + 1, 1)
     m.answers = <uint8_t *>calloc(a.regions[REGION_ANSWERS].high_water + 1, 1)
-    m.chained = <uint8_t *>calloc(a.key_mask + 1, 1)
-    memset(m.coming, 0, sizeof(m.coming))
-    m.coming_at = 0
-    m.disordered = False
+    made = make_watchers(&m.watchers, a)
     made = (
-        make_order(&order, a, most) and m.ops != NULL and m.nodes != NULL and m.watermarks != NULL
-        and m.blocks != NULL and m.ids != NULL and m.answers != NULL and m.chained != NULL
+        make_order(&order, a, most) and made and m.ops != NULL and m.nodes != NULL and m.watermarks != NULL
+        and m.blocks != NULL and m.ids != NULL and m.answers != NULL
     )
     if made:
         begin_rehash(a)
@@ -607,5 +513,5 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
     free(m.blocks)
     free(m.ids)
     free(m.answers)
-    free(m.chained)
+    drop_watchers(&m.watchers)
     return made
