@@ -34,6 +34,7 @@ from quiet_ways import VALUE, WAYS, Found
 
 REST_S = 0.002
 AHEAD_S = 0.5  # operations are registered so long before their event
+AHEAD_LEAST = 100  # with a rest: an owner that stands still for a moment registers in time all the same
 PATIENCE_S = 60.0
 FIGURES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 RATIOS = ("p50", "p99")
@@ -93,7 +94,7 @@ def wait_for_end(connection: Connection) -> None:
 
 def run(name: str, count: int, rate: int) -> tuple[Found, Spent]:
     """One run of one contestant. Raises Failed when a process of it ends, or does not answer."""
-    way, ahead = WAYS[name], max(round(rate * AHEAD_S), 4)
+    way, ahead = WAYS[name], max(round(rate * AHEAD_S), AHEAD_LEAST)
     seconds = count / rate if rate else count * 2 * REST_S
     with (
         way.serve() as (directory, servers),
@@ -155,7 +156,7 @@ def show(suite: Suite, latency: dict[str, list[Row]], cost: dict[tuple[str, int]
     for name in suite.args.ways:
         if missing := WAYS[name].missing():
             suite.add("latency", way=name, rounds=None, why_not=f"not installed: {missing}")
-        elif name in latency:
+        elif latency.get(name):
             suite.add("latency", way=name, rounds=len(latency[name]), **of_rounds(latency[name], "_us"))
     for (name, rate), rounds in cost.items():
         suite.add("cost", way=name, rate=rate, rounds=len(rounds), **of_rounds(rounds, ""))

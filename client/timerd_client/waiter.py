@@ -50,6 +50,9 @@ class Waiter(Notified, Interface):
     def settle(self, command: int, settlement: RawSettlement) -> bool:
         """Take the settlement. Whether to call `notify` when the lock is free."""
 
+    def done(self) -> bool:
+        """Whether all that it waits for has settled."""
+
     def due_ns(self, command: int) -> int:
         """The deadline of the operation with that command number; NO_DEADLINE or more = none."""
 

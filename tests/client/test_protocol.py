@@ -235,7 +235,7 @@ def test_outcomes_are_acknowledged_without_traffic_from_the_caller(world: World)
     world.fire()
     world.exchange()
     assert world.daemon.outcomes
-    world.pass_time(10)
+    world.pass_time(30)
     assert not world.daemon.outcomes
     assert kinds(world.sent)[-1] is UpKind.ACK
 

@@ -249,6 +249,8 @@ class Rows(Promised):
             return False
         row = self.row_of(command)
         if row >= 0:
+            if self._settlements[row] is not None:  # an interrupt came in between, and now it is done again
+                return False
             self._settlements[row] = settlement
         self.left -= 1
         if self.left:

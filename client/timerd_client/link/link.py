@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 import weakref
 from collections import deque
@@ -22,7 +21,7 @@ from timerd_client.hot import Line
 from timerd_client.hot.commands import in_purgatory, operation_command
 from timerd_client.protocol.protocol import LIVE, LinkState, Protocol
 from timerd_client.protocol.session import Identity, Naming
-from timerd_client.waiter import Answerable
+from timerd_client.waiter import Answerable, Notified
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
@@ -30,6 +29,7 @@ from timerd_shm.host.paths import InstancePaths
 from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
+from .gate import Gate
 from .promise import Reply
 from .sockets import Sockets, ZmqSockets
 from .wall_alarm import WallAlarm
@@ -143,9 +143,9 @@ class Link(Line):
         with self.lock:
             self.notify_locked()
 
-    def gate(self) -> threading.Lock:
-        """A lock at which a caller waits, and which another thread may release."""
-        return threading.Lock()
+    def gate(self) -> Gate:
+        """Where a caller waits for one promise."""
+        return Gate()
 
     def may_block(self) -> None:
         """Raises RuntimeError in the thread that would have to end the wait."""
@@ -377,13 +377,14 @@ class Link(Line):
         self._unsent = None if sent else frame
         return sent
 
-    def receive_some(self, *, answers: bool = True) -> bool:
+    def receive_some(self, *, outcomes: bool = True, answers: bool = True) -> bool:
         """Take what the sockets have; whether they had something. The promises to notify are in `incoming.ready`.
 
-        Without `answers` the DEALER is left out: the caller has looked at it already.
+        Without `outcomes` the XSUB is left out: another thread receives from it. Without `answers` the DEALER is left
+        out: the caller has looked at it already.
         """
         received = False
-        while (frame := self.sockets.receive(published=True)) is not None:
+        while outcomes and (frame := self.sockets.receive(published=True)) is not None:
             received = True
             with self.lock:
                 self.protocol.receive(frame, self.now_ns(), published=True)
@@ -417,7 +418,7 @@ class Link(Line):
     def received(self) -> None:
         """After frames: notify promises, and map the arena that the daemon named."""
         protocol = self.protocol
-        for waiter in protocol.incoming.take_ready() if protocol.incoming.ready else ():
+        for waiter in self._take_ready() if protocol.incoming.ready else ():
             waiter.notify()
         if protocol.state is LIVE:
             if self._lost_ns:
@@ -428,9 +429,14 @@ class Link(Line):
             if not self.lifeline.is_held(protocol.session.secret):
                 self._hold_lifeline()
         if protocol.incoming.complaints:
-            complaints, protocol.incoming.complaints = protocol.incoming.complaints, []
+            with self.lock:
+                complaints, protocol.incoming.complaints = protocol.incoming.complaints, []
             more = f" (and {len(complaints) - 1} more of this kind)" if len(complaints) > 1 else ""
             self.complain(complaints[0] + more)
+
+    def _take_ready(self) -> list[Notified]:
+        with self.lock:
+            return self.protocol.incoming.take_ready()
 
     def _hold_lifeline(self) -> None:
         self._let_go_of_lifeline()

@@ -17,6 +17,8 @@ from timerd_client.waiter import Settlement, local
 from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailableError
 from timerd_wire.refusals import NO_SUBJECT, Subject
 
+from .gate import Gate
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -41,8 +43,8 @@ class Home(Interface):
     def may_block(self) -> None:
         """Raises RuntimeError in the thread that would have to end the wait."""
 
-    def gate(self) -> threading.Lock:
-        """A lock at which a caller waits."""
+    def gate(self) -> Gate:
+        """Where a caller waits for one promise."""
 
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         """Run `call` in a loop."""
@@ -105,16 +107,11 @@ class Promise(Promised):
         wait_s(timeout)
         self._link.may_block()
         gate = self._link.gate()
-        gate.acquire()
-
-        def release(_: object) -> None:
-            gate.release()
-
-        if not self._add(release):
+        if not self._add(gate.open):
             return True
-        if gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
+        if gate.wait(timeout):
             return True
-        self._remove(release)
+        self._remove(gate.open)
         return self.done()
 
     def _wait_in_loop(self) -> Generator[Any, None, None]:

@@ -70,6 +70,9 @@ class Sockets(Protocol):
         That may be missed if something was sent since the socket was last looked at.
         """
 
+    def sources(self, descriptor: int) -> tuple[bool, ...]:
+        """What to receive when this descriptor is readable: True = published frames, False = those of the DEALER."""
+
     def map_arena(self) -> ArenaReader:
         """Map the arena of the daemon that runs now. Raises TimerdError, OSError."""
 
@@ -142,6 +145,9 @@ class ZmqSockets:
 
     def filenos(self) -> list[int]:
         return self._descriptors
+
+    def sources(self, descriptor: int) -> tuple[bool, ...]:
+        return (descriptor == self._descriptors[0],)
 
     def map_arena(self) -> ArenaReader:
         return ArenaReader.from_descriptor(open_arena_file(self._paths))

@@ -253,13 +253,15 @@ class Inbox:
         """
         self.lease_ns = lease_ns
         self._doubt_before_ns = self._session.daemon_ns
-        if self._takes_something():
+        if self.takes_something:
             self.ping_at = min(self.ping_at, now_ns)
             self._listening.known = False
             self._handling.known = ()
             self._switch(now_ns)
 
-    def _takes_something(self) -> bool:
+    @property
+    def takes_something(self) -> bool:
+        """Whether what belongs to the group may be delivered to this client."""
         return self.listeners > 0 or bool(self._handling.wanted)
 
     # delivered ----------------------------------------------------------------------------------------------------
@@ -311,7 +313,7 @@ class Inbox:
             return
         self.ping_at = now_ns + self.lease_ns // 3
         self._let_go(now_ns)
-        if not self._takes_something():
+        if not self.takes_something:
             self.ping_at = self.ping_at if self._left else NEVER
         elif not self._pinging:
             self._pinging = True

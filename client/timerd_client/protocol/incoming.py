@@ -167,12 +167,13 @@ class Incoming:
         settle_all(waiting, self.ready, frame, header.outcomes, header.answers, header.incarnation, unclaimed)
 
     def _settled_too_late(self, outcome: OutcomeRecord) -> None:
-        withdrawal = self._abandoned.pop(outcome.command)
+        withdrawal = self._abandoned[outcome.command]
         if outcome.state != Outcome.CANCELLED:  # CANCELLED is what the withdrawal asked for
             self.outcomes_after_giving_up += 1
         if outcome.flags & OutcomeFlag.GRANTED and withdrawal > self._ledger.applied:
             first = outcome.number if self._hold is None else self._hold.outcome
             self._hold = _Hold(first, withdrawal if self._hold is None else max(withdrawal, self._hold.command))
+        del self._abandoned[outcome.command]
 
     def release(self, applied: int) -> bool:
         """Commands up to this one are applied. Whether outcomes that were held back may be acknowledged now."""
@@ -200,8 +201,8 @@ class Incoming:
         for command, value, code in _ANSWERS.iter_unpack(rows):
             if command <= self.received_answer:
                 continue
-            self.received_answer = command
             self.answer(command, value, refusal(code, value, self._subject(command)) if code else None)
+            self.received_answer = command
 
     def note_answered(self, header: ReportHeader) -> None:
         """After the answers of a report: if none is missing, all commands that it calls applied are answered."""
@@ -219,19 +220,27 @@ class Incoming:
         return NO_SUBJECT if promise is None else promise.subject(command)
 
     def answer(self, command: int, value: int, error: TimerdError | None) -> None:
-        reply = self.replies.pop(command, None)
+        """The answer to a command, or its refusal.
+
+        Each step may be done again, after an interrupt: what is done last takes the waiter out.
+        """
         if error is not None:
-            waiter = self._ledger.pending.pop(command, None)
+            waiter = self._ledger.pending.get(command)
             if waiter is not None:
-                if waiter.settle(command, local(error)):
+                waiter.settle(command, local(error))
+                if waiter.done():  # a batch waits for its other operations
                     self.ready.append(waiter)
-            elif reply is None and command not in self._abandoned:
+                self._ledger.pending.pop(command)
+            elif command not in self.replies and command not in self._abandoned:
                 if command not in self._answers_unknown:
                     self.commands_refused += 1
                     self.refusal = self.refusal or error
                 self.complaints.append(f"command {command} was refused: {error}")
-        if reply is not None and reply.answer(value, error):
+        reply = self.replies.get(command)
+        if reply is not None:
+            reply.answer(value, error)
             self.ready.append(reply)
+            del self.replies[command]
 
     def begin_anew(self) -> None:
         """Begin the numbers anew. Nobody waits any more."""

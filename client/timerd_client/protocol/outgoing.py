@@ -103,8 +103,8 @@ class Outgoing:
         """The daemon has applied commands up to this one. False if that was known, or is impossible."""
         if not self._ledger.applied < applied <= self._ledger.issued:
             return False
-        self._ledger.drop(applied)
         self.sent = max(self.sent, applied)
+        self._ledger.drop(applied)
         return True
 
     def skip_answers(self, last: int) -> None:

@@ -70,7 +70,7 @@ from .statistics import Statistics
 
 RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
-ACKNOWLEDGE_DELAY_NS: Final = 5_000_000  # outcomes wait so long for a frame to ride in; the daemon reminds after 50 ms
+ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # outcomes wait so long for a frame to ride in; the daemon reminds after 50 ms
 ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # or until there are so many
 ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # the daemon stops when too many are unacknowledged
 # Ticks are no further apart than this while all is well, so a longer pause is this process's own.
@@ -469,12 +469,11 @@ class Protocol:
             self.inbox.forget_done(header.applied)
 
     def _acknowledged(self, applied: int, now_ns: int) -> None:
-        if not self.outgoing.drop_applied(applied):
-            return
-        self._retransmit_wait_ns = RETRANSMIT_FIRST_NS
-        self._retransmit_at = now_ns + RETRANSMIT_FIRST_NS
         if self.incoming.release(applied):
             self._acknowledge_at = now_ns
+        if self.outgoing.drop_applied(applied):
+            self._retransmit_wait_ns = RETRANSMIT_FIRST_NS
+            self._retransmit_at = now_ns + RETRANSMIT_FIRST_NS
 
     def _expected(self, header: ReportHeader, now_ns: int) -> None:
         if header.incarnation != self.session.arena:

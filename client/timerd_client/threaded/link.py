@@ -16,6 +16,7 @@ from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Settles, Sleep, Step, Until
+from timerd_client.link.gate import Gate
 from timerd_client.link.link import Link
 from timerd_client.link.sockets import Sockets
 from timerd_client.link.use import Use, Users
@@ -27,6 +28,8 @@ from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire.poller import Poller, sharpen
 from timerd_wire.spacing import Spacing
+
+from .caller import CallerGate, Callers
 
 if TYPE_CHECKING:
     import asyncio
@@ -114,6 +117,8 @@ class ThreadedLink(Link):
         self._spacing = Spacing(SEND_INTERVAL_NS, SEND_INTERVAL_NS_MAX, SEND_BURST)
         self._woke_ns = 0  # when the present pass of the thread began
         self._next_frame_ns = NEVER  # under load: when the thread sends next
+        self._callers = Callers(self)
+        self.planned_ns = 0  # when the thread wakes next by itself
         super().__init__(paths, name, orphans, group, sockets, now_ns)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._moved = self.condition()  # notified when commands were applied or the state has changed
@@ -164,6 +169,13 @@ class ThreadedLink(Link):
     def wake_thread(self) -> None:
         """Wake the thread for a pass."""
         os.eventfd_write(self._bell, 1)
+
+    def gate(self) -> Gate:
+        return CallerGate(self._callers)
+
+    def needs_its_thread(self) -> bool:
+        """Whether there is something that only the thread does. With the lock held."""
+        return bool(self._movers or self._chores or self.closed or self.protocol.session.arena != self._mapped)
 
     def may_block(self) -> None:
         if self.in_own_thread():
@@ -258,39 +270,56 @@ class ThreadedLink(Link):
 
     def _run(self) -> None:
         sharpen()
-        for descriptor in (*self.sockets.filenos(), self._bell):
+        seat = self._callers.begin()
+        for descriptor in (seat.fileno(), self._bell):
             self._poller.register(descriptor)
         try:
             while self.exchange():
                 self._sleep()
         finally:
+            self._callers.end()
             self.end()
             with self.lock:
                 bell, self._bell = self._bell, -1
             os.close(bell)
+            seat.close()
 
     def exchange(self) -> bool:
         """One pass: take what came in, do and send what is due. False if the thread is to end."""
-        protocol, sockets, answers = self.protocol, self.sockets, False
+        sockets, answers = self.sockets, False
         self._woke_ns = self.now_ns()
         while True:
-            self.receive_some(answers=answers)
+            with self.lock:
+                receives = self._callers.begin_pass()
+            # Else a caller receives; but a send may have used up the edge of an answer.
+            self.receive_some(outcomes=receives, answers=answers or not receives)
             now_ns = self.now_ns()
             self.tick(now_ns)
             with self.lock:
+                has_subscribed = receives and self._subscribe()
+                if receives:
+                    self._callers.end_pass()
                 if self._stopping:
                     return False
                 if self._is_abandoned():
                     self.sealed = self._stopping = True
                     return False
-                if protocol.session.subscriptions:
-                    sockets.subscribe(protocol.session.subscriptions.popleft())
+                if has_subscribed:
                     continue  # sending may have used up the edge of something that came in
                 self._send_due(now_ns)
                 answers = sockets.has_answer()  # the same; but here it is checked
                 if not answers and (self._unsent is None or not sockets.has_room()):
                     self.idle = self._next_frame_ns == NEVER and self._unsent is None
+                    self.planned_ns = self.due_ns()
                     return True
+
+    def _subscribe(self) -> bool:
+        """Connect for outcomes, if that is due; whether it was. With the lock and the seat."""
+        subscriptions = self.protocol.session.subscriptions
+        if self._stopping or not subscriptions:
+            return False
+        self.sockets.subscribe(subscriptions.popleft())
+        return True
 
     def _send_due(self, now_ns: int) -> None:
         """Send frames without commands at once, and commands if they are due. With the lock held."""
@@ -319,7 +348,7 @@ class ThreadedLink(Link):
 
     def _sleep(self) -> None:
         """Sleep until a descriptor or the clock wakes the thread."""
-        readable = self._poller.poll(min(max(0, self.due_ns() - self.now_ns()), POLL_NS_MAX))
+        readable = self._poller.poll(min(max(0, self.planned_ns - self.now_ns()), POLL_NS_MAX))
         self.idle = False
         if self._bell in readable:
             with contextlib.suppress(BlockingIOError):

@@ -15,6 +15,7 @@ from typing import Any, cast
 import msgpack
 from timerd_client.arguments import EVENT_PREFIX
 from timerd_client.hot.commands import deadline_after, pack_key, pack_register
+from timerd_client.link.gate import Gate
 from timerd_client.link.link import Link
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply
@@ -271,7 +272,7 @@ class World:
             Link,
             SimpleNamespace(
                 lock=threading.Lock(),
-                gate=threading.Lock,
+                gate=Gate,
                 protocol=self.protocol,
                 paths=SimpleNamespace(command="timerd"),
                 closed=False,

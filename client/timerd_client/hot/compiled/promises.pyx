@@ -137,6 +137,8 @@ cdef class Rows(Promised):
         if self.left == 0:
             return False
         if row >= 0:
+            if row in self.others or self.cells[row].number:  # an interrupt came in between, and now it is done again
+                return False
             self.others[row] = settlement
         return self.settle_one()
 

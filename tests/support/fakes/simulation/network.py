@@ -282,6 +282,9 @@ class Sockets:
     def filenos(self) -> list[int]:
         return []
 
+    def sources(self, descriptor: int) -> tuple[bool, ...]:
+        raise AssertionError("nobody waits for descriptors")
+
     def map_arena(self) -> ArenaReader:
         memory = self._memory()
         if memory is None:

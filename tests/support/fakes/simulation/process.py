@@ -206,7 +206,7 @@ class PumpedLink(ThreadedLink):
         return Condition(self.process.schedule, self.lock)
 
     def gate(self) -> Any:
-        return Gate(self.process.schedule)
+        return Gate(self.process.schedule, closed=True)
 
     def in_own_thread(self) -> bool:
         return self.process.schedule.current is None

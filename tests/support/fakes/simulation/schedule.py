@@ -190,11 +190,11 @@ class Caller:
 
 
 class Gate:
-    """A lock to wait at, as `threading.Lock`."""
+    """A lock to wait at, as `threading.Lock`; with `closed` a gate, as that of link/gate.py."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, *, closed: bool = False) -> None:
         self._schedule = schedule
-        self._held = False
+        self._held = closed
         self._wake: Act | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -211,6 +211,12 @@ class Gate:
         self._held = False
         if self._wake is not None:
             self._wake()
+
+    def open(self, promise: object = None) -> None:
+        self.release()
+
+    def wait(self, seconds: float | None) -> bool:
+        return self.acquire(timeout=-1 if seconds is None else max(seconds, 0))
 
 
 class Condition:

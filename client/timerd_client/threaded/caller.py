@@ -1,0 +1,227 @@
+"""A caller that waits receives itself: it takes the seat (seat.py), sleeps at the sockets, and takes its outcome.
+
+    outcome --> libzmq's thread --> the caller                            while nobody else waits or is called
+    outcome --> libzmq's thread --> the link's thread --> the caller      else
+
+The caller takes plain reports alone. What else there is to do is left to the link's thread: callbacks and handlers,
+other frames, sending, a lost daemon. An interrupt (KeyboardInterrupt, a handler that raises) loses nothing. A frame
+whose processing was interrupted stays in hand, and the link's thread processes it again from its beginning.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from time import monotonic_ns
+from typing import Final
+from typing import Protocol as Interface
+
+from timerd_client.link.gate import Gate
+from timerd_client.link.promise import Promise
+from timerd_client.link.sockets import Sockets
+from timerd_client.protocol.protocol import LIVE, Protocol
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.wire import PROTOCOL_VERSION, DownKind, ReportHeader
+
+from .seat import Seat
+
+SLEEP_NS_MAX: Final = 60_000_000_000
+LEFT_S: Final = 0.001  # a link that ends looks so often whether a caller has left the seat
+_START = struct.Struct("<BB")
+_START_AT: Final = offset_of(ReportHeader, "version")
+_REPORT: Final = (PROTOCOL_VERSION, int(DownKind.REPORT))
+_ARENA = struct.Struct("<QQ")
+_ARENA_AT: Final = offset_of(ReportHeader, "incarnation")
+assert offset_of(ReportHeader, "kind") == _START_AT + 1, "_START reads version and kind"
+assert offset_of(ReportHeader, "applied") == _ARENA_AT + 8, "_ARENA reads the incarnation, and what is applied"
+
+
+class Home(Interface):
+    """What a caller needs of its link."""
+
+    lock: threading.Lock
+    protocol: Protocol
+    sockets: Sockets
+    planned_ns: int
+    """When the link's thread wakes next by itself."""
+
+    def now_ns(self) -> int:
+        """The link's clock."""
+
+    def due_ns(self) -> int:
+        """When the next pass is due."""
+
+    def wake_thread(self) -> None:
+        """Wake the link's thread for a pass. With the lock held."""
+
+    def needs_its_thread(self) -> bool:
+        """Whether there is something that only the link's thread does. With the lock held."""
+
+
+class CallerGate(Gate):
+    """The gate of a caller that receives itself, if it can."""
+
+    def __init__(self, callers: Callers) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()  # the caller's
+        self.is_open = False
+        self._callers = callers
+
+    def open(self, promise: object = None) -> None:
+        self.is_open = True
+        super().open()
+        self._callers.wake(self)
+
+    def wait(self, seconds: float | None) -> bool:
+        end_ns = None if seconds is None else monotonic_ns() + int(min(max(seconds, 0), threading.TIMEOUT_MAX) * 1e9)
+        self._callers.receive_for(self, end_ns)
+        return self.is_open or super().wait(None if end_ns is None else (end_ns - monotonic_ns()) / 1e9)
+
+
+class Callers:
+    """The callers of a link that wait, the link's thread, and the seat between them."""
+
+    def __init__(self, link: Home) -> None:
+        self._link = link
+        self._seat: Seat | None = None  # while the link's thread runs
+        self._in_hand: tuple[bytes, bool] | None = None  # a frame that is not taken yet, and whether it was published
+
+    # the link's thread ------------------------------------------------------------------------------------------------
+
+    def begin(self) -> Seat:
+        """The link's thread begins to run. It watches the seat's descriptor."""
+        seat = Seat(self._link.sockets.filenos())
+        with self._link.lock:
+            self._seat = seat
+        return seat
+
+    def begin_pass(self) -> bool:
+        """Take the seat for a pass, and a frame that a caller has left; False: a caller has it. With the lock held."""
+        protocol = self._link.protocol
+        if self._seat is None:
+            return True
+        if not self._seat.take_for_pass(self):
+            if protocol.state is not LIVE or protocol.session.subscriptions:
+                self._seat.want()
+            return False
+        if self._in_hand is not None:
+            (frame, published), self._in_hand = self._in_hand, None
+            protocol.receive(frame, self._link.now_ns(), published=published)
+        return True
+
+    def end_pass(self) -> None:
+        """Leave the seat. With the lock held."""
+        if self._seat is not None:
+            self._seat.leave_pass()
+
+    def end(self) -> None:
+        """The link's thread ends. From now on it has the seat."""
+        while (seat := self._seat) is not None:
+            with self._link.lock:
+                if seat.take_for_pass(self):
+                    self._seat = None
+                    return
+                seat.want()
+            time.sleep(LEFT_S)
+
+    # a caller's thread ------------------------------------------------------------------------------------------------
+
+    def receive_for(self, gate: CallerGate, end_ns: int | None) -> None:
+        """Receive until the gate is open, the time is up, or the thread is needed; nothing if that has the seat."""
+        seat, link = self._seat, self._link
+        if seat is None:
+            return
+        raised: BaseException | None = None
+        try:
+            with link.lock:
+                if self._leaves_it_to_thread() or not seat.take(gate):
+                    return
+            while not gate.is_open and not seat.is_wanted:
+                left_ns = SLEEP_NS_MAX if end_ns is None else min(end_ns - monotonic_ns(), SLEEP_NS_MAX)
+                if left_ns <= 0 or not self._receive(seat.sleep(left_ns)):
+                    break
+        except BaseException as error:
+            raised = error
+        while seat.holder is gate:  # also where a second interrupt comes
+            try:
+                self._leave(seat, gate)
+            except BaseException as error:
+                raised = error
+        if raised is not None:
+            raise raised
+
+    def wake(self, gate: CallerGate) -> None:
+        """The gate was opened: wake its caller, if that has the seat and sleeps."""
+        seat = self._seat
+        if seat is not None and seat.holder is gate and threading.get_ident() != gate.thread:
+            seat.ring()
+
+    def _receive(self, readable: list[int]) -> bool:
+        """Receive from these sockets; False: the link's thread has to go on."""
+        link, sockets = self._link, self._link.sockets
+        for descriptor in readable:
+            for published in sockets.sources(descriptor):
+                while (frame := self._next(published=published)) is not None:
+                    with link.lock:
+                        self._in_hand = frame, published
+                        if not self._is_plain_report(frame):
+                            return False
+                        link.protocol.receive(frame, link.now_ns(), published=published)
+                        self._in_hand = None
+                        self._open_gates()
+                        if self._leaves_it_to_thread():
+                            return False
+        with link.lock:
+            if link.due_ns() < link.planned_ns:
+                link.wake_thread()
+        return True
+
+    def _next(self, *, published: bool) -> bytes | None:
+        if published:
+            return self._link.sockets.receive(published=True)
+        with self._link.lock:  # callers send by the socket from which this receives
+            return self._link.sockets.receive(published=False)
+
+    def _is_plain_report(self, frame: bytes) -> bool:
+        """Whether it only settles, answers and confirms. With the lock held."""
+        protocol = self._link.protocol
+        if len(frame) < _ARENA_AT + _ARENA.size or _START.unpack_from(frame, _START_AT) != _REPORT:
+            return False
+        arena, applied = _ARENA.unpack_from(frame, _ARENA_AT)
+        return bool(arena == protocol.session.arena and applied <= protocol.outgoing.offered)
+
+    def _open_gates(self) -> None:
+        """Open the gates of settled promises. Those with other callbacks are left to the thread. With the lock held."""
+        ready = self._link.protocol.incoming.ready
+        for promise in ready.copy():
+            if not isinstance(promise, Promise):
+                continue
+            callbacks = promise._callbacks or ()
+            if all(isinstance(getattr(callback, "__self__", None), Gate) for callback in callbacks):
+                for callback in callbacks:
+                    callback(promise)
+                ready.remove(promise)
+
+    def _leaves_it_to_thread(self) -> bool:
+        """Whether there is something that only the link's thread does. With the lock held."""
+        protocol = self._link.protocol
+        return bool(
+            self._in_hand is not None
+            or protocol.state is not LIVE
+            or protocol.inbox.takes_something
+            or protocol.incoming.ready
+            or protocol.incoming.complaints
+            or protocol.wants_to_send()
+            or protocol.session.subscriptions
+            or self._link.needs_its_thread()
+        )
+
+    def _leave(self, seat: Seat, gate: CallerGate) -> None:
+        link = self._link
+        with link.lock:
+            is_needed = self._leaves_it_to_thread()
+            if is_needed or seat.is_wanted or link.due_ns() < link.planned_ns:
+                seat.is_wanted = seat.is_wanted or is_needed
+                link.wake_thread()
+            seat.leave(gate)

@@ -1,0 +1,86 @@
+"""The seat of the receiver. Whoever has it receives: the link's own thread, or a caller that waits.
+
+    result()    a caller takes the seat, sleeps at the sockets, receives its outcome, leaves the seat
+    else        the link's thread takes the seat for each pass
+
+Without the seat an outcome would wake the link's thread, and the thread would wake the caller. While a caller has the
+seat, the descriptors of the sockets wake nobody else. The link's lock is held in every method but sleep().
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+
+from timerd_wire.poller import Poller
+
+
+class Seat:
+    """Free, or somebody's. `descriptors` are those of the sockets."""
+
+    def __init__(self, descriptors: list[int]) -> None:
+        self.holder: object | None = None
+        self.is_wanted = False  # by the link's thread: no caller takes it before the thread has had it
+        self._descriptors = descriptors
+        self._sockets = select.epoll()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller = Poller()
+        self._poller.register(self._bell)
+        for descriptor in descriptors:
+            self._sockets.register(descriptor, select.EPOLLIN)
+            self._poller.register(descriptor)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while a socket is and no caller has the seat."""
+        return self._sockets.fileno()
+
+    def take_for_pass(self, thread: object) -> bool:
+        """The link's thread takes it for a pass; False: a caller has it."""
+        if self.holder is not None:
+            return False
+        self.holder, self.is_wanted = thread, False
+        return True
+
+    def take(self, caller: object) -> bool:
+        """A caller takes it; False: it is not free, or the link's thread wants it."""
+        if self.holder is not None or self.is_wanted:
+            return False
+        self.holder = caller
+        for descriptor in self._descriptors:
+            self._sockets.modify(descriptor, 0)
+        return True
+
+    def leave(self, holder: object) -> None:
+        """Leave it, if it is this holder's."""
+        if self.holder is holder:
+            for descriptor in self._descriptors:
+                self._sockets.modify(descriptor, select.EPOLLIN)
+            self.holder = None
+
+    def leave_pass(self) -> None:
+        """The link's thread leaves it."""
+        self.holder = None
+
+    def want(self) -> None:
+        """The link's thread wants it: the caller that has it leaves it, and wakes the thread."""
+        self.is_wanted = True
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake the caller that has it."""
+        os.eventfd_write(self._bell, 1)
+
+    def sleep(self, timeout_ns: int) -> list[int]:
+        """The caller sleeps until a socket has something, so many ns at most; the descriptors that are readable."""
+        readable = self._poller.poll(timeout_ns)
+        if self._bell in readable:
+            readable.remove(self._bell)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._bell)
+        return readable
+
+    def close(self) -> None:
+        """Close the descriptors of its own. Nobody has it."""
+        self._sockets.close()
+        os.close(self._bell)

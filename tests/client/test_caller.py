@@ -1,0 +1,249 @@
+"""A caller that waits receives itself, and leaves to the link's thread what is the thread's. A daemon in memory."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from fakedaemon import live_world, state_of
+from interrupts import Interrupt
+from prompt_sockets import Sockets
+from timerd_client.link.promise import Reply
+from timerd_client.outcome import State
+from timerd_client.threaded.client import Client
+from timerd_client.threaded.link import ThreadedLink
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.states import Orphans
+from timerd_shm.host.paths import InstancePaths
+
+PATIENCE_S = 3.0
+TRACED = ("/threaded/caller.py", "/threaded/seat.py", "/link/gate.py", "/protocol/")
+REMIND_S = 0.1
+SLEEPS_S = 0.004  # so long a caller sleeps before its outcome comes
+
+
+class Observed(Sockets):
+    """Notes which thread has received each frame."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.receivers: list[str] = []
+
+    def receive(self, *, published: bool) -> bytes | None:
+        frame = super().receive(published=published)
+        if frame is not None:
+            self.receivers.append(threading.current_thread().name)
+        return frame
+
+    def remind(self) -> None:
+        """The daemon says its newest numbers, as it does while something is not acknowledged."""
+        with self._turn:
+            self.daemon.report_due = True
+            self._take()
+
+
+@pytest.fixture
+def sockets() -> Observed:
+    return Observed()
+
+
+@pytest.fixture
+def client(sockets: Observed) -> Iterator[Client]:
+    client = Client(ThreadedLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets))
+    client.wait_ready(PATIENCE_S)
+    client.flush(PATIENCE_S)
+    client._link._mapped = client._link.protocol.session.arena  # there is none to map
+    rest()
+    sockets.receivers.clear()
+    yield client
+    client.close()
+
+
+def rest() -> None:
+    """Until the link's thread sleeps again."""
+    time.sleep(0.01)
+
+
+def later(act: Callable[[], object], after_s: float = SLEEPS_S) -> threading.Thread:
+    thread = threading.Timer(after_s, act)
+    thread.start()
+    return thread
+
+
+def test_a_caller_receives_its_outcome_itself(client: Client, sockets: Observed) -> None:
+    for number in range(20):
+        operation = client.register(f"k{number}", timeout=60)
+        rest()
+        thread = later(lambda key=f"k{number}": client.fire(key))  # type: ignore[misc]
+        assert operation.result(PATIENCE_S).state is State.COMPLETED
+        thread.join()
+    assert sockets.receivers.count("MainThread") >= 15, sockets.receivers
+
+
+def test_callbacks_run_in_the_links_thread_whoever_receives(client: Client) -> None:
+    first, second = client.register("k", timeout=60), client.register("k", timeout=60)
+    called: list[tuple[str, bool]] = []
+    done = threading.Event()
+
+    def note(operation: Any) -> None:
+        called.append((threading.current_thread().name, operation.done()))
+        done.set()
+
+    second.add_done_callback(note)
+    rest()
+    thread = later(lambda: client.fire("k"))
+    first.result(PATIENCE_S)
+    assert done.wait(PATIENCE_S)
+    assert called == [("timerd-client", True)]
+    thread.join()
+
+
+def test_one_caller_receives_for_the_others_that_wait(client: Client) -> None:
+    operations = [client.register(f"k{number}", timeout=60) for number in range(8)]
+    states: list[State] = []
+    waiting = [
+        threading.Thread(target=lambda one=one: states.append(one.result(PATIENCE_S).state)) for one in operations
+    ]
+    for thread in waiting:
+        thread.start()
+    for number in (3, 0, 7, 5, 1, 2, 4, 6):
+        time.sleep(0.002)
+        client.fire(f"k{number}")
+    for thread in waiting:
+        thread.join(PATIENCE_S)
+    assert states == [State.COMPLETED] * 8
+
+
+def test_a_caller_that_waits_longer_goes_on_when_the_one_that_receives_has_left(client: Client) -> None:
+    early, late = client.register("early", timeout=60), client.register("late", timeout=60)
+    waiting = threading.Thread(target=lambda: early.result(PATIENCE_S))
+    waiting.start()
+    rest()
+    later(lambda: client.fire("early"))
+    later(lambda: client.fire("late"), 0.05)
+    assert late.result(PATIENCE_S).state is State.COMPLETED
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+
+
+def test_a_caller_that_receives_is_ended_by_close(client: Client) -> None:
+    operation = client.register("k", timeout=60)
+    closing = later(lambda: client.close(PATIENCE_S))
+    assert operation.result(PATIENCE_S).state is State.FAILED
+    closing.join()
+
+
+def test_a_wait_that_times_out_leaves_the_receiving_to_the_thread(client: Client, sockets: Observed) -> None:
+    operation = client.register("k", timeout=60)
+    rest()
+    with pytest.raises(TimeoutError):
+        operation.result(0.01)
+    sockets.receivers.clear()
+    client.fire("k")
+    end = time.monotonic() + PATIENCE_S
+    while not operation.done() and time.monotonic() < end:
+        time.sleep(0.001)
+    assert operation.done() and set(sockets.receivers) == {"timerd-client"}
+
+
+def test_a_signal_interrupts_a_caller_that_receives(client: Client) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        operation = client.register("k", timeout=60)
+        for _ in range(10):
+            signal.setitimer(signal.ITIMER_REAL, 0.003)
+            with pytest.raises(KeyboardInterrupt):
+                operation.result(PATIENCE_S)
+        later(lambda: client.fire("k"))
+        assert operation.result(PATIENCE_S).state is State.COMPLETED
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_anywhere_loses_nothing(client: Client, sockets: Observed, seed: int) -> None:
+    """What one report settles reaches all who wait for it, wherever in a wait a signal handler raises."""
+    interrupted = set()
+    for at in range(seed % 3 + 1, 150, 3):
+        key = f"k{at}"
+        first, second, third = (client.register(key, timeout=60) for _ in range(3))
+        called = threading.Event()
+        second.add_done_callback(lambda _, called=called: called.set())  # type: ignore[misc]
+        rest()
+        others: list[State] = []
+        other = later(partial(wait_into, others, third), 0.001)
+        firing = later(lambda key=key: client.fire(key))  # type: ignore[misc]
+        interrupt = Interrupt(at, TRACED)
+        with suppress(KeyboardInterrupt), interrupt:
+            first.result(PATIENCE_S)
+        interrupted.add(interrupt.where)
+        assert settled(first, sockets), interrupt.where
+        while not called.is_set() or other.is_alive():
+            sockets.remind()
+            assert called.wait(PATIENCE_S), f"{interrupt.where}: no callback"
+            other.join(PATIENCE_S)
+            assert others == [State.COMPLETED], f"{interrupt.where}: another caller waits for ever"
+        firing.join()
+        client.flush(PATIENCE_S)
+    assert len(interrupted) > 15, interrupted
+    assert len(sockets.daemon.hellos) == 1
+
+
+def wait_into(states: list[State], operation: Any) -> None:
+    """Waits longer than the test does."""
+    states.append(operation.result(10 * PATIENCE_S).state)
+
+
+def settled(operation: Any, sockets: Observed) -> bool:
+    """Wait for it. A frame that was lost is sent again after a reminder."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        try:
+            return operation.result(REMIND_S).state is State.COMPLETED
+        except TimeoutError:
+            sockets.remind()
+    return False
+
+
+def test_a_report_that_was_taken_in_part_is_taken_again() -> None:
+    """Its outcome, its refusal and its answer reach who waits for them, wherever the first attempt was interrupted."""
+    for at in itertools.count(1):
+        world = live_world()
+        world.daemon.refuse[2] = ErrorCode.ARENA_FULL
+        called: list[Any] = []
+        completed, refused, answered = world.register(b"k"), world.register(b"x"), Reply(world.link)
+        world.fire(b"k", reply=answered)
+        for promise in (completed, refused, answered):
+            promise.add_done_callback(called.append)
+        for frame in world.up():
+            world.daemon.receive(frame)
+        world.daemon.turn()
+        (report,) = world.daemon.published
+        interrupt, protocol = Interrupt(at, ("/protocol/",)), world.protocol
+        with suppress(KeyboardInterrupt), interrupt:
+            protocol.receive(report, world.now, published=True)
+        protocol.receive(report, world.now, published=True)
+        for waiter in protocol.incoming.take_ready():
+            waiter.notify()
+        assert sorted(map(id, called)) == sorted(map(id, (completed, refused, answered))), interrupt.where
+        states = [state_of(operation) for operation in (completed, refused)]
+        assert states == [State.COMPLETED, State.FAILED] and answered.result() == (1, None), interrupt.where
+        got = (protocol.ledger.applied, protocol.outgoing.sent, protocol.outgoing.answered)
+        assert got == (3, 3, 3) and not protocol.ledger.pending, interrupt.where
+        assert (protocol.incoming.received_outcome, protocol.incoming.received_answer) == (1, 3), interrupt.where
+        if not interrupt.where:
+            break
+    assert at > 20, "little was interrupted"

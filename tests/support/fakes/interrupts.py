@@ -1,0 +1,48 @@
+"""Signal handlers that raise, at a chosen place of the code."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from types import FrameType
+from typing import Any
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt once, in what is traced, where a signal handler may: behind a call, or in a loop.
+
+    CPython looks for signals behind the instructions of `LOOKS`, and nowhere else.
+    """
+
+    LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")
+
+    def __init__(self, at: int, traced: tuple[str, ...]) -> None:
+        """At the `at`-th of these places, in files whose paths have one of these parts."""
+        self.left = at
+        self._traced = traced
+        self.where = ""
+        self._before: dict[FrameType, str] = {}
+
+    def __enter__(self) -> Interrupt:
+        sys.settrace(self._begin)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(None)
+
+    def _begin(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not any(part in frame.f_code.co_filename for part in self._traced):
+            return None
+        frame.f_trace_opcodes = True
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            before = self._before.get(frame, "")
+            self._before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if before.startswith(self.LOOKS):
+                self.left -= 1
+                if self.left == 0:
+                    self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                    raise KeyboardInterrupt
+        return self._step
