@@ -168,7 +168,7 @@ def measure(pending: int, suite: Suite) -> None:
     """Measure one size."""
     capacity = pending + max(pending // 10, 200_000)
     flags = [
-        *(f"--capacity={capacity}", f"--nodes={capacity}", f"--keys={capacity}", f"--quota-operations={capacity}"),
+        *(f"--capacity={capacity}", "--nodes=1", f"--quota-operations={capacity}"),
         *(f"--quota-outcomes={capacity}", "--idle-exit=10m"),
     ]
     context = multiprocessing.get_context("spawn")

@@ -27,6 +27,12 @@ def test_each_turn_is_counted_with_the_cpu_time_since_the_one_before(world: Worl
             record = reader.daemon_histograms()[DaemonHistogram.TURN_CPU]
         return record.count, record.sum, record.max
 
+    world.clock.spent_ns += 50 * MS  # the start goes on
+    world.attach()
+    turns, spent, _ = counted()
+    world.clock.spent_ns += 50 * MS
+    world.turn()
+    assert counted() == (turns + 1, spent, 0), "the start is no turn"
     turns, spent, _ = counted()
     for cpu_ns in (3 * MS, 2 * MS, 0):
         world.clock.spent_ns += cpu_ns

@@ -86,7 +86,7 @@ class Conductor:
         self._inbox = Inbox(core, transport, sessions, greeter, queries, outbox, deferred, gap, bounds)
         self._departures = Departures(core, sessions, liveness, deferred, bounds)
         self._journal_due_ns = NEVER
-        self._cpu_ns = clock.cpu_ns()
+        self._cpu_ns = 0  # the CPU time at the end of the last turn
         self.due_ns = now_ns
 
     @property
@@ -103,6 +103,8 @@ class Conductor:
             log.warning("gap: a turn began %d ms late; reading the sockets first", (now_ns - due_ns) // 1_000_000)
             gap.begin(now_ns, core.last_turn_ns)
             self._sessions.make_leases_whole(now_ns)
+        if not bounds.turns:
+            self._cpu_ns = self._clock.cpu_ns()  # what a start takes after this was made is no turn's
         outbox.frames = 0
         bounds.is_cut = False
         bounds.turns += 1
