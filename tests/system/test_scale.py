@@ -67,7 +67,7 @@ def test_two_processes_hold_many_clients_and_many_pending_operations(
     make_daemon: Callable[..., Daemon], tmp_path: Path, count: int
 ) -> None:
     arena = f"--arena-file={tmp_path}/arena"  # 28 MiB, beside the tests that use /dev/shm
-    daemon = make_daemon("--capacity=65536", "--blocks=65536", "--clients=512", arena)
+    daemon = make_daemon("--capacity=65536", "--blocks=65536", "--clients=512", "--quota-clients=512", arena)
     processes = [
         subprocess.Popen(
             [sys.executable, __file__, own, other, str(count)],
