@@ -99,6 +99,7 @@ class Watches:
         self._made = 0
         self._refused = 0
         self._full_until_ns = NEVER  # while nothing is accepted
+        self._may_have = True  # a sign, as far as that is known
         self._epoll = select.epoll()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -112,6 +113,10 @@ class Watches:
         """A descriptor that is readable while there are signs, level-triggered."""
         return self._epoll.fileno()
 
+    def told(self, readable: set[int]) -> None:
+        """These descriptors are readable, and no others. Without that each call of signs() asks the kernel."""
+        self._may_have = self._epoll.fileno() in readable
+
     def __len__(self) -> int:
         return len(self._by_number)
 
@@ -123,7 +128,7 @@ class Watches:
     def signs(self, limit: int, now_ns: int) -> list[Sign]:
         found: list[Sign] = []
         waiting = False
-        for descriptor, _ in self._epoll.poll(0, limit):
+        for descriptor, _ in self._epoll.poll(0, limit) if self._may_have else ():
             if descriptor == self._listener.fileno():
                 waiting = True
             else:

@@ -48,10 +48,12 @@ class Loop:
     ) -> None:
         self._conductor = conductor
         self._transport = transport
+        self._liveness = liveness
         self._clock = clock
         self._timer = Timer()
         self._ping_ns = watchdog_ns // 2
         self._stopped_by = 0
+        self._armed_ns = NEVER  # when the timer fires
         self._bell, self._button = socket.socketpair()
         self._poller = select.epoll()
         for readable in (
@@ -75,12 +77,13 @@ class Loop:
         conductor, transport, now = self._conductor, self._transport, self._clock.now_ns
         sharpen()
         ping_at_ns = now() if self._ping_ns else NEVER
-        armed_ns = NEVER
         spacing = Spacing(TURN_INTERVAL_NS, TURN_INTERVAL_NS_MAX, TURN_BURST)
+        self._poll(0)
         while not self._stopped_by:
             now_ns = now()
             if now_ns < spacing.due_ns:
                 time.sleep((spacing.due_ns - now_ns) / 1e9)
+                self._poll(0)
                 now_ns = now()
             conductor.do_work(now_ns)
             spacing.done(now_ns, now() - now_ns)
@@ -92,16 +95,12 @@ class Loop:
                 return "idle"
             due_ns = min(conductor.due_ns, ping_at_ns, over_ns)
             if due_ns <= now_ns or transport.has_input():
+                self._poll(0)
                 continue
-            if due_ns != armed_ns:
+            if due_ns != self._armed_ns:
                 self._timer.arm(due_ns)
-                armed_ns = due_ns
-            for readable, _ in self._poller.poll():
-                if readable == self._timer.fileno():
-                    self._timer.read()
-                    armed_ns = NEVER
-                elif readable == self._bell.fileno():
-                    self._bell.recv(64)
+                self._armed_ns = due_ns
+            self._poll(-1)
         return signal.Signals(self._stopped_by).name
 
     def close(self) -> None:
@@ -113,6 +112,18 @@ class Loop:
         self._timer.close()
         self._bell.close()
         self._button.close()
+
+    def _poll(self, timeout: int) -> None:
+        """Learn what is readable: at once (0), or when something is (-1). The others are not looked at in this turn."""
+        readable = {descriptor for descriptor, _ in self._poller.poll(timeout)}
+        if readable:
+            if self._timer.fileno() in readable:
+                self._timer.read()
+                self._armed_ns = NEVER
+            if self._bell.fileno() in readable:
+                self._bell.recv(64)
+        self._transport.told(readable)
+        self._liveness.told(readable)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopped_by = number

@@ -96,6 +96,11 @@ class ZmtpTransport:
         """Descriptors that are readable while something has come. Ask has_input() first."""
         return self._commands.fileno(), self._outcomes.fileno()
 
+    def told(self, readable: set[int]) -> None:
+        """These descriptors are readable, and no others: so the others need not be looked at."""
+        self._commands.told(readable)
+        self._outcomes.told(readable)
+
     def has_input(self) -> bool:
         """Whether something that was read before waits to be received."""
         return self._commands.has_input() or self._outcomes.has_input() or bool(self._left)

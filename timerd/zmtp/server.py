@@ -59,6 +59,8 @@ class Server:
         self._by_number: dict[int, Connection] = {}
         self._listed: deque[Connection] = deque()  # to be looked at without waiting
         self._spare = _spare_file()
+        self._is_told = False  # by its caller, which descriptors are readable
+        self._may_have = True  # something to do, as far as that is known
         self._epoll = select.epoll()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -71,6 +73,11 @@ class Server:
     def fileno(self) -> int:
         """A descriptor that is readable while there is something to do, level-triggered. Ask has_input() as well."""
         return self._epoll.fileno()
+
+    def told(self, readable: set[int]) -> None:
+        """These descriptors are readable, and no others. Without that each look asks the kernel."""
+        self._is_told = True
+        self._may_have = self._epoll.fileno() in readable
 
     def has_input(self) -> bool:
         """Whether something that was read, or may be read, waits for a call of received()."""
@@ -148,7 +155,11 @@ class Server:
     def _look(self, *, accepting: bool) -> None:
         """List the connections that have something to read, and write to those that can be written to."""
         newcomers = False
-        for descriptor, events in self._epoll.poll(0, EVENTS_PER_LOOK):
+        if not self._may_have:
+            return
+        found = self._epoll.poll(0, EVENTS_PER_LOOK)
+        self._may_have = len(found) == EVENTS_PER_LOOK or not self._is_told
+        for descriptor, events in found:
             connection = self._by_descriptor.get(descriptor)
             if connection is None:
                 newcomers = accepting
