@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+from typing import Any
+
 import pytest
 
 from harness import MS, S
@@ -10,6 +14,8 @@ from timerd.clients.process import Process
 from timerd.clients.session import Session
 from timerd.conductor.deferred import DEFERRED_BYTES_MAX, DEFERRED_FRAMES_MAX, Deferred
 from timerd.conductor.gap import DRY_NS, GAP_READ_NS, Gap
+from timerd.conductor.loop import Loop
+from timerd.core import NEVER
 from timerd_shm.declare.layout import DaemonHistogram
 from timerd_shm.read.reader import ArenaReader
 
@@ -38,6 +44,53 @@ def test_each_turn_is_counted_with_the_cpu_time_since_the_one_before(world: Worl
         world.clock.spent_ns += cpu_ns
         world.turn()
     assert counted() == (turns + 3, spent + 5 * MS, 3 * MS)
+
+
+# the loop ---------------------------------------------------------------------------------------------------------
+
+
+class Quiet:
+    """A conductor, a transport, signs of ends and a clock, of which nothing ever comes. It is told to end meanwhile."""
+
+    due_ns = NEVER
+
+    def __init__(self) -> None:
+        self.turns = self.looks = 0
+        self._readable, self._writable = socket.socketpair()
+
+    def now_ns(self) -> int:
+        """Time stands still. So turns are too close to each other, and the loop pauses before the seventh."""
+        self.looks += self.turns == 6
+        if self.looks == 2:  # the first one is for the end of the sixth turn
+            signal.raise_signal(signal.SIGTERM)
+        return 10 * S
+
+    def do_work(self, now_ns: int) -> None:
+        self.turns += 1
+        self.due_ns = now_ns if self.turns <= 6 else NEVER
+
+    def fileno(self) -> int:
+        return self._readable.fileno()
+
+    def filenos(self) -> tuple[int, ...]:
+        return ()
+
+    def has_input(self) -> bool:
+        return False
+
+    def told(self, readable: set[int]) -> None:
+        """Nothing is readable."""
+
+
+def test_a_signal_that_comes_in_the_pause_between_turns_ends_the_loop() -> None:
+    """Else the loop would sleep without limit: what the signal has written was read before the pause was over."""
+    quiet: Any = Quiet()
+    loop = Loop(quiet, quiet, quiet, quiet)
+    try:
+        assert loop.run(lambda now_ns: NEVER) == "SIGTERM"
+    finally:
+        loop.close()
+    assert quiet.turns <= 7
 
 
 # deferred frames --------------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ class Loop:
             if self._timer.fileno() in readable:
                 self._timer.read()
                 self._armed_ns = NEVER
-            if self._bell.fileno() in readable:
+            if timeout and self._bell.fileno() in readable:  # else the signal has still to end the next sleep
                 self._bell.recv(64)
         self._transport.told(readable)
         self._liveness.told(readable)
