@@ -82,8 +82,9 @@ class Quiet:
         """Nothing is readable."""
 
 
-def test_a_signal_that_comes_in_the_pause_between_turns_ends_the_loop() -> None:
+def test_a_signal_that_comes_in_the_pause_between_turns_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the loop would sleep without limit: what the signal has written was read before the pause was over."""
+    monkeypatch.setattr("timerd.conductor.loop.sharpen", lambda: None)  # this is the thread of all tests
     quiet: Any = Quiet()
     loop = Loop(quiet, quiet, quiet, quiet)
     try:
