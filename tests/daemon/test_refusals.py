@@ -376,6 +376,17 @@ def test_processes_that_come_and_go_hide_no_error_of_another(caplog: pytest.LogC
     assert any("'Late!'" in message for message in errors_of(world)), "a minute later a new process has its own again"
 
 
+def test_a_refusal_is_in_the_log_before_its_client_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(capacity=64, clients=8, errors=64, quota_operations=1).until_quiet()
+    alice = Peer(world, "alice").connect()
+    world.run(S)
+    logged: list[int] = []
+    monkeypatch.setattr(world.network, "publish", lambda slot, frame: logged.append(len(errors_of(world))))
+    alice.send(*(Register((Key(b"k"),), timeout_ns=S) for _ in range(2)))
+    world.settle()
+    assert logged == [1]
+
+
 def errors_of(world: World) -> dict[str, int]:
     """How often each message of the arena's log of errors was seen."""
     records = [record for record in world.rig.arena.all_records(Region.ERRORS) if record.count]

@@ -122,6 +122,8 @@ class Conductor:
             bounds.cut()
         if not gap.is_open and core.advance(now_ns, bounds.records):
             bounds.cut()
+        if refusals := core.take_refusals():  # they are in the log before their clients hear of them
+            self._errors.note_refusals(refusals)
         outbox.publish_reports(now_ns)
         if now_ns >= self._sessions.due_ns:
             self._do_duties(now_ns)
@@ -143,8 +145,6 @@ class Conductor:
     def _close_turn(self, now_ns: int, due_ns: int, work: int) -> None:
         """Count the turn, and say when the next one is due."""
         core = self._core
-        if refusals := core.take_refusals():
-            self._errors.note_refusals(refusals)
         if self._outbox.frames:
             core.count(FRAMES_OUT, self._outbox.frames)
         if self._bounds.is_cut:
