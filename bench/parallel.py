@@ -39,6 +39,7 @@ def use_test_helpers() -> None:
 
     sys.path[:0] = python_path().split(os.pathsep)
     sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import interpreted  # noqa: F401 - before anything of timerd is imported
 
 
 def each(numbers: range, work: Callable[[int], Row], processes: int) -> Iterator[tuple[int, Row]]:

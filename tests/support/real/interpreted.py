@@ -1,0 +1,45 @@
+"""In a process of the tests, the modules that the build compiles (timerd/compiled.txt) are imported from their sources.
+
+So a test may replace a method of them, and the simulation measures their lines. Processes that tests start, the daemons
+above all, run what was compiled.
+
+What was compiled of an older source ends the tests at once, because they would pass or fail for another program.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from trees import ROOT
+
+SOURCES = {
+    f"timerd.{line.replace('/', '.')}": ROOT / "timerd" / f"{line}.py"
+    for line in (ROOT / "timerd" / "compiled.txt").read_text().split()
+}
+
+
+class Interpreted:
+    """A finder of sys.meta_path that comes before that of the installed packages."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return spec_from_file_location(name, SOURCES[name]) if name in SOURCES else None
+
+
+def is_stale(source: Path) -> bool:
+    """Whether what is installed was compiled of an older source."""
+    compiled = source.relative_to(ROOT).with_suffix(EXTENSION_SUFFIXES[0])
+    return any(
+        (found := Path(folder) / compiled).exists() and found.stat().st_mtime < source.stat().st_mtime
+        for folder in sys.path
+    )
+
+
+if stale := [source for source in SOURCES.values() if is_stale(source)]:
+    sys.exit(f"compiled of an older source: {', '.join(source.name for source in stale)}. Run: make build")
+sys.meta_path.insert(0, Interpreted)
