@@ -26,6 +26,7 @@ from timerd.config.config import Config
 from timerd.host.descriptors import Descriptors, divide
 from timerd.host.lock import InstanceLock
 from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
+from timerd.host.selector import Selector
 from timerd.journal.writer import Journal, open_journal
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.host.paths import InstancePaths, make_instance, write_location
@@ -53,9 +54,12 @@ def serve(config: Config, group_id: int | None) -> None:
         core = start.attach(arena)
         journal = start.open_journal(arena, core)
         clients_max = arena.header().quota_clients
-        transport = ZmtpTransport(paths, group_id, clients_max=clients_max, connections_max=descriptors.connections)
+        selector = Selector()
+        undo.callback(selector.close)
+        connections_max = descriptors.connections
+        transport = ZmtpTransport(paths, selector, group_id, clients_max=clients_max, connections_max=connections_max)
         undo.callback(transport.close)
-        liveness = Watches(paths, group_id, watches_max=descriptors.watches)
+        liveness = Watches(paths, selector, group_id, watches_max=descriptors.watches)
         undo.callback(liveness.close)
         copies = CopyFiles(core, arena, paths, group_id)
         undo.callback(copies.close)
@@ -73,7 +77,7 @@ def serve(config: Config, group_id: int | None) -> None:
             now_ns=now_ns,
             journal=journal,
         )
-        loop = Loop(conductor, transport, liveness, clock, watchdog_ns=watchdog_ns())
+        loop = Loop(conductor, transport, selector, clock, watchdog_ns=watchdog_ns())
         undo.callback(loop.close)
 
         # A full collection of Python's garbage comes in the middle of a turn. Modules and code are 24,000 objects, and

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from patience import PATIENCE_S
+from polled import PolledWatches, would_wake
 from timerd.clients.liveness import (
     ACCEPTS_PER_TURN,
     FULL_NS,
     NEWCOMER_NS,
     Kind,
     Sign,
-    Watches,
 )
 from timerd.core import NEVER
 from timerd.host.descriptors import NEWCOMERS_MAX
@@ -32,15 +32,15 @@ from timerd_shm.host.paths import InstancePaths
 SESSION = bytes(range(16))
 LIMIT = 256
 
-MakeWatches = Callable[..., Watches]
+MakeWatches = Callable[..., PolledWatches]
 
 
 @pytest.fixture
 def make_watches(runtime_dir: Path) -> Iterator[MakeWatches]:
-    made: list[Watches] = []
+    made: list[PolledWatches] = []
 
-    def make(watches_max: int = 1_000) -> Watches:
-        made.append(Watches(InstancePaths(runtime_dir, "default"), watches_max=watches_max))
+    def make(watches_max: int = 1_000) -> PolledWatches:
+        made.append(PolledWatches(InstancePaths(runtime_dir, "default"), watches_max=watches_max))
         return made[-1]
 
     yield make
@@ -49,7 +49,7 @@ def make_watches(runtime_dir: Path) -> Iterator[MakeWatches]:
 
 
 @pytest.fixture
-def watches(make_watches: MakeWatches) -> Watches:
+def watches(make_watches: MakeWatches) -> PolledWatches:
     return make_watches()
 
 
@@ -69,10 +69,10 @@ def connect(runtime_dir: Path) -> Iterator[Callable[..., socket.socket]]:
         connection.close()
 
 
-def drain(watches: Watches, now_ns: int = 0) -> list[Sign]:
+def drain(watches: PolledWatches, now_ns: int = 0) -> list[Sign]:
     """All the signs that there are."""
     found: list[Sign] = []
-    while select.select([watches], [], [], 0)[0]:
+    while would_wake(watches.selector):
         found += watches.signs(LIMIT, now_ns)
     return found
 
@@ -95,7 +95,7 @@ def descriptors() -> int:
 
 
 def test_a_connection_shows_a_session_and_its_end_of_file_is_the_end(
-    watches: Watches, connect: Callable[..., socket.socket]
+    watches: PolledWatches, connect: Callable[..., socket.socket]
 ) -> None:
     connection = connect(SESSION)
     [shown] = drain(watches)
@@ -106,14 +106,16 @@ def test_a_connection_shows_a_session_and_its_end_of_file_is_the_end(
     assert (len(watches), watches.take_refused()) == (0, 0)
 
 
-def test_a_session_may_come_in_pieces(watches: Watches, connect: Callable[..., socket.socket]) -> None:
+def test_a_session_may_come_in_pieces(watches: PolledWatches, connect: Callable[..., socket.socket]) -> None:
     connection = connect(SESSION[:5])
     assert drain(watches) == []
     connection.sendall(SESSION[5:])
     assert [sign.session for sign in drain(watches)] == [SESSION]
 
 
-def test_the_socket_is_for_its_user_alone_and_removed_with_the_daemon(watches: Watches, runtime_dir: Path) -> None:
+def test_the_socket_is_for_its_user_alone_and_removed_with_the_daemon(
+    watches: PolledWatches, runtime_dir: Path
+) -> None:
     path = InstancePaths(runtime_dir, "default").liveness
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     watches.close()
@@ -129,7 +131,9 @@ def test_the_socket_of_a_killed_daemon_is_replaced(
     assert len(drain(second)) == 1
 
 
-def test_a_dropped_watch_is_closed_and_gives_no_sign(watches: Watches, connect: Callable[..., socket.socket]) -> None:
+def test_a_dropped_watch_is_closed_and_gives_no_sign(
+    watches: PolledWatches, connect: Callable[..., socket.socket]
+) -> None:
     connection = connect(SESSION)
     [shown] = drain(watches)
     watches.drop(shown.watch)
@@ -140,8 +144,20 @@ def test_a_dropped_watch_is_closed_and_gives_no_sign(watches: Watches, connect: 
 # hostile connections ----------------------------------------------------------------------------------------------
 
 
+def test_a_watch_that_is_dropped_after_it_was_noticed_leaves_no_sign_to_who_gets_its_descriptor(
+    watches: PolledWatches, connect: Callable[..., socket.socket]
+) -> None:
+    connection = connect(SESSION)
+    [shown] = drain(watches)
+    connection.close()
+    watches.selector.poll(0)
+    watches.drop(shown.watch)
+    assert watches.watch(os.getpid())
+    assert drain(watches) == [] and watches.signs(LIMIT, 0) == []
+
+
 def test_a_connection_that_shows_no_session_in_time_is_closed(
-    watches: Watches, connect: Callable[..., socket.socket]
+    watches: PolledWatches, connect: Callable[..., socket.socket]
 ) -> None:
     silent, slow = connect(), connect(SESSION[:15])
     assert watches.due_ns == NEVER
@@ -156,7 +172,7 @@ def test_a_connection_that_shows_no_session_in_time_is_closed(
 
 @pytest.mark.parametrize("said", [SESSION + b"!", b"GET / HTTP/1.1\r\n\r\n", bytes(100_000)])
 def test_a_connection_that_sends_more_than_a_session_is_closed(
-    watches: Watches, connect: Callable[..., socket.socket], said: bytes
+    watches: PolledWatches, connect: Callable[..., socket.socket], said: bytes
 ) -> None:
     connection = connect(said)
     assert drain(watches) == []
@@ -164,7 +180,7 @@ def test_a_connection_that_sends_more_than_a_session_is_closed(
     assert (len(watches), watches.take_refused()) == (0, 1)
 
 
-def test_bytes_after_the_session_are_no_end(watches: Watches, connect: Callable[..., socket.socket]) -> None:
+def test_bytes_after_the_session_are_no_end(watches: PolledWatches, connect: Callable[..., socket.socket]) -> None:
     connection = connect(SESSION)
     [shown] = drain(watches)
     connection.sendall(b"?")
@@ -173,7 +189,7 @@ def test_bytes_after_the_session_are_no_end(watches: Watches, connect: Callable[
 
 
 def test_a_connection_that_closes_without_a_session_is_only_counted(
-    watches: Watches, connect: Callable[..., socket.socket]
+    watches: PolledWatches, connect: Callable[..., socket.socket]
 ) -> None:
     connect(b"x").close()
     assert drain(watches) == []
@@ -181,7 +197,7 @@ def test_a_connection_that_closes_without_a_session_is_only_counted(
 
 
 def test_thousands_of_connections_without_a_session_hold_few_descriptors_and_block_no_client(
-    watches: Watches, connect: Callable[..., socket.socket]
+    watches: PolledWatches, connect: Callable[..., socket.socket]
 ) -> None:
     held = descriptors()
     for _ in range(10):
@@ -197,7 +213,7 @@ def test_thousands_of_connections_without_a_session_hold_few_descriptors_and_blo
     assert watches.take_refused() == 3_000
 
 
-def test_a_turn_accepts_a_bounded_number(watches: Watches, connect: Callable[..., socket.socket]) -> None:
+def test_a_turn_accepts_a_bounded_number(watches: PolledWatches, connect: Callable[..., socket.socket]) -> None:
     for _ in range(ACCEPTS_PER_TURN + 10):
         connect(SESSION)
     assert len(watches.signs(LIMIT, 0)) == ACCEPTS_PER_TURN
@@ -216,7 +232,7 @@ def test_beyond_the_bound_connections_are_closed_and_counted(
 
 
 def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
-    watches: Watches, connect: Callable[..., socket.socket]
+    watches: PolledWatches, connect: Callable[..., socket.socket]
 ) -> None:
     connect(SESSION)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -229,27 +245,23 @@ def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
         assert watches.signs(LIMIT, 1) == []
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert select.select([watches], [], [], 0)[0] == [], "a connection in the backlog would wake it again and again"
+    assert not would_wake(watches.selector), "a connection in the backlog would wake it again and again"
     watches.signs(LIMIT, FULL_NS)
     assert [sign.session for sign in drain(watches, FULL_NS)] == [SESSION]
     assert watches.due_ns == NEVER
 
 
 def test_what_the_kernel_watches_no_more_is_closed_and_counted(
-    watches: Watches, connect: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
+    watches: PolledWatches, connect: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """fs.epoll.max_user_watches is one number for all processes of a user."""
 
-    class Full:
-        def __init__(self, epoll: select.epoll) -> None:
-            self.poll, self.fileno, self.close = epoll.poll, epoll.fileno, epoll.close
-
-        def register(self, descriptor: int, events: int) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def refuse(descriptor: int, interest: int, owner: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     connection, held = connect(SESSION), descriptors()
     with monkeypatch.context() as patched:
-        patched.setattr(watches, "_epoll", Full(watches._epoll))
+        patched.setattr(watches.selector, "register", refuse)
         assert watches.signs(LIMIT, 0) == []
         assert watches.watch(os.getpid()) == 0
     assert is_closed(connection) and watches.take_refused() == 1
@@ -259,21 +271,21 @@ def test_what_the_kernel_watches_no_more_is_closed_and_counted(
 # processes --------------------------------------------------------------------------------------------------------
 
 
-def test_the_end_of_a_process_is_a_sign_and_a_stop_is_none(watches: Watches) -> None:
+def test_the_end_of_a_process_is_a_sign_and_a_stop_is_none(watches: PolledWatches) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     watch = watches.watch(child.pid)
     assert watch > 0
     child.send_signal(signal.SIGSTOP)
-    assert not select.select([watches], [], [], 0.05)[0]
+    assert not select.select([watches.selector], [], [], 0.05)[0]
     child.kill()
-    assert select.select([watches], [], [], PATIENCE_S)[0]
+    assert select.select([watches.selector], [], [], PATIENCE_S)[0]
     assert drain(watches) == [Sign(watch, Kind.ENDED)], "it is a zombie, and has ended all the same"
     child.wait()
     assert watches.watch(child.pid) == 0, "there is no such process"
     assert len(watches) == 0
 
 
-def test_without_pidfds_no_process_is_watched(watches: Watches, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pidfds_no_process_is_watched(watches: PolledWatches, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(pid: int, flags: int = 0) -> int:
         raise PermissionError(1, "Operation not permitted")
 

@@ -21,9 +21,9 @@ import pytest
 import timerd as td
 from daemons import Daemon, arenas_of
 from patience import PATIENCE_S
+from polled import PolledWatches
 from timerctl import main
 from timerctl.exits import Exit
-from timerd.clients.liveness import Watches
 from timerd.host.lock import InstanceLock
 from timerd_client.link.find_daemon import has_run_lately
 from timerd_shm.declare.errors import InstanceRunningError
@@ -242,7 +242,7 @@ def test_a_member_learns_who_may_run_a_command_that_it_may_not(
 
 def test_a_full_queue_of_connections_is_a_daemon_that_runs(runtime_dir: Path) -> None:
     paths = InstancePaths(runtime_dir, "default")
-    watches = Watches(paths, watches_max=8)
+    watches = PolledWatches(paths, watches_max=8)
     waiting = []
     try:
         while True:
@@ -259,7 +259,7 @@ def test_a_full_queue_of_connections_is_a_daemon_that_runs(runtime_dir: Path) ->
 
 def test_looks_are_not_counted_as_refused_connections(runtime_dir: Path) -> None:
     paths = InstancePaths(runtime_dir, "default")
-    watches = Watches(paths, watches_max=8)
+    watches = PolledWatches(paths, watches_max=8)
     for _ in range(10):
         assert daemon_running(paths)
         watches.signs(256, 0)

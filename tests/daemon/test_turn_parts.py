@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from timerd.conductor.deferred import DEFERRED_BYTES_MAX, DEFERRED_FRAMES_MAX, D
 from timerd.conductor.gap import DRY_NS, GAP_READ_NS, Gap
 from timerd.conductor.loop import Loop
 from timerd.core import NEVER
+from timerd.host.selector import Selector
 from timerd_shm.declare.layout import DaemonHistogram
 from timerd_shm.read.reader import ArenaReader
 
@@ -56,7 +56,6 @@ class Quiet:
 
     def __init__(self) -> None:
         self.turns = self.looks = 0
-        self._readable, self._writable = socket.socketpair()
 
     def now_ns(self) -> int:
         """Time stands still. So turns are too close to each other, and the loop pauses before the seventh."""
@@ -69,28 +68,21 @@ class Quiet:
         self.turns += 1
         self.due_ns = now_ns if self.turns <= 6 else NEVER
 
-    def fileno(self) -> int:
-        return self._readable.fileno()
-
-    def filenos(self) -> tuple[int, ...]:
-        return ()
-
     def has_input(self) -> bool:
         return False
-
-    def told(self, readable: set[int]) -> None:
-        """Nothing is readable."""
 
 
 def test_a_signal_that_comes_in_the_pause_between_turns_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the loop would sleep without limit: what the signal has written was read before the pause was over."""
     monkeypatch.setattr("timerd.conductor.loop.sharpen", lambda: None)  # this is the thread of all tests
     quiet: Any = Quiet()
-    loop = Loop(quiet, quiet, quiet, quiet)
+    selector = Selector()
+    loop = Loop(quiet, quiet, selector, quiet)
     try:
         assert loop.run(lambda now_ns: NEVER) == "SIGTERM"
     finally:
         loop.close()
+        selector.close()
     assert quiet.turns <= 7
 
 

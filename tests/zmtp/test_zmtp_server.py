@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import socket
 import time
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ import pytest
 import zmq
 
 from patience import PATIENCE_S, until
-from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED, ZmtpTransport
+from polled import PolledTransport, would_wake
+from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED
 from timerd.zmtp.connection import QUEUED_MAX
 from timerd.zmtp.peer import LONG, SIGNATURE
 from timerd.zmtp.server import BYTES_PER_CALL, STEPS_PER_CALL
@@ -39,8 +39,8 @@ def paths(runtime_dir: Path) -> InstancePaths:
 
 
 @pytest.fixture
-def transport(paths: InstancePaths) -> Iterator[ZmtpTransport]:
-    made = ZmtpTransport(paths, clients_max=CLIENTS_MAX, connections_max=1_000)
+def transport(paths: InstancePaths) -> Iterator[PolledTransport]:
+    made = PolledTransport(paths, clients_max=CLIENTS_MAX, connections_max=1_000)
     yield made
     made.close()
 
@@ -61,14 +61,14 @@ def raw(path: Path, said: bytes = HELLO) -> socket.socket:
     return made
 
 
-def received(transport: ZmtpTransport) -> list[tuple[int, bytes]]:
+def received(transport: PolledTransport) -> list[tuple[int, bytes]]:
     return list(transport.receive(10_000))
 
 
 # as libzmq's sockets do ---------------------------------------------------------------------------------------------
 
 
-def test_a_dealer_is_heard_and_answered(transport: ZmtpTransport, paths: InstancePaths, context: Any) -> None:
+def test_a_dealer_is_heard_and_answered(transport: PolledTransport, paths: InstancePaths, context: Any) -> None:
     dealer = context.socket(zmq.DEALER)
     dealer.connect(paths.commands_endpoint)
     for frame in (b"", b"up", os.urandom(255), os.urandom(256), os.urandom(FRAME_SIZE_MAX)):
@@ -85,7 +85,7 @@ def test_a_dealer_is_heard_and_answered(transport: ZmtpTransport, paths: Instanc
 
 
 def test_an_xsub_hears_its_slot_and_a_newer_one_takes_its_place(
-    transport: ZmtpTransport, paths: InstancePaths, context: Any
+    transport: PolledTransport, paths: InstancePaths, context: Any
 ) -> None:
     subscribers = []
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_an_xsub_hears_its_slot_and_a_newer_one_takes_its_place(
 
 
 def test_a_stranger_is_closed_and_nothing_is_published_to_it(
-    transport: ZmtpTransport, paths: InstancePaths, context: Any
+    transport: PolledTransport, paths: InstancePaths, context: Any
 ) -> None:
     stranger = context.socket(zmq.XSUB)
     stranger.set(zmq.RECONNECT_IVL, -1)
@@ -124,7 +124,7 @@ def test_a_stranger_is_closed_and_nothing_is_published_to_it(
     assert not stranger.poll(50)
 
 
-def test_frames_of_many_connections_take_turns(transport: ZmtpTransport, paths: InstancePaths) -> None:
+def test_frames_of_many_connections_take_turns(transport: PolledTransport, paths: InstancePaths) -> None:
     loud, calm = raw(paths.commands), raw(paths.commands)
     loud.sendall(b"\0\1L" * 5_000)
     calm.sendall(b"\0\1c")
@@ -139,7 +139,7 @@ def test_frames_of_many_connections_take_turns(transport: ZmtpTransport, paths: 
 # bounds -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_reads_a_bounded_amount(transport: ZmtpTransport, paths: InstancePaths) -> None:
+def test_a_call_reads_a_bounded_amount(transport: PolledTransport, paths: InstancePaths) -> None:
     peers = [raw(paths.commands) for _ in range(40)]
     assert received(transport) == []
     for peer in peers:
@@ -156,7 +156,22 @@ def test_a_call_reads_a_bounded_amount(transport: ZmtpTransport, paths: Instance
     assert BYTES_PER_CALL >= 1 << 20
 
 
-def test_a_process_has_only_so_many_connections(transport: ZmtpTransport, paths: InstancePaths) -> None:
+def test_what_one_look_does_not_report_is_not_taken_for_silence(
+    transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timerd.host.selector.EVENTS_PER_POLL", 2)
+    peers = [raw(paths.commands) for _ in range(5)]
+    for _ in range(5):
+        received(transport)
+    for peer in peers:
+        peer.send(b"\0\1x")
+    assert len(received(transport)) == 2 and not transport.is_dry()
+    assert sum(len(received(transport)) for _ in range(3)) == 3 and transport.is_dry()
+    for peer in peers:
+        peer.close()
+
+
+def test_a_process_has_only_so_many_connections(transport: PolledTransport, paths: InstancePaths) -> None:
     with ExitStack() as stack:
         for number in range(MOST + 30):
             stack.enter_context(raw((paths.commands, paths.outcomes)[number % 2], b""))
@@ -213,7 +228,7 @@ def test_connections_of_clients_are_no_excess() -> None:
     assert (many.excess, other.excess) == (2, 10)
 
 
-def test_the_memory_of_a_process_is_bounded(transport: ZmtpTransport, paths: InstancePaths) -> None:
+def test_the_memory_of_a_process_is_bounded(transport: PolledTransport, paths: InstancePaths) -> None:
     """Large frames that have begun wait in the kernel until others are complete; then all of them arrive."""
     head = bytes((LONG,)) + FRAME_SIZE_MAX.to_bytes(8, "big")
     peers = [raw(paths.commands) for _ in range(10)]
@@ -241,7 +256,7 @@ def test_the_memory_of_a_process_is_bounded(transport: ZmtpTransport, paths: Ins
 
 
 def test_what_waits_for_many_peers_that_read_nothing_is_bounded_for_their_process(
-    transport: ZmtpTransport, paths: InstancePaths
+    transport: PolledTransport, paths: InstancePaths
 ) -> None:
     peers = [raw(paths.commands, HELLO + b"\0\1x") for _ in range(40)]
     connections: set[int] = set()
@@ -255,7 +270,7 @@ def test_what_waits_for_many_peers_that_read_nothing_is_bounded_for_their_proces
         peer.close()
 
 
-def test_a_large_frame_that_waits_ends_with_its_connection(transport: ZmtpTransport, paths: InstancePaths) -> None:
+def test_a_large_frame_that_waits_ends_with_its_connection(transport: PolledTransport, paths: InstancePaths) -> None:
     head = bytes((LONG,)) + FRAME_SIZE_MAX.to_bytes(8, "big")
     peers = [raw(paths.commands, HELLO + head + bytes(40_000)) for _ in range(10)]
     for _ in range(5):
@@ -267,17 +282,17 @@ def test_a_large_frame_that_waits_ends_with_its_connection(transport: ZmtpTransp
     for _ in range(5):
         received(transport)
     assert transport.connections() == 0 and share.memory == 0 and not share.waiting
-    assert not transport.has_input() and not select.select(transport.filenos(), [], [], 0)[0]
+    assert not transport.has_input() and not would_wake(transport.selector)
 
 
-def test_what_a_peer_does_not_read_is_dropped_beyond_a_bound(transport: ZmtpTransport, paths: InstancePaths) -> None:
+def test_what_a_peer_does_not_read_is_dropped_beyond_a_bound(transport: PolledTransport, paths: InstancePaths) -> None:
     peer = raw(paths.commands, HELLO + b"\0\1x")
     ((connection, _),) = received(transport)
     for _ in range(20):
         transport.send(connection, bytes(1 << 20))
     share = next(iter(transport._shares._by_pid.values()))
     assert 1 << 20 < share.memory <= QUEUED_MAX + (1 << 20)
-    assert not select.select([transport.filenos()[0]], [], [], 0)[0], "it wakes nobody while it cannot be written to"
+    assert not would_wake(transport.selector), "it wakes nobody while it cannot be written to"
     got = 0
     while share.memory:
         try:
@@ -298,7 +313,7 @@ def test_the_memory_of_processes_is_counted_apart() -> None:
 
 
 def test_an_end_in_the_midst_of_anything_leaves_nothing(
-    transport: ZmtpTransport, paths: InstancePaths, rng: Any
+    transport: PolledTransport, paths: InstancePaths, rng: Any
 ) -> None:
     """More messages than fit, a PING, and the end: libzmq 4.3.5 ends its process by that."""
     large = bytes((LONG,)) + (300_000).to_bytes(8, "big") + bytes(300_000)
@@ -321,7 +336,7 @@ def test_an_end_in_the_midst_of_anything_leaves_nothing(
 
 
 def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_served(
-    transport: ZmtpTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
+    transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accept = socket.socket.accept
     opened = [socket.socket(socket.AF_UNIX) for _ in range(3)]
@@ -342,7 +357,7 @@ def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_serv
         turned_away = raw(paths.commands, b"")
         for _ in range(3):
             received(transport)
-        assert not select.select([transport.filenos()[0]], [], [], 0)[0], "it would be woken for ever"
+        assert not would_wake(transport.selector), "it would be woken for ever"
         assert turned_away.recv(1) == b"", "it is closed, and its peer knows"
     for each in (*opened, turned_away):
         each.close()
@@ -356,12 +371,12 @@ def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_serv
 def test_a_path_that_cannot_be_bound_is_an_error_that_names_it(paths: InstancePaths) -> None:
     paths.outcomes.mkdir()  # as daemons before 0.4 had it
     with pytest.raises(ResourceLimitError, match=r"t\.pub cannot be bound: Is a directory"):
-        ZmtpTransport(paths, clients_max=1, connections_max=10)
+        PolledTransport(paths, clients_max=1, connections_max=10)
     assert not paths.commands.exists()
 
 
 def test_a_spare_file_that_another_thread_has_taken_ends_nothing(
-    transport: ZmtpTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
+    transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -2,7 +2,7 @@
 
 A client holds a connection to NAME.live, over which it has shown its session. The connection's end of file is the
 client's end, in whatever pid namespace the client runs. While a client holds no connection, a pidfd reports its end,
-where the daemon can see its process. The kernel reports both by one epoll, so nothing is polled and an idle daemon
+where the daemon can see its process. The selector reports both, so nothing is polled and an idle daemon
 sleeps. A process that is stopped has not ended.
 
 The daemon sends nothing over these connections, and takes no more from them than a session. Every process that may open
@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol
 
 from timerd.core import NEVER
 from timerd.host.descriptors import NEWCOMERS_MAX
+from timerd.host.selector import Selector
 from timerd.host.unix_socket import listen_guarded
 from timerd_shm.host.paths import InstancePaths
 
@@ -90,7 +91,9 @@ class Watches:
     The socket has safe permissions from the moment of bind, as those of the transport. Raises ResourceLimitError.
     """
 
-    def __init__(self, paths: InstancePaths, group_id: int | None = None, *, watches_max: int) -> None:
+    def __init__(
+        self, paths: InstancePaths, selector: Selector, group_id: int | None = None, *, watches_max: int
+    ) -> None:
         self._path = paths.liveness
         self._watches_max = watches_max
         self._by_descriptor: dict[int, _Watch] = {}
@@ -99,23 +102,16 @@ class Watches:
         self._made = 0
         self._refused = 0
         self._full_until_ns = NEVER  # while nothing is accepted
-        self._may_have = True  # a sign, as far as that is known
-        self._epoll = select.epoll()
+        self._noticed: dict[int, None] = {}  # descriptors that the selector has reported
+        self._has_newcomers = False
+        self._selector = selector
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             listen_guarded(self._listener, self._path, group_id)
-            self._epoll.register(self._listener, select.EPOLLIN)
+            self._watch_listener()
         except BaseException:
             self.close()
             raise
-
-    def fileno(self) -> int:
-        """A descriptor that is readable while there are signs, level-triggered."""
-        return self._epoll.fileno()
-
-    def told(self, readable: set[int]) -> None:
-        """These descriptors are readable, and no others. Without that each call of signs() asks the kernel."""
-        self._may_have = self._epoll.fileno() in readable
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -127,14 +123,9 @@ class Watches:
 
     def signs(self, limit: int, now_ns: int) -> list[Sign]:
         found: list[Sign] = []
-        waiting = False
-        for descriptor, _ in self._epoll.poll(0, limit) if self._may_have else ():
-            if descriptor == self._listener.fileno():
-                waiting = True
-            else:
-                self._look(self._by_descriptor[descriptor], found)
-        # After the others: the kernel must not give a newcomer the descriptor of a watch whose event is still to come.
-        if waiting:
+        for _ in range(min(limit, len(self._noticed))):
+            self._look(self._by_descriptor[self._noticed.popitem()[0]], found)
+        if self._has_newcomers:
             self._accept(found, now_ns)
         if now_ns >= self.due_ns:
             self._expire(now_ns)
@@ -161,9 +152,18 @@ class Watches:
         """Close everything and remove the socket's file; before the instance's lock is given up."""
         for watch in list(self._by_number.values()):
             self._remove(watch)
+        self._selector.forget(self._listener.fileno())
         self._listener.close()
-        self._epoll.close()
         self._path.unlink(missing_ok=True)
+
+    def _notice(self, descriptor: int, events: int) -> None:
+        self._noticed[descriptor] = None
+
+    def _notice_newcomer(self, descriptor: int, events: int) -> None:
+        self._has_newcomers = True
+
+    def _watch_listener(self) -> None:
+        self._selector.register(self._listener.fileno(), select.EPOLLIN, self._notice_newcomer)
 
     def _look(self, watch: _Watch, found: list[Sign]) -> None:
         """Something has happened to a watch."""
@@ -196,6 +196,7 @@ class Watches:
             found.append(Sign(watch.number, Kind.SHOWN, watch.received))
 
     def _accept(self, found: list[Sign], now_ns: int) -> None:
+        self._has_newcomers = False
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 connection, _ = self._listener.accept()
@@ -205,7 +206,7 @@ class Watches:
                 if error.errno == errno.ECONNABORTED:
                     continue
                 # No descriptor is left. The connection waits in the backlog and would wake the daemon again and again.
-                self._epoll.unregister(self._listener)
+                self._selector.forget(self._listener.fileno())
                 self._full_until_ns = now_ns + FULL_NS
                 self._refused += 1
                 return
@@ -229,7 +230,7 @@ class Watches:
             self._refuse(oldest)
         if now_ns >= self._full_until_ns:
             self._full_until_ns = NEVER
-            self._epoll.register(self._listener, select.EPOLLIN)
+            self._watch_listener()
 
     def _refuse(self, watch: _Watch) -> None:
         self._remove(watch)
@@ -238,7 +239,7 @@ class Watches:
     def _add(self, descriptor: int, *, is_process: bool, until_ns: int = NEVER) -> _Watch:
         """Watch it. Raises OSError where the kernel watches no more (fs.epoll.max_user_watches), and closes it then."""
         try:
-            self._epoll.register(descriptor, select.EPOLLIN)
+            self._selector.register(descriptor, select.EPOLLIN, self._notice)
         except OSError:
             os.close(descriptor)
             raise
@@ -250,4 +251,6 @@ class Watches:
     def _remove(self, watch: _Watch) -> None:
         del self._by_descriptor[watch.descriptor], self._by_number[watch.number]
         self._newcomers.pop(watch.number, None)
-        os.close(watch.descriptor)  # that takes it out of the epoll as well: no other process has a copy
+        self._noticed.pop(watch.descriptor, None)
+        self._selector.forget(watch.descriptor)
+        os.close(watch.descriptor)

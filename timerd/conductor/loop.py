@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from timerd.clients.liveness import Watches
 from timerd.clock import Clock
 from timerd.core import NEVER
 from timerd.host.sd_notify import WATCHDOG, notify
+from timerd.host.selector import Selector
 from timerd.host.timer import Timer
 from timerd_wire.poller import sharpen
 from timerd_wire.spacing import Spacing
@@ -41,28 +41,23 @@ class Loop:
         self,
         conductor: Conductor,
         transport: ZmtpTransport,
-        liveness: Watches,
+        selector: Selector,
         clock: Clock,
         *,
         watchdog_ns: int = 0,
     ) -> None:
         self._conductor = conductor
         self._transport = transport
-        self._liveness = liveness
+        self._selector = selector
         self._clock = clock
         self._timer = Timer()
         self._ping_ns = watchdog_ns // 2
         self._stopped_by = 0
         self._armed_ns = NEVER  # when the timer fires
         self._bell, self._button = socket.socketpair()
-        self._poller = select.epoll()
-        for readable in (
-            self._timer.fileno(),
-            self._bell.fileno(),
-            liveness.fileno(),
-            *transport.filenos(),
-        ):
-            self._poller.register(readable, select.EPOLLIN)
+        self._sleeps = False
+        selector.register(self._timer.fileno(), select.EPOLLIN, self._on_timer)
+        selector.register(self._bell.fileno(), select.EPOLLIN, self._on_bell)
         # Now, not in run(): a signal that comes as soon as the daemon has said that it is ready must end it cleanly.
         for each in (self._bell, self._button):
             each.setblocking(False)
@@ -108,22 +103,24 @@ class Loop:
         for number, handler in self._handlers_before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)
-        self._poller.close()
+        self._selector.forget(self._timer.fileno())
+        self._selector.forget(self._bell.fileno())
         self._timer.close()
         self._bell.close()
         self._button.close()
 
     def _poll(self, timeout: int) -> None:
-        """Learn what is readable: at once (0), or when something is (-1). The others are not looked at in this turn."""
-        readable = {descriptor for descriptor, _ in self._poller.poll(timeout)}
-        if readable:
-            if self._timer.fileno() in readable:
-                self._timer.read()
-                self._armed_ns = NEVER
-            if timeout and self._bell.fileno() in readable:  # else the signal has still to end the next sleep
-                self._bell.recv(64)
-        self._transport.told(readable)
-        self._liveness.told(readable)
+        """Learn what is ready: at once (0), or when something is (-1). The rest is not looked at in this turn."""
+        self._sleeps = timeout != 0
+        self._selector.poll(timeout)
+
+    def _on_timer(self, descriptor: int, events: int) -> None:
+        self._timer.read()
+        self._armed_ns = NEVER
+
+    def _on_bell(self, descriptor: int, events: int) -> None:
+        if self._sleeps:  # else the signal has still to end the next sleep
+            self._bell.recv(64)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopped_by = number

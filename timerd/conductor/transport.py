@@ -10,10 +10,11 @@ to have a bound (timerd/zmtp).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
+from timerd.host.selector import Selector
 from timerd.zmtp.connection import Connection
 from timerd.zmtp.peer import ProtocolError, Side
 from timerd.zmtp.server import Server
@@ -52,7 +53,7 @@ class Transport(Protocol):
     def send(self, connection: int, frame: bytes) -> None:
         """Send a frame over a connection for commands; dropped when the client is lost or does not keep up."""
 
-    def hear(self, limit: int) -> Iterator[Heard]:
+    def hear(self, limit: int) -> Iterable[Heard]:
         """Up to `limit` messages of connections for outcomes. One that asks is admitted at once, or it is refused."""
 
     def admit(self, connection: int, slot: int) -> None:
@@ -77,32 +78,29 @@ class ZmtpTransport:
     """
 
     def __init__(
-        self, paths: InstancePaths, group_id: int | None = None, *, clients_max: int, connections_max: int
+        self,
+        paths: InstancePaths,
+        selector: Selector,
+        group_id: int | None = None,
+        *,
+        clients_max: int,
+        connections_max: int,
     ) -> None:
         self._shares = Shares(CONNECTIONS_PER_CLIENT * clients_max + CONNECTIONS_BESIDE, connections_max)
         self._complaints: list[tuple[int, TimerdError]] = []
         self._heard_by: dict[int, Connection] = {}  # by slot
         self._left: dict[int, Heard] = {}  # by slot: its connection has ended
-        self._commands = Server(paths.commands, COMMANDS, self._shares, group_id, on_error=self._on_error)
+        self._commands = Server(paths.commands, COMMANDS, self._shares, selector, group_id, on_error=self._on_error)
         try:
             self._outcomes = Server(
-                paths.outcomes, OUTCOMES, self._shares, group_id, on_end=self._on_end, on_error=self._on_error
+                paths.outcomes, OUTCOMES, self._shares, selector, group_id, on_end=self._on_end, on_error=self._on_error
             )
         except BaseException:
             self._commands.close()
             raise
 
-    def filenos(self) -> tuple[int, int]:
-        """Descriptors that are readable while something has come. Ask has_input() first."""
-        return self._commands.fileno(), self._outcomes.fileno()
-
-    def told(self, readable: set[int]) -> None:
-        """These descriptors are readable, and no others: so the others need not be looked at."""
-        self._commands.told(readable)
-        self._outcomes.told(readable)
-
     def has_input(self) -> bool:
-        """Whether something that was read before waits to be received."""
+        """Whether something that the selector has reported, or that was read before, waits to be received."""
         return self._commands.has_input() or self._outcomes.has_input() or bool(self._left)
 
     def connections(self) -> int:
@@ -112,11 +110,10 @@ class ZmtpTransport:
     # Commands ---------------------------------------------------------------------------------------------------------
 
     def receive(self, limit: int) -> Iterator[tuple[int, bytes]]:
-        for connection, frame in self._commands.received(limit):
-            yield connection.number, frame
+        return self._commands.received(limit)
 
     def is_dry(self) -> bool:
-        return not self._commands.has_input()
+        return self._commands.is_dry()
 
     def sender(self, connection: int) -> int:
         found = self._commands.get(connection)
@@ -129,12 +126,17 @@ class ZmtpTransport:
 
     # Outcomes ---------------------------------------------------------------------------------------------------------
 
-    def hear(self, limit: int) -> Iterator[Heard]:
+    def hear(self, limit: int) -> Iterable[Heard]:
+        return self._hear(limit) if self._left or self._outcomes.has_input() else ()
+
+    def _hear(self, limit: int) -> Iterator[Heard]:
         while self._left:
             yield self._left.popitem()[1]
-        for connection, message in self._outcomes.received(limit):
+        for number, message in self._outcomes.received(limit):
+            connection = self._outcomes.get(number)
+            assert connection is not None, f"connection {number} is closed, and gave a message"
             is_asking = connection.slot == NOT_ADMITTED
-            yield Heard(connection.number, connection.slot, message)
+            yield Heard(number, connection.slot, message)
             if is_asking and connection.slot == NOT_ADMITTED:
                 self._outcomes.close_connection(connection)
 
@@ -159,6 +161,8 @@ class ZmtpTransport:
     # Connections ------------------------------------------------------------------------------------------------------
 
     def complaints(self) -> list[tuple[int, TimerdError]]:
+        if not self._complaints and not self._shares.has_refused:
+            return []
         found, self._complaints = self._complaints, []
         for (pid, has_all), number in self._shares.take_refused().items():
             why = "no more files may be open (LimitNOFILE=, ulimit -n)"

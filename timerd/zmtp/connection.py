@@ -18,7 +18,7 @@ class Owner(Protocol):
     """Who looks after a connection: its server."""
 
     def wake(self, connection: Connection) -> None:
-        """Read again from a connection that was held back."""
+        """Look at a connection again that was held back, or that waited to be admitted."""
 
     def close_connection(self, connection: Connection) -> None:
         """Close it, and forget it."""
@@ -83,6 +83,7 @@ class Connection:
         self.is_admitted = True
         self.share.clients += 1
         self.peer.admit()
+        self.wake()
 
     # In ---------------------------------------------------------------------------------------------------------------
 

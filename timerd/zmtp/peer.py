@@ -89,7 +89,7 @@ class Peer:
         return READ_SIZE if self._body is None else min(self._size - len(self._body), READ_SIZE_LARGE)
 
     def feed(self, data: bytes) -> None:
-        """Take in what was read: `wanted` bytes at most, after next() was starved."""
+        """Take in what was read: `wanted` bytes at most, while next() is starved."""
         self.is_starved = False
         if self._body is not None:
             self._body += data
@@ -152,6 +152,7 @@ class Peer:
         end = begin + size
         if end <= len(data):
             self._at = end
+            self.is_starved = end == len(data)
             return data[begin:end]
         if size > EASY_SIZE_MAX:
             self._body, self._size = bytearray(data[begin:]), size

@@ -1,6 +1,6 @@
 """A listening Unix socket with its connections, in the conductor's thread. Nothing here blocks.
 
-    wait on fileno() --> received(): accept some, read some, and give the messages one by one, connections in turn
+    the selector reports --> received(): accept some, read some, and give the messages one by one, connections in turn
 
 What a call does is bounded: connections accepted, reads, bytes read. What is not read stays in the kernel, and holds
 its sender back.
@@ -18,6 +18,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
+from timerd.host.selector import Selector
 from timerd.host.unix_socket import listen_guarded
 
 from .connection import Connection
@@ -25,7 +26,7 @@ from .peer import ProtocolError, Side
 from .shares import Share, Shares
 
 ACCEPTS_PER_CALL = 16
-EVENTS_PER_LOOK = 64
+WRITES_PER_CALL = 64
 STEPS_PER_CALL = 1_024  # messages, commands and reads, of 1 to 10 us each
 BYTES_PER_CALL = 1 << 20
 CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -45,6 +46,7 @@ class Server:
         path: Path,
         side: Side,
         shares: Shares,
+        selector: Selector,
         group_id: int | None = None,
         *,
         on_end: Callable[[Connection], None] = lambda connection: None,
@@ -58,39 +60,42 @@ class Server:
         self._by_descriptor: dict[int, Connection] = {}
         self._by_number: dict[int, Connection] = {}
         self._listed: deque[Connection] = deque()  # to be looked at without waiting
+        self._stuck: dict[
+            int, int
+        ] = {}  # by descriptor: events of connections that can be written to, or were held back
+        self._has_newcomers = False
         self._spare = _spare_file()
-        self._is_told = False  # by its caller, which descriptors are readable
-        self._may_have = True  # something to do, as far as that is known
-        self._epoll = select.epoll()
+        self._selector = selector
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             listen_guarded(self._listener, path, group_id)
-            self._epoll.register(self._listener, select.EPOLLIN)
+            selector.register(self._listener.fileno(), select.EPOLLIN, self._on_newcomer)
         except BaseException:
             self.close()
             raise
 
-    def fileno(self) -> int:
-        """A descriptor that is readable while there is something to do, level-triggered. Ask has_input() as well."""
-        return self._epoll.fileno()
-
-    def told(self, readable: set[int]) -> None:
-        """These descriptors are readable, and no others. Without that each look asks the kernel."""
-        self._is_told = True
-        self._may_have = self._epoll.fileno() in readable
-
     def has_input(self) -> bool:
         """Whether something that was read, or may be read, waits for a call of received()."""
-        return bool(self._listed)
+        return bool(self._listed or self._stuck or self._has_newcomers)
+
+    def is_dry(self) -> bool:
+        """Whether received(), taken to its end, has given all that had come when the selector looked."""
+        return not self._listed and not self._selector.is_full
 
     def get(self, number: int) -> Connection | None:
         """The connection of that number, while it is open."""
         return self._by_number.get(number)
 
-    def received(self, limit: int) -> Iterator[tuple[Connection, bytes]]:
-        """Up to `limit` messages, taken one by one as they are asked for; connections take turns."""
+    def received(self, limit: int) -> Iterator[tuple[int, bytes]]:
+        """Up to `limit` messages as (connection's number, message), taken one by one as they are asked for.
+
+        Connections take turns.
+        """
         steps, left, listed = STEPS_PER_CALL, BYTES_PER_CALL, self._listed
-        self._look(accepting=True)
+        if self._stuck:
+            self._look_after_stuck()
+        if self._has_newcomers:
+            self._accept()
         while listed and steps > 0 and left > 0 and limit > 0:
             steps -= 1
             connection = listed.popleft()
@@ -98,24 +103,25 @@ class Server:
             if connection.is_closed:
                 continue
             try:
-                message = connection.next()
+                size, message = 0, connection.next()
+                if message is None and connection.peer.is_starved:
+                    size = self._read(connection)
+                    left -= size
+                    message = connection.next() if size else None
                 if connection.peer.out:
                     connection.send_handshake()
-                if message is None and connection.peer.is_starved:
-                    left -= self._read(connection)
-                else:
+                may_read = not connection.is_read_dry and (size > 0 or message is not None)
+                if may_read or not connection.peer.is_starved:
                     self._list(connection)
                 self._set_interest(connection)
             except (ProtocolError, OSError) as error:
                 if isinstance(error, ProtocolError):
                     self._on_error(connection, error)
                 self.close_connection(connection)
-                message = None
+                continue
             if message is not None:
                 limit -= 1
-                yield connection, message
-            if not listed:
-                self._look(accepting=False)
+                yield connection.number, message
 
     def send(self, connection: Connection, message: bytes) -> bool:
         """Send a message of one part; False: it was dropped, because its peer has ended or does not keep up."""
@@ -136,47 +142,50 @@ class Server:
         if connection.is_closed:
             return
         del self._by_descriptor[connection.descriptor], self._by_number[connection.number]
+        self._stuck.pop(connection.descriptor, None)
+        self._selector.forget(connection.descriptor)
         self._shares.remove(connection.share, connection)
-        connection.close()  # that takes it out of the epoll as well: no other process has a copy
+        connection.close()
         self._on_end(connection)
 
     def close(self) -> None:
         """Close everything and remove the socket's file; before the instance's lock is given up."""
         for connection in list(self._by_number.values()):
             self.close_connection(connection)
+        self._selector.forget(self._listener.fileno())
         self._listener.close()
-        self._epoll.close()
         self._spare.close()
         with suppress(IsADirectoryError):  # it could not be bound
             self._path.unlink(missing_ok=True)
 
     # Connections ------------------------------------------------------------------------------------------------------
 
-    def _look(self, *, accepting: bool) -> None:
-        """List the connections that have something to read, and write to those that can be written to."""
-        newcomers = False
-        if not self._may_have:
-            return
-        found = self._epoll.poll(0, EVENTS_PER_LOOK)
-        self._may_have = len(found) == EVENTS_PER_LOOK or not self._is_told
-        for descriptor, events in found:
-            connection = self._by_descriptor.get(descriptor)
-            if connection is None:
-                newcomers = accepting
-                continue
+    def _on_newcomer(self, descriptor: int, events: int) -> None:
+        self._has_newcomers = True
+
+    def _on_ready(self, descriptor: int, events: int) -> None:
+        """The selector reports a connection."""
+        connection = self._by_descriptor[descriptor]
+        if connection.is_held_back or events & select.EPOLLOUT:
+            self._stuck[descriptor] = events
+        if not connection.is_held_back and events & ~select.EPOLLOUT:
+            connection.is_read_dry = False
+            self._list(connection)
+
+    def _look_after_stuck(self) -> None:
+        """Write to the connections that can be written to, and close those that were held back and have ended."""
+        for _ in range(WRITES_PER_CALL):
+            if not self._stuck:
+                return
+            descriptor, events = self._stuck.popitem()
+            connection = self._by_descriptor[descriptor]
             if connection.is_held_back and events & ENDED:
                 self.close_connection(connection)
-                continue
-            if events & select.EPOLLOUT:
+            elif events & select.EPOLLOUT:
                 self._write_more(connection)
-            if events & ~select.EPOLLOUT and not connection.is_closed:
-                connection.is_read_dry = False
-                self._list(connection)
-        # After the others: a newcomer may get the descriptor of a connection whose event is still to come.
-        if newcomers:
-            self._accept()
 
     def _accept(self) -> None:
+        self._has_newcomers = False
         for _ in range(ACCEPTS_PER_CALL):
             try:
                 accepted, _ = self._listener.accept()
@@ -197,8 +206,8 @@ class Server:
         self._shares.add(share, connection)
         self._by_descriptor[descriptor] = self._by_number[connection.number] = connection
         try:
-            self._epoll.register(descriptor, 0)
-        except OSError:  # ENOSPC: fs.epoll.max_user_watches is one number for all processes of a user
+            self._selector.register(descriptor, 0, self._on_ready)
+        except OSError:  # fs.epoll.max_user_watches is one number for all processes of a user
             self.close_connection(connection)
             return
         self._list(connection)  # its greeting is to be sent, and the peer's is often there already
@@ -222,7 +231,6 @@ class Server:
         if not data:
             raise ConnectionResetError
         connection.peer.feed(data)
-        self._list(connection)
         return len(data)
 
     def _write_more(self, connection: Connection) -> None:
@@ -244,7 +252,7 @@ class Server:
             interest |= select.EPOLLOUT
         if interest != connection.interest:
             connection.interest = interest
-            self._epoll.modify(connection.descriptor, interest)
+            self._selector.modify(connection.descriptor, interest)
 
 
 def _pid_of(accepted: socket.socket) -> int:

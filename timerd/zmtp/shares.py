@@ -118,6 +118,10 @@ class Shares:
         if not share.connections:
             del self._by_pid[share.pid]
 
+    @property
+    def has_refused(self) -> bool:
+        return bool(self._refused)
+
     def take_refused(self) -> Counter[tuple[int, bool]]:
         """Connections closed since the last call, by process, and by whether that had as many as it may."""
         refused, self._refused = self._refused, Counter()

@@ -1,0 +1,53 @@
+"""The daemon's sockets without its loop: each asks a selector of its own before a call, as the loop does."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from timerd.clients.liveness import Sign, Watches
+from timerd.conductor.transport import Heard, ZmtpTransport
+from timerd.host.selector import Selector
+from timerd_shm.host.paths import InstancePaths
+
+
+def would_wake(selector: Selector) -> bool:
+    """Whether a sleeping loop would be woken now."""
+    return bool(select.select([selector], [], [], 0)[0])
+
+
+class PolledTransport(ZmtpTransport):
+    """The sockets for commands and outcomes."""
+
+    def __init__(self, paths: InstancePaths, **bounds: Any) -> None:
+        self.selector = Selector()
+        super().__init__(paths, self.selector, **bounds)
+
+    def receive(self, limit: int) -> Iterator[tuple[int, bytes]]:
+        self.selector.poll(0)
+        return super().receive(limit)
+
+    def hear(self, limit: int) -> Iterable[Heard]:
+        self.selector.poll(0)
+        return super().hear(limit)
+
+    def close(self) -> None:
+        super().close()
+        self.selector.close()
+
+
+class PolledWatches(Watches):
+    """The socket NAME.live, and pidfds."""
+
+    def __init__(self, paths: InstancePaths, **bounds: Any) -> None:
+        self.selector = Selector()
+        super().__init__(paths, self.selector, **bounds)
+
+    def signs(self, limit: int, now_ns: int) -> list[Sign]:
+        self.selector.poll(0)
+        return super().signs(limit, now_ns)
+
+    def close(self) -> None:
+        super().close()
+        self.selector.close()
