@@ -22,7 +22,7 @@ SPARK := .venv-spark
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard bench/*.p[yx][xd]) $(shell find timerd client shm_layout -name '*.p[yx][xd]' -o -name '*.h') \
-	timerd/compile_python.py timerd/compiled.txt $(patsubst %,timerd/%.py,$(shell cat timerd/compiled.txt))
+	timerd/compile_python.py timerd/compiled.txt $(addsuffix .py,$(shell cat timerd/compiled.txt))
 
 SANITIZED := $(foreach name,adoption check check_damage client_fast commands conditions groups_core ids interleavings journal \
 	journal_damage journal_files kafka kafka_664 old_purgatory owners purgatory_model hostile redo batches soundness turn_bounds \

@@ -26,7 +26,9 @@ def main() -> None:
     os.chdir(ROOT)
     from mypyc.build import mypycify
 
-    mypycify([*OPTIONS, f"--cache-dir={out}/types", *modules], target_dir=out, multi_file=False, group_name=group)
+    mypycify(
+        [*OPTIONS, f"--cache-dir={out}/types_of_{group}", *modules], target_dir=out, multi_file=False, group_name=group
+    )
 
 
 if __name__ == "__main__":

@@ -145,9 +145,11 @@ def test_timerd_spark_uses_only_calls_that_spark_connect_has() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_daemon_runs_the_compiled_turn() -> None:
-    modules = [f"timerd.{line.replace('/', '.')}" for line in (ROOT / "timerd/compiled.txt").read_text().split()]
-    script = "import sys, timerd.serve\nfor name in sys.argv[1:]: print(sys.modules[name].__file__)"
+def test_the_daemon_and_its_clients_run_what_was_compiled() -> None:
+    listed = (ROOT / "timerd/compiled.txt").read_text().split()
+    modules = [line.removeprefix("client/").replace("/", ".") for line in listed]
+    script = "import sys, timerd.serve as _, timerd; timerd.connect\n"
+    script += "for name in sys.argv[1:]: print(sys.modules[name].__file__)"
     asked = subprocess.run([sys.executable, "-c", script, *modules], capture_output=True, text=True, check=True)
     assert [file for file in asked.stdout.split() if not file.endswith(".so")] == []
 

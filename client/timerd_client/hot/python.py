@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from timerd_client.arguments import U64_MAX, each, key_bytes, timeout_ns, unsigned, watch
@@ -47,7 +47,13 @@ def columns_of(record: type[Any], *names: str) -> struct.Struct:
 _OUTCOMES = columns_of(OutcomeRecord, "command", "heap_offset", "value_length")
 
 
-class Pending(dict[int, Waiter]):
+if TYPE_CHECKING:
+    from collections import UserDict as Numbered  # mypyc would take it for a dict, which the compiled one is not
+else:
+    Numbered = dict
+
+
+class Pending(Numbered[int, Waiter]):
     """Pending operations: who waits for which command number. Iterates in the order of the numbers."""
 
     def add_all(self, first: int, rows: int, waiter: Waiter) -> None:

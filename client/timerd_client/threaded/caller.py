@@ -141,6 +141,8 @@ class Callers:
                 left_ns = SLEEP_NS_MAX if end_ns is None else min(end_ns - monotonic_ns(), SLEEP_NS_MAX)
                 if left_ns <= 0 or not self._receive(seat.sleep(left_ns)):
                     break
+                if not gate.is_open and not self._goes_on():
+                    break
         except BaseException as error:
             raised = error
         while seat.holder is gate:  # also where a second interrupt comes
@@ -158,8 +160,8 @@ class Callers:
             seat.ring()
 
     def _receive(self, readable: list[int]) -> bool:
-        """Receive from these sockets; False: the link's thread has to go on."""
-        link, sockets = self._link, self._link.sockets
+        """Receive all that these sockets have; False: the link's thread has to go on."""
+        link, protocol, sockets = self._link, self._link.protocol, self._link.sockets
         for descriptor in readable:
             for published in sockets.sources(descriptor):
                 while (frame := self._next(published=published)) is not None:
@@ -167,15 +169,19 @@ class Callers:
                         self._in_hand = frame, published
                         if not self._is_plain_report(frame):
                             return False
-                        link.protocol.receive(frame, link.now_ns(), published=published)
+                        protocol.receive(frame, link.now_ns(), published=published)
                         self._in_hand = None
-                        self._open_gates()
-                        if self._leaves_it_to_thread():
+                        if protocol.incoming.ready and not self._open_gates():
                             return False
+        return True
+
+    def _goes_on(self) -> bool:
+        """Whether the caller may sleep again: the link's thread has nothing to do, or sleeps for no longer."""
+        link = self._link
         with link.lock:
             if link.due_ns() < link.planned_ns:
                 link.wake_thread()
-        return True
+            return not self._leaves_it_to_thread()
 
     def _next(self, *, published: bool) -> bytes | None:
         if published:
@@ -191,8 +197,11 @@ class Callers:
         arena, applied = _ARENA.unpack_from(frame, _ARENA_AT)
         return bool(arena == protocol.session.arena and applied <= protocol.outgoing.offered)
 
-    def _open_gates(self) -> None:
-        """Open the gates of settled promises. Those with other callbacks are left to the thread. With the lock held."""
+    def _open_gates(self) -> bool:
+        """Open the gates of settled promises. Those with other callbacks are left to the thread. With the lock held.
+
+        Whether none was left.
+        """
         ready = self._link.protocol.incoming.ready
         for promise in ready.copy():
             if not isinstance(promise, Promise):
@@ -202,6 +211,7 @@ class Callers:
                 for callback in callbacks:
                     callback(promise)
                 ready.remove(promise)
+        return not ready
 
     def _leaves_it_to_thread(self) -> bool:
         """Whether there is something that only the link's thread does. With the lock held."""

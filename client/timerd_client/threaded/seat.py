@@ -22,8 +22,9 @@ class Seat:
     def __init__(self, descriptors: list[int]) -> None:
         self.holder: object | None = None
         self.is_wanted = False  # by the link's thread: no caller takes it before the thread has had it
-        self._descriptors = descriptors
-        self._sockets = select.epoll()
+        self._sockets = select.epoll()  # what is readable of them
+        self._shutter = select.epoll()  # the same, for the link's thread: shut while a caller has the seat
+        self._shutter.register(self._sockets, select.EPOLLIN)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = Poller()
         self._poller.register(self._bell)
@@ -33,11 +34,11 @@ class Seat:
 
     def fileno(self) -> int:
         """A descriptor that is readable while a socket is and no caller has the seat."""
-        return self._sockets.fileno()
+        return self._shutter.fileno()
 
     def take_for_pass(self, thread: object) -> bool:
         """The link's thread takes it for a pass; False: a caller has it."""
-        if self.holder is not None:
+        if self.holder is not None and self.holder is not thread:
             return False
         self.holder, self.is_wanted = thread, False
         return True
@@ -47,15 +48,13 @@ class Seat:
         if self.holder is not None or self.is_wanted:
             return False
         self.holder = caller
-        for descriptor in self._descriptors:
-            self._sockets.modify(descriptor, 0)
+        self._shutter.modify(self._sockets, 0)
         return True
 
     def leave(self, holder: object) -> None:
         """Leave it, if it is this holder's."""
         if self.holder is holder:
-            for descriptor in self._descriptors:
-                self._sockets.modify(descriptor, select.EPOLLIN)
+            self._shutter.modify(self._sockets, select.EPOLLIN)
             self.holder = None
 
     def leave_pass(self) -> None:
@@ -82,5 +81,6 @@ class Seat:
 
     def close(self) -> None:
         """Close the descriptors of its own. Nobody has it."""
+        self._shutter.close()
         self._sockets.close()
         os.close(self._bell)

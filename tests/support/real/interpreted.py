@@ -17,10 +17,8 @@ from types import ModuleType
 
 from trees import ROOT
 
-SOURCES = {
-    f"timerd.{line.replace('/', '.')}": ROOT / "timerd" / f"{line}.py"
-    for line in (ROOT / "timerd" / "compiled.txt").read_text().split()
-}
+LISTED = (ROOT / "timerd" / "compiled.txt").read_text().split()
+SOURCES = {line.removeprefix("client/").replace("/", "."): ROOT / f"{line}.py" for line in LISTED}
 
 
 class Interpreted:
@@ -31,15 +29,15 @@ class Interpreted:
         return spec_from_file_location(name, SOURCES[name]) if name in SOURCES else None
 
 
-def is_stale(source: Path) -> bool:
-    """Whether what is installed was compiled of an older source."""
-    compiled = source.relative_to(ROOT).with_suffix(EXTENSION_SUFFIXES[0])
+def is_stale(name: str, source: Path) -> bool:
+    """Whether what is installed of a module was compiled of an older source."""
+    compiled = name.replace(".", "/") + EXTENSION_SUFFIXES[0]
     return any(
         (found := Path(folder) / compiled).exists() and found.stat().st_mtime < source.stat().st_mtime
         for folder in sys.path
     )
 
 
-if stale := [source for source in SOURCES.values() if is_stale(source)]:
-    sys.exit(f"compiled of an older source: {', '.join(source.name for source in stale)}. Run: make build")
+if stale := [name for name, source in SOURCES.items() if is_stale(name, source)]:
+    sys.exit(f"compiled of an older source: {', '.join(stale)}. Run: make build")
 sys.meta_path.insert(0, Interpreted)
