@@ -24,7 +24,7 @@ import msgpack
 from common import Parser, Suite, amount, run_child, run_suite
 from timerd_client.link.link import Link
 from timerd_client.link.sockets import Sockets
-from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.fields import struct_of

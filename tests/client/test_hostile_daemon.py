@@ -14,8 +14,8 @@ from fakedaemon import MS, FakeDaemon, state_of
 from mutations import EXAMPLES, MUTATIONS, Mutation, down
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
-from timerd_client.protocol.protocol import LinkState
 from timerd_client.protocol.session import Naming
+from timerd_client.protocol.state import LinkState
 from timerd_shm.declare.errors import MalformedError
 from timerd_shm.declare.wire import DownKind
 

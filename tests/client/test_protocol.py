@@ -19,7 +19,7 @@ from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
 from timerd_client.protocol.deadlines import NEVER
-from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.state import LinkState
 from timerd_shm.declare.errors import ErrorCode, MalformedError
 from timerd_shm.declare.fields import offset_of, struct_of, unpack
 from timerd_shm.declare.limits import (

@@ -20,7 +20,7 @@ from faces import THREADED, Face
 from prompt_sockets import Sockets
 from timerd_client import aio
 from timerd_client.aio.link import LoopLink
-from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.link import (
     SEND_BURST,

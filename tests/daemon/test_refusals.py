@@ -25,7 +25,7 @@ from timerd_client import aio
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.link.sockets import Sockets
-from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.state import LinkState
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.layout import Region

@@ -19,7 +19,7 @@ import timerd as td
 from daemons import Daemon
 from faces import THREADED, Face
 from patience import PATIENCE_S, eventually
-from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.state import LinkState
 
 
 def test_backpressure_is_raised_after_a_second_and_flush_returns_in_time(
@@ -89,7 +89,7 @@ def test_the_time_in_a_full_window_counts_against_the_timeout_and_its_events_are
         registered: list[td.Operation] = []
         thread = threading.Thread(target=lambda: registered.append(client.register("k", timeout=PATIENCE_S)))
         thread.start()
-        eventually(lambda: client._link._movers > 0)  # type: ignore[attr-defined]
+        eventually(lambda: client._link.movers > 0)  # type: ignore[attr-defined]
         other.fire_wait("k", value=b"meanwhile")
         waited = time.monotonic_ns() - started
         with client._link.lock:

@@ -127,7 +127,7 @@ def test_a_caller_that_waits_for_room_gets_an_error_when_the_client_closes(daemo
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        eventually(lambda: client._threaded._movers if face.waits_for_room else client._looped._waiters)
+        eventually(lambda: client._threaded.movers if face.waits_for_room else client._looped._waiters)
         with pytest.raises(td.TimerdUnavailableError, match="4 commands are unacknowledged"):
             client.close(0.2)
         waiting.join(PATIENCE_S)

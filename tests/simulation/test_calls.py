@@ -27,7 +27,7 @@ from timerd_client.groups.calls import CALL_PAYLOAD_MAX
 from timerd_client.groups.outcome import issue
 from timerd_client.groups.schedule import datetime_of
 from timerd_client.groups.steps import Acknowledge, Ask, Call
-from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.state import LinkState
 from timerd_shm.declare.errors import (
     ArenaFullError,
     InvalidKeyError,

@@ -23,8 +23,8 @@ from timerd_client.link.surface import Surface
 from timerd_client.link.use import Use
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome, State
-from timerd_client.protocol.protocol import LinkState
 from timerd_client.protocol.session import DEFAULT_PURGATORY
+from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
 from timerd_client.types import Key, Keys, Payload, Timeout
 from timerd_shm.declare.errors import TimerdError

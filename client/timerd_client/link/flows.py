@@ -18,7 +18,7 @@ from timerd_client.arguments import function_of, group_of, kept, label_of, orpha
 from timerd_client.conditions import When
 from timerd_client.hot.commands import operation_command
 from timerd_client.outcome import Outcome, State
-from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.state import LinkState
 from timerd_client.types import Keys, Timeout
 from timerd_shm.declare.errors import ClosedError, ErrorCode, TimerdError, TimerdUnavailableError
 from timerd_shm.declare.states import Orphans

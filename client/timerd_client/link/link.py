@@ -19,8 +19,9 @@ from timerd_client.arguments import wait_s
 from timerd_client.errors import OperationCancelled
 from timerd_client.hot import Line
 from timerd_client.hot.commands import in_purgatory, operation_command
-from timerd_client.protocol.protocol import LIVE, LinkState, Protocol
+from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.session import Identity, Naming
+from timerd_client.protocol.state import LIVE, LinkState
 from timerd_client.waiter import Answerable, Notified
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S

@@ -41,7 +41,7 @@ import os
 import struct
 from collections import deque
 from collections.abc import Callable
-from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 import msgpack
@@ -66,6 +66,7 @@ from .incoming import Incoming, Query, map_of
 from .outgoing import Outgoing
 from .session import LOST_SESSION, NO_SESSION, Identity, Session
 from .silence import Silence
+from .state import CLOSED, CONNECTING, HELLO, LIVE, LOST, LinkState
 from .statistics import Statistics
 
 RETRANSMIT_FIRST_NS: Final = 250_000_000
@@ -79,20 +80,7 @@ assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_N
 _UP = struct_of(CommandHeader)
 _DOWN = struct_of(ReportHeader)
 _DOWN_SIZE: Final = _DOWN.size
-
-
-class LinkState(Enum):
-    """Where the protocol stands."""
-
-    CONNECTING = "connecting"  # HELLO is sent until WELCOME comes
-    HELLO = "hello"  # subscribed, but no report has come on the subscription yet
-    LIVE = "live"
-    LOST = "lost"  # no frame for 3 s; commands are kept
-    CLOSED = "closed"
-
-
-# Looking up a member in its class costs as much as ten comparisons.
-CONNECTING, HELLO, LIVE, LOST, CLOSED = LinkState
+_header: Final[Callable[[tuple[Any, ...]], ReportHeader]] = partial(tuple.__new__, ReportHeader)  # quicker than _make
 # What reading a malformed frame may raise: a map may hold any type, and an infinite float.
 MALFORMED: Final = (struct.error, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _COMMANDS: Final = int(UpKind.COMMANDS)
@@ -140,7 +128,7 @@ class Protocol:
         self._back_at = 0
         self._ask_at = 0
         self._ask_wait_ns = ANNOUNCE_FIRST_NS
-        self._acknowledge_at = NEVER
+        self.acknowledge_at = NEVER
         self._query_at = NEVER
         self._last_sent_ns = now_ns
         self._deadlines = Deadlines()
@@ -160,16 +148,7 @@ class Protocol:
 
     def statistics(self) -> Statistics:
         """The counters of this client."""
-        return Statistics(
-            waiting=len(self.ledger.pending),
-            unacknowledged=self.ledger.issued - self.ledger.applied,
-            commands_unknown=self.outgoing.commands_unknown,
-            given_up=self.incoming.settled_unavailable,
-            outcomes_after_giving_up=self.incoming.outcomes_after_giving_up,
-            outcomes_unknown=self.incoming.outcomes_unknown,
-            frames_ignored=self.frames_ignored,
-            commands_refused=self.incoming.commands_refused,
-        )
+        return Statistics.of(self.ledger, self.outgoing, self.incoming, self.frames_ignored)
 
     def moved(self, registration: int, due_ns: int) -> None:
         """The deadline of an operation was moved by its owner."""
@@ -207,7 +186,7 @@ class Protocol:
         state = self.state
         if state is LIVE:
             return min(
-                self._acknowledge_at,
+                self.acknowledge_at,
                 self._retransmit_at if self.outgoing.in_flight else NEVER,
                 self._query_at,
                 self.inbox.ping_at,
@@ -290,11 +269,16 @@ class Protocol:
             self._query_at = now_ns + RETRANSMIT_FIRST_NS if self.incoming.queries else NEVER
         if self._asking and now_ns >= self._ask_at:
             self._ask(now_ns)
-        if now_ns >= self._acknowledge_at or now_ns >= self._last_sent_ns + HEARTBEAT_NS:
+        if now_ns >= self.acknowledge_at or now_ns >= self._last_sent_ns + HEARTBEAT_NS:
             self._outbox.append(self._frame(UpKind.ACK))
             self._last_sent_ns = now_ns  # else the frame would be due again before it is sent
 
     # frames up ----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_left_something(self) -> bool:
+        """Whether reports have left something to do for the link: callbacks, questions, complaints."""
+        return bool(self.incoming.ready or self._outbox or self.incoming.complaints)
 
     @property
     def has_messages(self) -> bool:
@@ -331,7 +315,7 @@ class Protocol:
             self.incoming.received_outcome,
             self.incoming.received_answer,
         )
-        self._acknowledge_at = NEVER
+        self.acknowledge_at = NEVER
         first = self.outgoing.sent + 1 if first is None else first
         header: bytes = _UP.pack(
             PROTOCOL_VERSION,
@@ -364,6 +348,18 @@ class Protocol:
 
     # frames down --------------------------------------------------------------------------------------------------
 
+    def take_report(self, frame: bytes, now_ns: int, *, published: bool) -> bool:
+        """Take a plain report, which only settles, answers and confirms; False: it is none, and nothing was done."""
+        if self.state is not LIVE or len(frame) < _DOWN_SIZE:
+            return False
+        header = _header(_DOWN.unpack_from(frame))
+        if header.version != PROTOCOL_VERSION or header.kind != _REPORT or header.incarnation != self.session.arena:
+            return False
+        if header.applied > self.outgoing.offered:
+            return False
+        self._take(header, frame, now_ns, published)
+        return True
+
     def receive(self, frame: bytes, now_ns: int, *, published: bool) -> None:
         """Take a frame from the XSUB (`published`) or the DEALER. A frame of another daemon is counted and dropped."""
         if self.state is CLOSED:
@@ -371,15 +367,18 @@ class Protocol:
         if len(frame) < _DOWN_SIZE:
             self.frames_ignored += 1
             return
-        header = ReportHeader._make(_DOWN.unpack_from(frame))
-        if header.version != PROTOCOL_VERSION:
-            self.frames_ignored += 1
-            if self.state in SENDING_HELLO:
-                self.refused = error_for(
-                    ErrorCode.UNSUPPORTED_VERSION,
-                    f"the daemon speaks version {header.version} of the protocol, this client {PROTOCOL_VERSION}",
-                )
+        header = _header(_DOWN.unpack_from(frame))
+        if header.version == PROTOCOL_VERSION:
+            self._take(header, frame, now_ns, published)
             return
+        self.frames_ignored += 1
+        if self.state in SENDING_HELLO:
+            self.refused = error_for(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the daemon speaks version {header.version} of the protocol, this client {PROTOCOL_VERSION}",
+            )
+
+    def _take(self, header: ReportHeader, frame: bytes, now_ns: int, published: bool) -> None:
         self.session.note_clock(header.now_ns, now_ns, anew=header.kind == DownKind.WELCOME)
         try:
             if header.kind == _REPORT:
@@ -457,11 +456,11 @@ class Protocol:
                 self._back_applied = -1
             many = incoming.received_outcome - self._acknowledged_outcome >= ACKNOWLEDGE_OUTCOMES_MAX
             if many or header.answers >= ACKNOWLEDGE_ANSWERS_MAX:
-                self._acknowledge_at = now_ns
+                self.acknowledge_at = now_ns
             else:
-                self._acknowledge_at = min(self._acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)
+                self.acknowledge_at = min(self.acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)
         elif header.outcomes or header.answers:  # received before: the acknowledgement was lost
-            self._acknowledge_at = min(self._acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)
+            self.acknowledge_at = min(self.acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)
         if missed:
             self._ask(now_ns)
         incoming.forget_abandoned(header)
@@ -470,7 +469,7 @@ class Protocol:
 
     def _acknowledged(self, applied: int, now_ns: int) -> None:
         if self.incoming.release(applied):
-            self._acknowledge_at = now_ns
+            self.acknowledge_at = now_ns
         if self.outgoing.drop_applied(applied):
             self._retransmit_wait_ns = RETRANSMIT_FIRST_NS
             self._retransmit_at = now_ns + RETRANSMIT_FIRST_NS
@@ -560,7 +559,7 @@ class Protocol:
         self.incoming.begin_anew()
         self._acknowledged_outcome = self._acknowledged_answer = 0
         self._asking = False
-        self._acknowledge_at = self._query_at = NEVER
+        self.acknowledge_at = self._query_at = NEVER
         self._back_applied = -1
         self.session.leave_arena()
         self._outbox.clear()

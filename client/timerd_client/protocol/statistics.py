@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
+
+from timerd_client.hot import Ledger
+
+from .incoming import Incoming
+from .outgoing import Outgoing
 
 
 class Statistics(NamedTuple):
@@ -16,3 +21,17 @@ class Statistics(NamedTuple):
     outcomes_unknown: int  # outcomes that nobody waited for
     frames_ignored: int  # frames of another daemon or version, or malformed
     commands_refused: int  # refused commands that have no operation, such as fire() and advance()
+
+    @classmethod
+    def of(cls, ledger: Ledger, outgoing: Outgoing, incoming: Incoming, frames_ignored: int) -> Self:
+        """What these parts of a client have counted."""
+        return cls(
+            waiting=len(ledger.pending),
+            unacknowledged=ledger.issued - ledger.applied,
+            commands_unknown=outgoing.commands_unknown,
+            given_up=incoming.settled_unavailable,
+            outcomes_after_giving_up=incoming.outcomes_after_giving_up,
+            outcomes_unknown=incoming.outcomes_unknown,
+            frames_ignored=frames_ignored,
+            commands_refused=incoming.commands_refused,
+        )

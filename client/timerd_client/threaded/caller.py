@@ -10,7 +10,6 @@ whose processing was interrupted stays in hand, and the link's thread processes 
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from time import monotonic_ns
@@ -20,21 +19,13 @@ from typing import Protocol as Interface
 from timerd_client.link.gate import Gate
 from timerd_client.link.promise import Promise
 from timerd_client.link.sockets import Sockets
-from timerd_client.protocol.protocol import LIVE, Protocol
-from timerd_shm.declare.fields import offset_of
-from timerd_shm.declare.wire import PROTOCOL_VERSION, DownKind, ReportHeader
+from timerd_client.protocol.protocol import Protocol
+from timerd_client.protocol.state import LIVE
 
 from .seat import Seat
 
 SLEEP_NS_MAX: Final = 60_000_000_000
 LEFT_S: Final = 0.001  # a link that ends looks so often whether a caller has left the seat
-_START = struct.Struct("<BB")
-_START_AT: Final = offset_of(ReportHeader, "version")
-_REPORT: Final = (PROTOCOL_VERSION, int(DownKind.REPORT))
-_ARENA = struct.Struct("<QQ")
-_ARENA_AT: Final = offset_of(ReportHeader, "incarnation")
-assert offset_of(ReportHeader, "kind") == _START_AT + 1, "_START reads version and kind"
-assert offset_of(ReportHeader, "applied") == _ARENA_AT + 8, "_ARENA reads the incarnation, and what is applied"
 
 
 class Home(Interface):
@@ -45,6 +36,8 @@ class Home(Interface):
     sockets: Sockets
     planned_ns: int
     """When the link's thread wakes next by itself."""
+    movers: int
+    """Callers that wait until the link makes progress."""
 
     def now_ns(self) -> int:
         """The link's clock."""
@@ -167,9 +160,8 @@ class Callers:
                 while (frame := self._next(published=published)) is not None:
                     with link.lock:
                         self._in_hand = frame, published
-                        if not self._is_plain_report(frame):
+                        if not protocol.take_report(frame, link.now_ns(), published=published):
                             return False
-                        protocol.receive(frame, link.now_ns(), published=published)
                         self._in_hand = None
                         if protocol.incoming.ready and not self._open_gates():
                             return False
@@ -188,14 +180,6 @@ class Callers:
             return self._link.sockets.receive(published=True)
         with self._link.lock:  # callers send by the socket from which this receives
             return self._link.sockets.receive(published=False)
-
-    def _is_plain_report(self, frame: bytes) -> bool:
-        """Whether it only settles, answers and confirms. With the lock held."""
-        protocol = self._link.protocol
-        if len(frame) < _ARENA_AT + _ARENA.size or _START.unpack_from(frame, _START_AT) != _REPORT:
-            return False
-        arena, applied = _ARENA.unpack_from(frame, _ARENA_AT)
-        return bool(arena == protocol.session.arena and applied <= protocol.outgoing.offered)
 
     def _open_gates(self) -> bool:
         """Open the gates of settled promises. Those with other callbacks are left to the thread. With the lock held.
@@ -228,10 +212,16 @@ class Callers:
         )
 
     def _leave(self, seat: Seat, gate: CallerGate) -> None:
-        link = self._link
+        link, protocol = self._link, self._link.protocol
         with link.lock:
-            is_needed = self._leaves_it_to_thread()
-            if is_needed or seat.is_wanted or link.due_ns() < link.planned_ns:
+            if gate.is_open:
+                # Only its own reports can have left something: for what others begin, they wake the thread themselves.
+                is_needed = self._in_hand is not None or link.movers > 0 or protocol.has_left_something
+                is_due = protocol.acknowledge_at < link.planned_ns
+            else:
+                is_needed = self._leaves_it_to_thread()
+                is_due = link.due_ns() < link.planned_ns
+            if is_needed or is_due or seat.is_wanted:
                 seat.is_wanted = seat.is_wanted or is_needed
                 link.wake_thread()
             seat.leave(gate)

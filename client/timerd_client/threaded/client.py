@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 from timerd_client.arguments import name_of, patience_of
 from timerd_client.link import flows
-from timerd_client.protocol.protocol import LinkState
 from timerd_client.protocol.session import DEFAULT_PURGATORY
+from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S

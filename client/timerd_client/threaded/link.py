@@ -21,7 +21,7 @@ from timerd_client.link.link import Link
 from timerd_client.link.sockets import Sockets
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
-from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.state import LinkState
 from timerd_shm.declare.errors import BackpressureError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
 from timerd_shm.declare.states import Orphans
@@ -122,7 +122,7 @@ class ThreadedLink(Link):
         super().__init__(paths, name, orphans, group, sockets, now_ns)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._moved = self.condition()  # notified when commands were applied or the state has changed
-        self._movers = 0
+        self.movers = 0  # callers that wait until the link makes progress
         self._stopping = False
         self._users = Users()
         self._thread = self.thread(self._run, "timerd-client")
@@ -140,7 +140,7 @@ class ThreadedLink(Link):
         """Whether nobody uses this link, and nothing is pending. With the lock held."""
         ledger = self.protocol.ledger
         return self._users.are_gone and not (
-            ledger.pending or ledger.applied < ledger.issued or self.before_stop or self._movers
+            ledger.pending or ledger.applied < ledger.issued or self.before_stop or self.movers
         )
 
     def in_own_thread(self) -> bool:
@@ -175,7 +175,7 @@ class ThreadedLink(Link):
 
     def needs_its_thread(self) -> bool:
         """Whether there is something that only the thread does. With the lock held."""
-        return bool(self._movers or self._chores or self.closed or self.protocol.session.arena != self._mapped)
+        return bool(self.movers or self._chores or self.closed or self.protocol.session.arena != self._mapped)
 
     def may_block(self) -> None:
         if self.in_own_thread():
@@ -208,11 +208,11 @@ class ThreadedLink(Link):
 
     def wait_locked(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """With the lock held: wait until the condition holds, `timeout` seconds at most. Returns whether it holds."""
-        self._movers += 1
+        self.movers += 1
         try:
             return self._moved.wait_for(condition, timeout)
         finally:
-            self._movers -= 1
+            self.movers -= 1
 
     def wait_applied(self, timeout: float, silence: float) -> int:
         """Wait until everything issued is acknowledged; how many commands are not.
@@ -237,7 +237,7 @@ class ThreadedLink(Link):
 
     def received(self) -> None:
         super().received()
-        if self._movers:
+        if self.movers:
             with self.lock:
                 self._moved.notify_all()
 

@@ -30,8 +30,9 @@ from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.sockets import Sockets
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome
-from timerd_client.protocol.protocol import LinkState, Protocol
+from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.session import Identity
+from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import BackpressureError, ErrorCode

@@ -20,8 +20,9 @@ from timerd_client.link.link import Link
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
-from timerd_client.protocol.protocol import LinkState, Protocol
+from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.session import Identity
+from timerd_client.protocol.state import LinkState
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.limits import HEARTBEAT_NS, LEASE_NS

@@ -22,8 +22,9 @@ from timerd_client.groups.steps import NOT_ACKNOWLEDGED, Acknowledge, Ask, Pause
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.inbox import DeliveredOutcome
-from timerd_client.protocol.protocol import LinkState, Protocol
+from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.session import Identity
+from timerd_client.protocol.state import LinkState
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.states import Orphans
 from timerd_wire.refusals import NO_SUBJECT, Subject

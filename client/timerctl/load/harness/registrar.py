@@ -18,7 +18,7 @@ from itertools import compress
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.mark import Mark
-from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.state import LinkState
 from timerd_client.workload import Rows, key_names, plan, watched_keys
 from timerd_shm.declare.errors import TimerdError
 

@@ -14,7 +14,7 @@ from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.operations.delayed import Delayed
 from timerd_client.outcome import State
-from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.state import LinkState
 from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.limits import GRACE_NS
 

@@ -1,0 +1,19 @@
+"""Where the conversation with a daemon stands. What leads from one state to the next is in protocol.py."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class LinkState(Enum):
+    """The states of a link."""
+
+    CONNECTING = "connecting"  # HELLO is sent until WELCOME comes
+    HELLO = "hello"  # subscribed, but no report has come on the subscription yet
+    LIVE = "live"
+    LOST = "lost"  # no frame for 3 s; commands are kept
+    CLOSED = "closed"
+
+
+# Looking up a member in its class costs as much as ten comparisons.
+CONNECTING, HELLO, LIVE, LOST, CLOSED = LinkState
