@@ -22,6 +22,7 @@ from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.link import ThreadedLink
+from timerd_client.threaded.seat import Seat
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
@@ -88,6 +89,33 @@ def test_a_caller_receives_its_outcome_itself(client: Client, sockets: Observed)
         assert operation.result(PATIENCE_S).state is State.COMPLETED
         thread.join()
     assert sockets.receivers.count("MainThread") >= 15, sockets.receivers
+
+
+def test_a_result_wakes_the_links_thread_for_nothing(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its acknowledgement rides with the next frame, or follows when the daemon reminds."""
+    link, wakers = client._threaded, list[str]()
+    wake_thread = link.wake_thread
+
+    def noted() -> None:
+        wakers.append(threading.current_thread().name)
+        wake_thread()
+
+    for number in range(20):
+        operation = client.register(f"k{number}", timeout=60)
+        thread = later(partial(client.fire, f"k{number}"))
+        with monkeypatch.context() as patch:
+            patch.setattr(link, "wake_thread", noted)
+            operation.result(PATIENCE_S)
+        thread.join()
+    assert wakers.count("MainThread") <= 4, wakers
+
+
+def test_a_thread_that_fails_in_a_pass_may_take_the_seat_again_to_end() -> None:
+    seat, thread, caller = Seat([]), object(), object()
+    assert seat.take_for_pass(thread) and seat.take_for_pass(thread) and not seat.take(caller)
+    seat.leave_pass()
+    assert seat.take(caller) and not seat.take_for_pass(thread)
+    seat.close()
 
 
 def test_callbacks_run_in_the_links_thread_whoever_receives(client: Client) -> None:

@@ -217,7 +217,8 @@ class Callers:
             if gate.is_open:
                 # Only its own reports can have left something: for what others begin, they wake the thread themselves.
                 is_needed = self._in_hand is not None or link.movers > 0 or protocol.has_left_something
-                is_due = protocol.acknowledge_at < link.planned_ns
+                # Outcomes are acknowledged with the next frame, or when the daemon reminds; many outcomes now.
+                is_due = protocol.acknowledge_at <= link.now_ns()
             else:
                 is_needed = self._leaves_it_to_thread()
                 is_due = link.due_ns() < link.planned_ns
