@@ -73,9 +73,9 @@ MEMORY_PER_OP = 600  # bytes of the arena, and of the frames that are encoded be
 
 
 class Rig:
-    """A core on anonymous memory, with one client, and a clock that is moved by hand."""
+    """A core on anonymous memory, with one client, and a clock that begins at `now_ns` and is moved by hand."""
 
-    def __init__(self, capacity: int, huge: bool = False, keys: int = 1) -> None:
+    def __init__(self, capacity: int, huge: bool = False, keys: int = 1, now_ns: int = 1_000 * S) -> None:
         self.keys = keys  # of each operation
         self.plan = plan_arena(
             capacity,
@@ -91,7 +91,7 @@ class Rig:
         self.memory = make_memory(self.plan.size, huge)
         with memoryview(self.memory) as view:
             format_arena(view, self.plan, instance="bench", incarnation=1)
-        self.now_ns = 1_000 * S
+        self.now_ns = now_ns
         self.core = Core(self.memory, self.now_ns, SEED)
         self.slot = self.core.open_client(b"i" * 16, b"s" * 16, now_ns=self.now_ns)
         self.number = 1

@@ -58,7 +58,7 @@ def serve(listener: socket.socket, with_core: bool) -> None:
     if with_core:
         from core import Rig
 
-        core = Rig(CAPACITY).core
+        core = Rig(CAPACITY, now_ns=time.monotonic_ns()).core
     poll, peers, slots = select.epoll(), {}, {}
     owner = listener
     poll.register(listener, select.EPOLLIN)

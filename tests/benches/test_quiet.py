@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import sys
+from subprocess import PIPE, Popen
 
 import pytest
 
@@ -17,11 +18,27 @@ def test_each_operation_comes_once_and_in_order(name: str) -> None:
     assert used.cpu_ns > 0 and used.switches >= 20
 
 
+ECHOES = """
+import sys, threading
+threading.Thread(target=lambda: [print(line, end="", flush=True) for line in sys.stdin]).start()
+"""
+
+
 def test_the_cost_of_a_process_is_that_of_all_its_threads() -> None:
-    before = spent([os.getpid()])
-    os.sched_yield()
-    after = spent([os.getpid()])
-    assert after.cpu_ns >= before.cpu_ns > 0 and after.switches >= before.switches > 0
+    with Popen([sys.executable, "-c", ECHOES], stdin=PIPE, stdout=PIPE, text=True, bufsize=1) as other:
+        up, down = other.stdin, other.stdout
+        assert up is not None and down is not None
+
+        def echo() -> None:
+            print("a line", file=up)
+            assert down.readline() == "a line\n"
+
+        echo()
+        before = spent([other.pid])
+        for _ in range(20):
+            echo()
+        after = spent([other.pid])
+    assert after.cpu_ns > before.cpu_ns > 0 and after.switches >= before.switches + 10
 
 
 def test_a_row_has_the_median_of_each_figure_and_the_worst_round() -> None:
