@@ -23,12 +23,13 @@ from typing import Any, cast
 import msgpack
 from common import Parser, Suite, amount, run_child, run_suite
 from timerd_client.link.link import Link
-from timerd_client.link.sockets import Sockets
+from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
+from timerd_client.transport.sockets import Sockets
 from timerd_shm.declare.fields import struct_of
-from timerd_shm.declare.limits import WINDOW_COMMANDS_MAX
+from timerd_shm.declare.limits import FRAME_SIZE_MAX, WINDOW_COMMANDS_MAX
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, DownKind, OutcomeFlag, OutcomeRecord, ReportHeader
 from timerd_shm.host.paths import InstancePaths
@@ -55,7 +56,9 @@ class Rig:
     """A client that received a welcome, and so believes in a live daemon."""
 
     def __init__(self) -> None:
-        nothing = SimpleNamespace(lifeline=SimpleNamespace(), subscribe=lambda message: None)
+        nothing = SimpleNamespace(
+            lifeline=SimpleNamespace(), subscribe=lambda message: None, frame_size_max=FRAME_SIZE_MAX, due_ns=NEVER
+        )
         self.link = QuietLink(
             InstancePaths(Path("/nowhere"), "bench"), "", Orphans.CANCEL, None, cast(Sockets, nothing)
         )

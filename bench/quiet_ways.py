@@ -25,6 +25,7 @@ from alternative.scripts import address_of, redis_server
 from timerctl.instance import open_arena
 from timerctl.load.own_daemon import INSTANCE, private_daemon
 from timerd_client import aio
+from timerd_client.types import Transport
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.wire import OutcomeRecord, ReportHeader
 
@@ -78,18 +79,23 @@ def daemon() -> Iterator[tuple[Path, list[int]]]:
         yield paths.directory, [pid]
 
 
-@contextmanager
-def sync_owner(directory: Path) -> Iterator[Take]:
-    with td.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S) as client:
-        yield taking(
-            lambda number: client.register(f"k{number}", timeout=TIMEOUT_S), lambda operation: operation.result().value
-        )
+def sync_owner(transport: Transport) -> Callable[[Path], Any]:
+    @contextmanager
+    def own(directory: Path) -> Iterator[Take]:
+        with td.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport) as client:
+            yield taking(
+                lambda number: client.register(f"k{number}", timeout=TIMEOUT_S),
+                lambda operation: operation.result().value,
+            )
+
+    return own
 
 
-@contextmanager
-def aio_owner(directory: Path) -> Iterator[Take]:
-    async def play(count: int, ahead: int, ready: Callable[[], None]) -> Found:
-        async with await aio.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S) as client:
+def aio_owner(transport: Transport) -> Callable[[Path], Any]:
+    async def play(directory: Path, count: int, ahead: int, ready: Callable[[], None]) -> Found:
+        async with await aio.connect(
+            INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport
+        ) as client:
             pending = deque([client.register(f"k{number}", timeout=TIMEOUT_S) for number in range(ahead)])
             await client.flush()
             ready()
@@ -99,13 +105,20 @@ def aio_owner(directory: Path) -> Iterator[Take]:
                 found.append(found_in((await pending.popleft()).value))
             return found
 
-    yield lambda count, ahead, ready: asyncio.run(play(count, ahead, ready))
+    @contextmanager
+    def own(directory: Path) -> Iterator[Take]:
+        yield lambda count, ahead, ready: asyncio.run(play(directory, count, ahead, ready))
+
+    return own
 
 
-@contextmanager
-def sync_firer(directory: Path) -> Iterator[Fire]:
-    with td.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S) as client:
-        yield lambda number, value: client.fire(f"k{number}", value=value)
+def sync_firer(transport: Transport) -> Callable[[Path], Any]:
+    @contextmanager
+    def fire(directory: Path) -> Iterator[Fire]:
+        with td.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport) as client:
+            yield lambda number, value: client.fire(f"k{number}", value=value)
+
+    return fire
 
 
 # a server of the bench's own -----------------------------------------------------------------------------------------
@@ -243,8 +256,10 @@ def own_directory() -> Iterator[Path]:
 
 
 WAYS = {
-    "timerd": Way(daemon, sync_owner, sync_firer),
-    "timerd asyncio": Way(daemon, aio_owner, sync_firer),
+    "timerd": Way(daemon, sync_owner("zeromq"), sync_firer("zeromq")),
+    "timerd asyncio": Way(daemon, aio_owner("zeromq"), sync_firer("zeromq")),
+    "timerd unix": Way(daemon, sync_owner("unix"), sync_firer("unix")),
+    "timerd unix asyncio": Way(daemon, aio_owner("unix"), sync_firer("unix")),
     "hops": Way(two_hops, hops_owner, hops_firer),
     "seqpacket": Way(hub(False), packet_owner, packet_firer),
     "seqpacket core": Way(hub(True), core_owner, core_firer),

@@ -1,6 +1,6 @@
 """Serves an instance: opens the parts of a daemon in order, runs its loop, and closes all in the opposite order.
 
-    lock, arena, core, journal, transport, liveness, copies, sessions, conductor, loop; NAME.arena last
+    lock, arena, core, journal, liveness, transport, copies, sessions, conductor, loop; NAME.arena last
 
 A start that fails leaves nothing: it also removes an arena that no daemon had used before.
 """
@@ -20,7 +20,7 @@ from timerd.clients.liveness import Watches
 from timerd.clients.process import Host
 from timerd.clients.sessions import Sessions
 from timerd.conductor.loop import Loop
-from timerd.conductor.transport import ZmtpTransport
+from timerd.conductor.transport import SocketTransport
 from timerd.conductor.turn import Conductor
 from timerd.config.config import Config
 from timerd.host.descriptors import Descriptors, divide
@@ -57,10 +57,12 @@ def serve(config: Config, group_id: int | None) -> None:
         selector = Selector()
         undo.callback(selector.close)
         connections_max = descriptors.connections
-        transport = ZmtpTransport(paths, selector, group_id, clients_max=clients_max, connections_max=connections_max)
-        undo.callback(transport.close)
         liveness = Watches(paths, selector, group_id, watches_max=descriptors.watches)
         undo.callback(liveness.close)
+        transport = SocketTransport(
+            paths, selector, liveness, group_id, clients_max=clients_max, connections_max=connections_max
+        )
+        undo.callback(transport.close)
         copies = CopyFiles(core, arena, paths, group_id)
         undo.callback(copies.close)
 

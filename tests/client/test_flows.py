@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
+from no_sockets import no_sockets
 from timerd_client.aio.link import drive as drive_in_loop
 from timerd_client.conditions import ANY
 from timerd_client.link import flows
 from timerd_client.link.flows import Evaluate, Finish, Flow, Room, Settles, Until
 from timerd_client.link.link import Link
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.link.sockets import Sockets
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
 from timerd_client.threaded.link import ThreadedLink
@@ -44,14 +44,13 @@ class StillLink(Link):
     """A link that sends nothing, on a clock that stands; it notes how it was ended."""
 
     def __init__(self) -> None:
-        nothing = SimpleNamespace(lifeline=SimpleNamespace())
         self.at_ns = 10**9
         super().__init__(
             InstancePaths(Path("/nowhere"), "none"),
             "",
             Orphans.CANCEL,
             None,
-            cast(Sockets, nothing),
+            no_sockets(),
             lambda: self.at_ns,
         )
         self.stopped: list[float] = []
@@ -253,8 +252,9 @@ class IntrudedLock:
 
 @pytest.fixture
 def threaded_link() -> ThreadlessLink:
-    nothing = cast(Sockets, SimpleNamespace(lifeline=SimpleNamespace()))
-    return ThreadlessLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, nothing, lambda: 10**9)
+    return ThreadlessLink(
+        InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, no_sockets(), lambda: 10**9
+    )
 
 
 def test_a_refusal_reaches_its_caller_although_the_next_hello_is_welcomed(threaded_link: ThreadlessLink) -> None:

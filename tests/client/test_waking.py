@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from no_sockets import no_sockets
 from timerd_client.groups.duties import Membership
 from timerd_client.groups.outcome import issue
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link import flows
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
-from timerd_client.link.sockets import Sockets
 from timerd_client.threaded.link import ThreadedLink, drive
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.states import Orphans
@@ -27,9 +26,8 @@ class CountedLink(Link):
     """A link that counts how often it was woken, and sends nothing."""
 
     def __init__(self) -> None:
-        nothing = SimpleNamespace(lifeline=SimpleNamespace())
         super().__init__(
-            InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, "group", cast(Sockets, nothing), lambda: 10**9
+            InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, "group", no_sockets(), lambda: 10**9
         )
         self.woken = 0
 

@@ -6,8 +6,6 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -18,13 +16,13 @@ from daemons import Daemon
 from fakedaemon import MS, link_state
 from harness import S
 from networks import Peer, World
+from no_sockets import no_sockets
 from patience import eventually
 from shell import Run, json_of
 from timerctl.exits import Exit
 from timerd_client import aio
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
-from timerd_client.link.sockets import Sockets
 from timerd_client.protocol.state import LinkState
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import unpack
@@ -175,9 +173,8 @@ class Linked(fakedaemon.World):
 
     def __init__(self) -> None:
         super().__init__()
-        sockets = cast(Sockets, SimpleNamespace(lifeline=SimpleNamespace(fileno=lambda: -1)))
         paths = InstancePaths(Path("/nowhere"), "linked")
-        self.link = Link(paths, "", Orphans.CANCEL, None, sockets, lambda: self.now)
+        self.link = Link(paths, "", Orphans.CANCEL, None, no_sockets(), lambda: self.now)
         self.protocol = self.link.protocol
         self.exchange()
         assert link_state(self) is LinkState.LIVE

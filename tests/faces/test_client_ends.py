@@ -24,7 +24,7 @@ from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S, eventually
 from tiers import in_tiers
-from timerd_client.link.lifeline import REFUSED_NS
+from timerd_client.transport.lifeline import REFUSED_NS
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ClientRecord
@@ -392,7 +392,7 @@ def test_a_fork_while_connections_are_made_leaves_no_copy_behind(daemon: Daemon,
     forker = """
 import os, sys, threading, time
 import timerd_client as td
-from timerd_client.link.lifeline import Lifeline
+from timerd_client.transport.lifeline import Lifeline
 from timerd_shm.host.paths import find_instance
 path = find_instance().liveness
 over = False

@@ -17,10 +17,10 @@ import zmq
 from patience import PATIENCE_S, until
 from polled import PolledTransport, would_wake
 from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED
+from timerd.host.shares import MEMORY_MAX, Share, Shares
 from timerd.zmtp.connection import QUEUED_MAX
 from timerd.zmtp.peer import LONG, SIGNATURE
 from timerd.zmtp.server import BYTES_PER_CALL, STEPS_PER_CALL
-from timerd.zmtp.shares import MEMORY_MAX, Share, Shares
 from timerd_shm.declare.errors import MalformedError, ResourceLimitError
 from timerd_shm.declare.limits import FRAME_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths
@@ -351,7 +351,7 @@ def test_without_a_file_left_a_connection_is_turned_away_and_later_ones_are_serv
             raise OSError(errno.EMFILE, "Too many open files")
         return accept(self)
 
-    highest = transport._commands._spare.fileno()
+    highest = transport._commands._listener._spare.fileno()
     with monkeypatch.context() as patched:
         patched.setattr(socket.socket, "accept", full)
         turned_away = raw(paths.commands, b"")
@@ -383,7 +383,7 @@ def test_a_spare_file_that_another_thread_has_taken_ends_nothing(
 
     with monkeypatch.context() as patched:
         patched.setattr(socket.socket, "accept", refuse)
-        patched.setattr("timerd.zmtp.server._spare_file", refuse)
+        patched.setattr("timerd.host.listener._spare_file", refuse)
         waiting = raw(paths.commands, HELLO + b"\0\1x")
         for _ in range(3):
             assert received(transport) == []

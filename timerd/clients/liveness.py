@@ -68,6 +68,16 @@ class Liveness(Protocol):
         """Connections that were closed since the last call because they showed no session, or because of a bound."""
 
 
+class Adopter(Protocol):
+    """What a transport needs, one of whose connections ends with its client."""
+
+    def adopt(self, session: bytes) -> int:
+        """A connection of another socket has shown this session: its watch, which is reported as SHOWN."""
+
+    def adopted_ended(self, watch: int, *, is_client: bool) -> None:
+        """That connection has ended; `is_client`: the client has closed it, which is its end. Else it is BROKEN."""
+
+
 class _Watch:
     """A connection, or a pidfd."""
 
@@ -100,6 +110,7 @@ class Watches:
         self._by_number: dict[int, _Watch] = {}
         self._newcomers: dict[int, _Watch] = {}  # the oldest first
         self._made = 0
+        self._of_adopted: list[Sign] = []  # about connections of other sockets
         self._refused = 0
         self._full_until_ns = NEVER  # while nothing is accepted
         self._noticed: dict[int, None] = {}  # descriptors that the selector has reported
@@ -122,7 +133,7 @@ class Watches:
         return self._full_until_ns if newcomer is None else min(self._full_until_ns, newcomer.until_ns)
 
     def signs(self, limit: int, now_ns: int) -> list[Sign]:
-        found: list[Sign] = []
+        found, self._of_adopted = self._of_adopted, []
         for _ in range(min(limit, len(self._noticed))):
             self._look(self._by_descriptor[self._noticed.popitem()[0]], found)
         if self._has_newcomers:
@@ -143,6 +154,14 @@ class Watches:
     def drop(self, watch: int) -> None:
         if watch in self._by_number:
             self._remove(self._by_number[watch])
+
+    def adopt(self, session: bytes) -> int:
+        self._made += 1
+        self._of_adopted.append(Sign(self._made, Kind.SHOWN, session))
+        return self._made
+
+    def adopted_ended(self, watch: int, *, is_client: bool) -> None:
+        self._of_adopted.append(Sign(watch, Kind.ENDED if is_client else Kind.BROKEN))
 
     def take_refused(self) -> int:
         refused, self._refused = self._refused, 0

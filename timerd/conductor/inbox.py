@@ -19,9 +19,17 @@ from timerd.clients.sessions import Sessions
 from timerd.core import APPLIED, EXPECTED, MALFORMED, UNFINISHED, Core
 from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.declare.errors import MalformedError, UnsupportedVersionError
-from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.fields import offset_of, struct_of
 from timerd_shm.declare.limits import ANNOUNCE_FIRST_NS, COMMANDS_PER_FRAME_MAX
-from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, FrameFlag, UpKind
+from timerd_shm.declare.wire import (
+    PROTOCOL_VERSION,
+    CommandHeader,
+    DownFlag,
+    DownKind,
+    FrameFlag,
+    ReportHeader,
+    UpKind,
+)
 
 from .bounds import Bounds
 from .deferred import Deferred
@@ -43,6 +51,8 @@ FRAMES_UNKNOWN_SESSION = index_of(DAEMON_COUNTERS, "frames_unknown_session")
 ASKED_AGAIN = index_of(DAEMON_COUNTERS, "asked_again")
 
 HEADER = struct_of(CommandHeader)
+FLAGS_AT = offset_of(ReportHeader, "flags")
+ASKED = int(DownFlag.ASKED).to_bytes(2, "little")
 
 log = logging.getLogger("timerd")
 
@@ -177,7 +187,7 @@ class Inbox:
         session.asked_turn = self._bounds.turns
         touched = core.touched
         report = core.report(session.slot, outcome, answer, now_ns)
-        self._outbox.send(session.routing, report)
+        self._outbox.send(session.routing, report[:FLAGS_AT] + ASKED + report[FLAGS_AT + len(ASKED) :])
         return RECORDS_PER_FRAME + len(report) // BYTES_PER_RECORD + core.touched - touched
 
     def _take_commands(self, session: Session, frame: bytes, count: int, outcome: int, answer: int, now_ns: int) -> int:

@@ -25,7 +25,7 @@ from timerd.host.timer import Timer
 from timerd_wire.poller import sharpen
 from timerd_wire.spacing import Spacing
 
-from .transport import ZmtpTransport
+from .transport import SocketTransport
 from .turn import Conductor
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -40,7 +40,7 @@ class Loop:
     def __init__(
         self,
         conductor: Conductor,
-        transport: ZmtpTransport,
+        transport: SocketTransport,
         selector: Selector,
         clock: Clock,
         *,

@@ -1,6 +1,6 @@
 """Who hears the outcomes of a client: the newest connection to NAME.pub that has shown its session, its *outlet*.
 
-    a peer without a session            refused in the handshake, and counted
+    a peer without a session            refused in the handshake, and counted; over NAME.unix it is told to say hello
     a second connection of a client     takes the place of the first, which is closed
     what a client may send there        its one subscription (the empty prefix), and the end of it
 
@@ -14,6 +14,7 @@ from timerd.clients.sessions import Sessions
 from timerd.core import Core
 from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.declare.errors import MalformedError
+from timerd_shm.declare.wire import DownKind
 from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE
 
 from .bounds import Bounds
@@ -54,7 +55,7 @@ class Subscriptions:
         for connection, slot, message in self._transport.hear(MESSAGES_PER_TURN):
             heard += 1
             if slot == NOT_ADMITTED:
-                self._answer(connection, message)
+                self._answer(connection, message, now_ns)
                 continue
             session = self._sessions.at(slot)
             assert session is not None, f"the outlet of slot {slot} outlived its session"
@@ -75,11 +76,13 @@ class Subscriptions:
             self._bounds.cut()
         return heard
 
-    def _answer(self, connection: int, secret: bytes) -> None:
+    def _answer(self, connection: int, secret: bytes, now_ns: int) -> None:
         """Admit the connection that shows a session; one that shows none is refused, as it is not admitted."""
         session = self._sessions.find(secret)
         if session is None:
             self._core.count(FRAMES_UNKNOWN_SESSION)
+            # Over packets a client may say hello at once. The transport closes a connection that is for outcomes alone.
+            self._outbox.send(connection, self._outbox.header(DownKind.HELLO_FIRST, now_ns))
         else:
             session.subscribed = False
             self._transport.admit(connection, session.slot)

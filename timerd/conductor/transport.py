@@ -1,28 +1,34 @@
-"""The daemon's sockets. What the conductor needs of them is `Transport`; `ZmtpTransport` is the real one.
+"""The daemon's sockets. What the conductor needs of them is `Transport`; `SocketTransport` is the real one.
 
     NAME.sock    ROUTER: commands come in, and are answered over the same connection
     NAME.pub     XPUB: each connection is one client's, and has its outcomes alone; it drops rather than blocks
+    NAME.unix    packets: both of that in one connection, for clients without ZeroMQ
 
-A peer of NAME.pub shows a session in the handshake (PLAIN's password). The newest connection that shows a session hears
-it; an older one is closed. Clients use libzmq; the daemon speaks its protocol itself, because every byte of a peer has
-to have a bound (timerd/zmtp).
+A peer of NAME.pub shows a session in the handshake (PLAIN's password), one of NAME.unix in a packet. The newest
+connection that shows a session hears it; an older one is closed. The end of a connection of NAME.unix is the end of its
+client. Clients of ZeroMQ use libzmq; the daemon speaks its protocol itself, because every byte of a peer has to have a
+bound (timerd/zmtp).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
+from timerd.clients.liveness import Adopter
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
 from timerd.host.selector import Selector
+from timerd.host.shares import Shares
+from timerd.packets.connection import PacketConnection
+from timerd.packets.server import PacketServer
 from timerd.zmtp.connection import Connection
 from timerd.zmtp.peer import ProtocolError, Side
 from timerd.zmtp.server import Server
-from timerd.zmtp.shares import Shares
 from timerd_shm.declare.errors import MalformedError, ResourceLimitError, TimerdError
 from timerd_shm.declare.limits import FRAME_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths
-from timerd_wire.outlet import UNSUBSCRIBE
+from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE
 
 NOT_ADMITTED = -1
 COMMANDS = Side(b"ROUTER", (b"DEALER", b"REQ", b"ROUTER"), FRAME_SIZE_MAX)
@@ -69,39 +75,50 @@ class Transport(Protocol):
         """What was wrong with connections that were closed since the last call, as (pid, error)."""
 
 
-class ZmtpTransport:
-    """ROUTER and XPUB over Unix sockets, with safe permissions from the moment of bind.
+class SocketTransport:
+    """ROUTER, XPUB and packets over Unix sockets, with safe permissions from the moment of bind.
 
-    `clients_max`: as many clients one process may have. `connections_max`: as many connections there may be at all.
-    Stale socket files of a killed daemon are replaced; so the caller holds the instance's lock. Raises
-    ResourceLimitError.
+    `liveness` learns of the connections whose end is a client's end. `clients_max`: as many clients one process may
+    have. `connections_max`: as many connections there may be at all. Stale socket files of a killed daemon are
+    replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
     """
 
     def __init__(
         self,
         paths: InstancePaths,
         selector: Selector,
+        liveness: Adopter,
         group_id: int | None = None,
         *,
         clients_max: int,
         connections_max: int,
     ) -> None:
-        self._shares = Shares(CONNECTIONS_PER_CLIENT * clients_max + CONNECTIONS_BESIDE, connections_max)
+        self._liveness = liveness
+        self._shares = shares = Shares(CONNECTIONS_PER_CLIENT * clients_max + CONNECTIONS_BESIDE, connections_max)
         self._complaints: list[tuple[int, TimerdError]] = []
-        self._heard_by: dict[int, Connection] = {}  # by slot
-        self._left: dict[int, Heard] = {}  # by slot: its connection has ended
-        self._commands = Server(paths.commands, COMMANDS, self._shares, selector, group_id, on_error=self._on_error)
-        try:
+        self._heard_by: dict[int, Connection | PacketConnection] = {}  # by slot
+        self._news: dict[int, Heard] = {}  # by slot: its connection has ended, or a packet has subscribed
+        self._takes_packets_first = False
+        with ExitStack() as undo:
+            self._commands = Server(paths.commands, COMMANDS, shares, selector, group_id, on_error=self._on_error)
+            undo.callback(self._commands.close)
             self._outcomes = Server(
-                paths.outcomes, OUTCOMES, self._shares, selector, group_id, on_end=self._on_end, on_error=self._on_error
+                paths.outcomes, OUTCOMES, shares, selector, group_id, on_end=self._on_end, on_error=self._on_error
             )
-        except BaseException:
-            self._commands.close()
-            raise
+            undo.callback(self._outcomes.close)
+            self._packets = PacketServer(
+                paths.packets, shares, selector, group_id, on_end=self._on_packets_end, on_error=self._on_error
+            )
+            undo.pop_all()
 
     def has_input(self) -> bool:
         """Whether something that the selector has reported, or that was read before, waits to be received."""
-        return self._commands.has_input() or self._outcomes.has_input() or bool(self._left)
+        return (
+            self._commands.has_input()
+            or self._packets.has_input()
+            or self._outcomes.has_input()
+            or bool(self._news or self._packets.asking)
+        )
 
     def connections(self) -> int:
         """How many there are."""
@@ -110,28 +127,48 @@ class ZmtpTransport:
     # Commands ---------------------------------------------------------------------------------------------------------
 
     def receive(self, limit: int) -> Iterator[tuple[int, bytes]]:
-        return self._commands.received(limit)
+        if not self._packets.has_input():
+            return self._commands.received(limit)
+        if not self._commands.has_input():
+            return self._packets.received(limit)
+        return self._receive_from_both(limit)
+
+    def _receive_from_both(self, limit: int) -> Iterator[tuple[int, bytes]]:
+        # The caller may stop long before the limit. So neither is always the first.
+        self._takes_packets_first = is_first = not self._takes_packets_first
+        for takes_packets in (is_first, not is_first):
+            for each in self._packets.received(limit) if takes_packets else self._commands.received(limit):
+                limit -= 1
+                yield each
+            if limit <= 0:
+                return
 
     def is_dry(self) -> bool:
-        return self._commands.is_dry()
+        return self._commands.is_dry() and self._packets.is_dry()
 
     def sender(self, connection: int) -> int:
-        found = self._commands.get(connection)
+        found = self._commands.get(connection) or self._packets.get(connection)
         return 0 if found is None else found.share.pid
 
     def send(self, connection: int, frame: bytes) -> None:
-        found = self._commands.get(connection)
+        found = self._commands.get(connection) or self._packets.get(connection)
         if found is not None:
-            self._commands.send(found, frame)
+            found.deliver(frame)
 
     # Outcomes ---------------------------------------------------------------------------------------------------------
 
     def hear(self, limit: int) -> Iterable[Heard]:
-        return self._hear(limit) if self._left or self._outcomes.has_input() else ()
+        if self._news or self._packets.asking or self._outcomes.has_input():
+            return self._hear(limit)
+        return ()
 
     def _hear(self, limit: int) -> Iterator[Heard]:
-        while self._left:
-            yield self._left.popitem()[1]
+        while self._packets.asking:
+            asking = self._packets.asking.popleft()
+            if not asking.is_closed:
+                yield Heard(asking.number, NOT_ADMITTED, asking.session)  # refused, it may still say hello
+        while self._news:
+            yield self._news.popitem()[1]
         for number, message in self._outcomes.received(limit):
             connection = self._outcomes.get(number)
             assert connection is not None, f"connection {number} is closed, and gave a message"
@@ -143,20 +180,46 @@ class ZmtpTransport:
     def admit(self, connection: int, slot: int) -> None:
         found = self._outcomes.get(connection)
         if found is not None:
-            self.close_outlet(slot)
+            self._end_outlet(slot)
             self._heard_by[slot] = found
             found.admit(slot)
+            return
+        packets = self._packets.get(connection)
+        if packets is None:
+            return
+        if self._heard_by.get(slot) is not packets:
+            self._end_outlet(slot)
+            self.close_outlet(packets.slot)  # it has shown another session before
+            packets.slot, packets.watch = slot, self._liveness.adopt(packets.session)
+            if not packets.is_admitted:
+                packets.is_admitted = True
+                packets.share.clients += 1
+            self._heard_by[slot] = packets
+        self._news[slot] = Heard(connection, slot, SUBSCRIBE)
 
     def close_outlet(self, slot: int) -> None:
-        self._left.pop(slot, None)
+        found = self._heard_by.get(slot)
+        if isinstance(found, PacketConnection):  # commands may still come over it
+            self._news.pop(slot, None)
+            del self._heard_by[slot]
+            found.slot, found.watch = NOT_ADMITTED, 0
+        else:
+            self._end_outlet(slot)
+
+    def _end_outlet(self, slot: int) -> None:
+        """Close the connection that hears a slot, also one over which commands come: another one takes its place."""
+        self._news.pop(slot, None)
         found = self._heard_by.pop(slot, None)
-        if found is not None:
+        if isinstance(found, PacketConnection):
+            found.slot, found.watch = NOT_ADMITTED, 0
+            self._packets.close_connection(found)
+        elif found is not None:
             self._outcomes.close_connection(found)
 
     def publish(self, slot: int, frame: bytes) -> None:
         found = self._heard_by.get(slot)
         if found is not None:
-            self._outcomes.send(found, frame)
+            found.deliver(frame)
 
     # Connections ------------------------------------------------------------------------------------------------------
 
@@ -174,15 +237,24 @@ class ZmtpTransport:
 
     def close(self) -> None:
         """Close the sockets and remove their files, before the lock is given up: they could be the next daemon's."""
+        self._packets.close()
         self._outcomes.close()
         self._commands.close()
 
     def _on_end(self, connection: Connection) -> None:
-        if self._heard_by.get(connection.slot) is connection:
-            del self._heard_by[connection.slot]
-            self._left[connection.slot] = Heard(connection.number, connection.slot, UNSUBSCRIBE)
+        self._left(connection.slot, connection)
 
-    def _on_error(self, connection: Connection, error: ProtocolError) -> None:
+    def _on_packets_end(self, connection: PacketConnection) -> None:
+        if connection.watch:
+            self._liveness.adopted_ended(connection.watch, is_client=connection.has_ended)
+        self._left(connection.slot, connection)
+
+    def _left(self, slot: int, connection: Connection | PacketConnection) -> None:
+        if self._heard_by.get(slot) is connection:
+            del self._heard_by[slot]
+            self._news[slot] = Heard(connection.number, slot, UNSUBSCRIBE)
+
+    def _on_error(self, connection: Connection | PacketConnection, error: ProtocolError | ValueError) -> None:
         pid = connection.share.pid
         self._complaints.append((pid, MalformedError(f"{_named(pid)}: a connection was closed: {error}")))
 

@@ -7,8 +7,9 @@ from collections import deque
 from itertools import islice
 from typing import Protocol
 
+from timerd.host.shares import Share
+
 from .peer import EASY_SIZE_MAX, Peer, Side, head_of
-from .shares import Share
 
 QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one peer; beyond it messages are dropped
 PIECES_PER_WRITE = 64  # of what waits
@@ -19,6 +20,9 @@ class Owner(Protocol):
 
     def wake(self, connection: Connection) -> None:
         """Look at a connection again that was held back, or that waited to be admitted."""
+
+    def send(self, connection: Connection, message: bytes) -> bool:
+        """Send a message of one part; False: it was dropped."""
 
     def close_connection(self, connection: Connection) -> None:
         """Close it, and forget it."""
@@ -76,6 +80,10 @@ class Connection:
 
     def end(self) -> None:
         self._owner.close_connection(self)
+
+    def deliver(self, message: bytes) -> None:
+        """Send a message; dropped when the peer does not keep up."""
+        self._owner.send(self, message)
 
     def admit(self, slot: int) -> None:
         """Go on with the handshake of a peer that has shown the session of a client."""

@@ -8,37 +8,28 @@ its sender back.
 
 from __future__ import annotations
 
-import os
 import select
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from io import FileIO
 from pathlib import Path
 
+from timerd.host.listener import Listener
 from timerd.host.selector import Selector
-from timerd.host.unix_socket import listen_guarded
+from timerd.host.shares import Share, Shares
 
 from .connection import Connection
 from .peer import ProtocolError, Side
-from .shares import Share, Shares
 
-ACCEPTS_PER_CALL = 16
 WRITES_PER_CALL = 64
 STEPS_PER_CALL = 1_024  # messages, commands and reads, of 1 to 10 us each
 BYTES_PER_CALL = 1 << 20
-CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 ENDED = select.EPOLLHUP | select.EPOLLERR
 
 
 class Server:
-    """Listens at `path` from the moment it is made. `on_end` is called for each connection that is closed,
-    `on_error` before that for one whose peer has not kept to the protocol.
-
-    The socket is made 0600; with a group it is given to the group and opened to it afterwards (0660). A stale socket
-    file of a killed daemon is replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
+    """Listens at `path` from the moment it is made (listener.py). `on_end` is called for each connection that is
+    closed, `on_error` before that for one whose peer has not kept to the protocol. Raises ResourceLimitError.
     """
 
     def __init__(
@@ -52,7 +43,6 @@ class Server:
         on_end: Callable[[Connection], None] = lambda connection: None,
         on_error: Callable[[Connection, ProtocolError], None],
     ) -> None:
-        self._path = path
         self._side = side
         self._shares = shares
         self._on_end = on_end
@@ -60,23 +50,14 @@ class Server:
         self._by_descriptor: dict[int, Connection] = {}
         self._by_number: dict[int, Connection] = {}
         self._listed: deque[Connection] = deque()  # to be looked at without waiting
-        self._stuck: dict[
-            int, int
-        ] = {}  # by descriptor: events of connections that can be written to, or were held back
-        self._has_newcomers = False
-        self._spare = _spare_file()
+        # By descriptor: the events of connections that can be written to, or were held back.
+        self._stuck: dict[int, int] = {}
         self._selector = selector
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            listen_guarded(self._listener, path, group_id)
-            selector.register(self._listener.fileno(), select.EPOLLIN, self._on_newcomer)
-        except BaseException:
-            self.close()
-            raise
+        self._listener = Listener(path, socket.SOCK_STREAM, shares, selector, group_id, self._add)
 
     def has_input(self) -> bool:
         """Whether something that was read, or may be read, waits for a call of received()."""
-        return bool(self._listed or self._stuck or self._has_newcomers)
+        return bool(self._listed or self._stuck or self._listener.has_newcomers)
 
     def is_dry(self) -> bool:
         """Whether received(), taken to its end, has given all that had come when the selector looked."""
@@ -94,8 +75,8 @@ class Server:
         steps, left, listed = STEPS_PER_CALL, BYTES_PER_CALL, self._listed
         if self._stuck:
             self._look_after_stuck()
-        if self._has_newcomers:
-            self._accept()
+        if self._listener.has_newcomers:
+            self._listener.accept()
         while listed and steps > 0 and left > 0 and limit > 0:
             steps -= 1
             connection = listed.popleft()
@@ -152,16 +133,9 @@ class Server:
         """Close everything and remove the socket's file; before the instance's lock is given up."""
         for connection in list(self._by_number.values()):
             self.close_connection(connection)
-        self._selector.forget(self._listener.fileno())
         self._listener.close()
-        self._spare.close()
-        with suppress(IsADirectoryError):  # it could not be bound
-            self._path.unlink(missing_ok=True)
 
     # Connections ------------------------------------------------------------------------------------------------------
-
-    def _on_newcomer(self, descriptor: int, events: int) -> None:
-        self._has_newcomers = True
 
     def _on_ready(self, descriptor: int, events: int) -> None:
         """The selector reports a connection."""
@@ -184,23 +158,6 @@ class Server:
             elif events & select.EPOLLOUT:
                 self._write_more(connection)
 
-    def _accept(self) -> None:
-        self._has_newcomers = False
-        for _ in range(ACCEPTS_PER_CALL):
-            try:
-                accepted, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError:
-                self._turn_away()
-                return
-            share = self._shares.open(_pid_of(accepted))
-            if share is None:
-                accepted.close()
-            else:
-                accepted.setblocking(False)
-                self._add(accepted.detach(), share)
-
     def _add(self, descriptor: int, share: Share) -> None:
         connection = Connection(descriptor, self._shares.new_number(), self._side, share, self)
         self._shares.add(share, connection)
@@ -212,14 +169,6 @@ class Server:
             return
         self._list(connection)  # its greeting is to be sent, and the peer's is often there already
         self._set_interest(connection)
-
-    def _turn_away(self) -> None:
-        """No file can be opened. The spare one makes room to end one connection, which would wake us for ever."""
-        self._spare.close()
-        with suppress(OSError), self._listener.accept()[0] as accepted:
-            self._shares.turn_away(_pid_of(accepted))
-        with suppress(OSError):  # another thread may have taken the place; then there is a spare one the next time
-            self._spare = _spare_file()
 
     def _read(self, connection: Connection) -> int:
         """Read once, unless the last read was dry or there is no memory; how many bytes there were. Raises OSError."""
@@ -253,13 +202,3 @@ class Server:
         if interest != connection.interest:
             connection.interest = interest
             self._selector.modify(connection.descriptor, interest)
-
-
-def _pid_of(accepted: socket.socket) -> int:
-    """The process that has connected; 0 = it is in another pid namespace."""
-    pid: int = CREDENTIALS.unpack(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))[0]
-    return pid
-
-
-def _spare_file() -> FileIO:
-    return FileIO(os.devnull)

@@ -26,7 +26,7 @@ from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
-from timerd_client.types import Key, Keys, Payload, Timeout
+from timerd_client.types import Key, Keys, Payload, Timeout, Transport
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.declare.wire import CommandFlag, CommandKind
@@ -244,9 +244,10 @@ async def connect(
     orphans: str = "cancel",
     name: str = "",
     runtime_dir: str | None = None,
+    transport: Transport | None = None,
 ) -> Client:
     """A client of the instance in the running loop; arguments and errors as `timerd_client.connect`."""
-    search = flows.connect(LoopLink, instance, autostart, timeout, group, orphans, name, runtime_dir)
+    search = flows.connect(LoopLink, instance, autostart, timeout, group, orphans, name, runtime_dir, transport)
     return Client(await drive(search))
 
 

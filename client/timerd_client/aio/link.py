@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Room, Settles, Sleep, Step, Until
 from timerd_client.link.link import Link
-from timerd_client.link.sockets import Sockets
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
+from timerd_client.transport.sockets import Sockets
 from timerd_shm.declare.errors import BackpressureError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
 from timerd_shm.declare.states import Orphans
@@ -38,7 +38,7 @@ class LoopLink(Link):
         name: str,
         orphans: Orphans,
         group: str | None,
-        sockets: Sockets | None = None,
+        sockets: Sockets,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -147,7 +147,7 @@ class LoopLink(Link):
             self._end_abandoned()
             return
         self.idle = True
-        self._arm(self.protocol.poll_deadline())
+        self._arm(min(self.protocol.poll_deadline(), self.sockets.due_ns))
 
     def use(self) -> Use:
         """The caller keeps what is returned for as long as it uses this link. Afterwards the link ends, and warns."""

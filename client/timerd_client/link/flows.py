@@ -14,12 +14,24 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from timerd_client.arguments import function_of, group_of, kept, label_of, orphans_of, patience_of, timeout_ns, wait_s
+from timerd_client.arguments import (
+    function_of,
+    group_of,
+    kept,
+    label_of,
+    orphans_of,
+    patience_of,
+    timeout_ns,
+    transport_of,
+    wait_s,
+)
 from timerd_client.conditions import When
 from timerd_client.hot.commands import operation_command
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState
-from timerd_client.types import Keys, Timeout
+from timerd_client.transport.make import make_sockets
+from timerd_client.transport.sockets import Sockets
+from timerd_client.types import Keys, Timeout, Transport
 from timerd_shm.declare.errors import ClosedError, ErrorCode, TimerdError, TimerdUnavailableError
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import CommandKind
@@ -99,7 +111,7 @@ Flow: TypeAlias = Generator[Step, Any, Value]
 
 
 def connect(
-    make: Callable[[InstancePaths, str, Orphans, str | None], LinkT],
+    make: Callable[[InstancePaths, str, Orphans, str | None, Sockets], LinkT],
     instance: str | None,
     autostart: bool,
     timeout: float | None,
@@ -107,15 +119,17 @@ def connect(
     orphans: str,
     name: str,
     runtime_dir: str | None,
+    transport: Transport | None,
 ) -> Flow[LinkT]:
     """Find the daemon, or start it, and make a link. Ends when the daemon has accepted this client."""
     member_of = group_of(group)
     policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
+    way = transport_of(transport)
     paths = (yield Do(partial(start_daemon, instance, runtime_dir))) if autostart else None
     search = Search(instance, runtime_dir, patience)
     while paths is None and (paths := search.look()) is None:
         yield Sleep(LOOK_AGAIN_S)
-    link = make(paths, label, policy, member_of)
+    link = make(paths, label, policy, member_of, make_sockets(way, paths))
     accepted = False
     try:
         yield from ready(link, search.patience())

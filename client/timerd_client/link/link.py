@@ -22,6 +22,7 @@ from timerd_client.hot.commands import in_purgatory, operation_command
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.session import Identity, Naming
 from timerd_client.protocol.state import LIVE, LinkState
+from timerd_client.transport.sockets import Sockets
 from timerd_client.waiter import Answerable, Notified
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
@@ -32,7 +33,6 @@ from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
 from .gate import Gate
 from .promise import Reply
-from .sockets import Sockets, ZmqSockets
 from .wall_alarm import WallAlarm
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ class Link(Line):
         name: str,
         orphans: Orphans,
         group: str | None,
-        sockets: Sockets | None = None,
+        sockets: Sockets,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Without `sockets`, those of libzmq are made. `now_ns` is CLOCK_MONOTONIC."""
+        """`sockets` become this link's own. `now_ns` is CLOCK_MONOTONIC."""
         super().__init__(now_ns)
         self.paths = paths
         self.protocol = Protocol(identity(name, orphans, group), now_ns())
@@ -108,7 +108,8 @@ class Link(Line):
         self._resets = 0
         self._wall_alarm: WallAlarm | None = None
         self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
-        self.sockets: Sockets = ZmqSockets(paths) if sockets is None else sockets
+        self.sockets = sockets
+        self.protocol.outgoing.frame_size_max = sockets.frame_size_max
         self.lifeline = self.sockets.lifeline
         links.add(self)
 
@@ -405,6 +406,8 @@ class Link(Line):
         protocol = self.protocol
         with self.lock:
             self._do_chores()
+            if now_ns >= self.sockets.due_ns:
+                self.sockets.tend(now_ns)
             if now_ns >= protocol.poll_deadline():
                 protocol.tick(now_ns)
         if protocol.lost and not self._lost_ns and protocol.session.arena:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from timerd_client.arguments import group_of, label_of, orphans_of, patience_of
+from timerd_client.arguments import group_of, label_of, orphans_of, patience_of, transport_of
+from timerd_client.types import Transport
 
 settings: dict[str, Any] = {}
 guards: list[Callable[[Callable[[], None]], None]] = []  # each makes the change that it is given, or raises an error
@@ -21,6 +22,7 @@ def configure(
     orphans: str = "cancel",
     name: str = "",
     runtime_dir: str | None = None,
+    transport: Transport | None = None,
 ) -> None:
     """Set what `client()`, also of timerd_client.aio, gives to connect(), here and in forked processes.
 
@@ -30,6 +32,8 @@ def configure(
     orphans_of(orphans, group_of(group))
     label_of(name)
     patience_of(timeout)
+    if transport is not None:
+        transport_of(transport)
 
     def change() -> None:
         settings.update(
@@ -40,6 +44,7 @@ def configure(
             orphans=orphans,
             name=name,
             runtime_dir=runtime_dir,
+            transport=transport,
         )
 
     applied: Callable[[], None] = change

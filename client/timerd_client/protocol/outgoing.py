@@ -19,7 +19,7 @@ from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX
 from timerd_shm.declare.wire import CommandFlag, CommandHeader, CommandKind
 
-_BODY_SIZE_MAX = FRAME_SIZE_MAX - size_of(CommandHeader)
+_HEADER_SIZE = size_of(CommandHeader)
 
 
 class Outgoing:
@@ -27,6 +27,7 @@ class Outgoing:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self.frame_size_max = FRAME_SIZE_MAX  # of a frame of commands, in bytes
         self.resets = 0  # one more each time when a frame that is not sent yet has become stale
         self.commands_unknown = 0  # commands that were unacknowledged when the daemon forgot this client
         self.answered = 0  # commands up to this one are applied, and their answers were received
@@ -85,7 +86,7 @@ class Outgoing:
     def take(self) -> tuple[int, int]:
         """The commands for the next frame: (first, number). There must be some to send."""
         first = self.sent + 1
-        number = self._ledger.fit(first, COMMANDS_PER_FRAME_MAX, _BODY_SIZE_MAX)
+        number = self._ledger.fit(first, COMMANDS_PER_FRAME_MAX, self.frame_size_max - _HEADER_SIZE)
         self.sent += number
         self.offered = max(self.offered, self.sent)
         return first, number

@@ -58,7 +58,7 @@ from timerd_shm.declare.limits import (
     HEARTBEAT_NS,
     WINDOW_COMMANDS_MAX,
 )
-from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, FrameFlag, ReportHeader, UpKind
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownFlag, DownKind, FrameFlag, ReportHeader, UpKind
 
 from .deadlines import NEVER, Deadlines
 from .inbox import Inbox
@@ -86,6 +86,7 @@ MALFORMED: Final = (struct.error, ValueError, LookupError, TypeError, AttributeE
 _COMMANDS: Final = int(UpKind.COMMANDS)
 _REPORT: Final = int(DownKind.REPORT)
 _CONFIRM: Final = int(FrameFlag.CONFIRM)
+_ASKED: Final = int(DownFlag.ASKED)
 SENDING_HELLO: Final = (CONNECTING, LOST)  # HELLO is sent until WELCOME comes
 
 
@@ -361,7 +362,7 @@ class Protocol:
         return True
 
     def receive(self, frame: bytes, now_ns: int, *, published: bool) -> None:
-        """Take a frame from the XSUB (`published`) or the DEALER. A frame of another daemon is counted and dropped."""
+        """Take a frame that has come where outcomes come (`published`), or from the DEALER."""
         if self.state is CLOSED:
             return
         if len(frame) < _DOWN_SIZE:
@@ -450,7 +451,7 @@ class Protocol:
         if progress:
             if self._asking:  # is more missing?
                 self._asking = False
-                missed = missed or (not published and header.outcome_newest > incoming.received_outcome)
+                missed = missed or (header.flags == _ASKED and header.outcome_newest > incoming.received_outcome)
             if incoming.received_answer > answered:
                 # The daemon may have stopped until these were acknowledged: its next "expected" counts again.
                 self._back_applied = -1

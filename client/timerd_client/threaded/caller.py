@@ -18,9 +18,9 @@ from typing import Protocol as Interface
 
 from timerd_client.link.gate import Gate
 from timerd_client.link.promise import Promise
-from timerd_client.link.sockets import Sockets
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.state import LIVE
+from timerd_client.transport.sockets import Sockets
 
 from .seat import Seat
 

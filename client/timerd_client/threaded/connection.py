@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from timerd_client.link import flows
+from timerd_client.types import Transport
 
 from .client import Client
 from .link import ThreadedLink, drive
@@ -17,6 +18,7 @@ def connect(
     orphans: str = "cancel",
     name: str = "",
     runtime_dir: str | None = None,
+    transport: Transport | None = None,
 ) -> Client:
     """A client of the instance (default: $TIMERD_INSTANCE, else "default"), ready for use.
 
@@ -27,6 +29,9 @@ def connect(
     `timerctl clients`: printable text of at most 32 bytes. `runtime_dir` is the instance's directory (default:
     $TIMERD_RUNTIME_DIR, else the standard places).
 
+    `transport` is "zeromq", or "unix": packets over one Unix socket, without libzmq and its thread, which costs less
+    and is quicker (default: $TIMERD_TRANSPORT, else "zeromq").
+
     With a `timeout`, in seconds, connect() waits so long for a daemon to run and to answer, even if none was ever
     started. A daemon that comes late has 2 s to answer all the same, or `timeout` if that is less. Without a `timeout`,
     a running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or after 2 s if one has
@@ -35,7 +40,7 @@ def connect(
     daemon that restarts, however long that takes.
 
     Raises TimerdUnavailableError, PermissionError (this user may not look into the runtime directory),
-    InvalidNameError, TimeoutOutOfRangeError, NotAMemberError (orphans="group" without a group).
+    InvalidNameError, TimeoutOutOfRangeError, InvalidValueError, NotAMemberError (orphans="group" without a group).
     """
-    search = flows.connect(ThreadedLink, instance, autostart, timeout, group, orphans, name, runtime_dir)
+    search = flows.connect(ThreadedLink, instance, autostart, timeout, group, orphans, name, runtime_dir, transport)
     return Client(drive(search))

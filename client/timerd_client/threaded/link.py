@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Settles, Sleep, Step, Until
 from timerd_client.link.gate import Gate
 from timerd_client.link.link import Link
-from timerd_client.link.sockets import Sockets
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.state import LinkState
+from timerd_client.transport.sockets import Sockets
 from timerd_shm.declare.errors import BackpressureError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
 from timerd_shm.declare.states import Orphans
@@ -108,7 +108,7 @@ class ThreadedLink(Link):
         name: str,
         orphans: Orphans,
         group: str | None,
-        sockets: Sockets | None = None,
+        sockets: Sockets,
         now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self._bell = -1
@@ -344,7 +344,7 @@ class ThreadedLink(Link):
 
     def due_ns(self) -> int:
         """When the next pass is due, unless something wakes the thread before."""
-        return min(self.protocol.poll_deadline(), self._next_frame_ns)
+        return min(self.protocol.poll_deadline(), self._next_frame_ns, self.sockets.due_ns)
 
     def _sleep(self) -> None:
         """Sleep until a descriptor or the clock wakes the thread."""

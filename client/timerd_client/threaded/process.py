@@ -7,12 +7,9 @@ import os
 import threading
 from collections.abc import Callable
 
-import zmq
-
 from timerd_client.link import link as link_module
 from timerd_client.link.link import Link, unacknowledged
 from timerd_client.link.settings import guards, settings
-from timerd_client.link.sockets import forget_context
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
@@ -24,7 +21,7 @@ EXIT_SILENCE_S = 1.0  # the end of a process waits no longer without a frame of 
 
 _client: Client | None = None
 _client_lock = threading.Lock()
-_inherited: list[Link | zmq.Context[zmq.Socket[bytes]] | Client] = []  # the parent's: kept, never closed or terminated
+_inherited: list[Link | Client] = []  # the parent's: kept, never closed
 
 
 def _change_settings(change: Callable[[], None]) -> None:
@@ -66,10 +63,9 @@ def _after_fork_in_child() -> None:
         link.idle = False
         link.lock = threading.Lock()
         _inherited.append(link)
+    for link in list(link_module.links):
+        link.sockets.forked()
     link_module.links.clear()
-    context = forget_context()
-    if context is not None:
-        _inherited.append(context)
 
 
 def _at_exit() -> None:

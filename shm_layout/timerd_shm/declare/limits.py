@@ -41,6 +41,7 @@ HELD_QUERY_MAX = 4_096  # op ids in one "held" query
 TOMBSTONE_KEPT_NS = 3_600 * 1_000_000_000  # a dead client's numbering
 
 FRAME_SIZE_MAX = 4 << 20  # any legal command fits in one frame; of the usual commands, many fit
+PACKET_SIZE_MAX = 131_072  # of a packet of NAME.unix; the kernel takes 212,960 by default (net.core.wmem_default)
 COMMANDS_PER_FRAME_MAX = 16_384
 WINDOW_COMMANDS_MAX = 65_536  # commands a client may have in flight, unacknowledged
 HELLO_FIRST_SIZE_MAX = 8_192  # the hello of a client without a session, which has no operation to list

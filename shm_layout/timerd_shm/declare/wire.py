@@ -8,7 +8,8 @@ and down (PUB or ROUTER to the client)
 
     ReportHeader, then `outcomes` OutcomeRecords, then `answers` AnswerRecords, then a heap with values and payloads
 
-Rare frames carry one msgpack map instead (HELLO, QUERY; WELCOME, RESULT, ERROR).
+Rare frames carry one msgpack map instead (HELLO, QUERY; WELCOME, RESULT, ERROR). Over NAME.unix (SOCK_SEQPACKET) a
+frame travels in a packet of its own, or in several where it is too large for one (PacketKind).
 
 Commands are numbered one by one from `first_command`; acknowledgements are unnumbered and ride in every frame. An
 operation is named by its owner's command number, so a client has no way to name another client's operation.
@@ -50,6 +51,21 @@ class DownKind(IntEnum):
     RESULT = 5  # msgpack: answer to a query
     ERROR = 6  # msgpack: {"code", "message"}: the frame was refused
     SESSION_GONE = 7  # a ReportHeader: this client is not known any more; what was unacknowledged is unknown
+
+
+class DownFlag(IntFlag):
+    """Flags of a REPORT."""
+
+    ASKED = 1  # it answers ASK: what the daemon has beyond it, it has not sent
+
+
+class PacketKind(IntEnum):
+    """First byte of a packet of NAME.unix. With ZeroMQ a frame is a message, and there are no packets."""
+
+    FRAME = 1  # then: a frame
+    SUBSCRIBE = 2  # up alone. Then: the session. Outcomes are to come over this connection, whose end is the client's
+    PART = 3  # of a frame that is too large for a packet, the first. Then: u32 size of the frame, its first bytes
+    MORE = 4  # then: the next bytes of that frame. Any other packet before its end drops what came of it
 
 
 class CommandKind(IntEnum):
@@ -190,7 +206,7 @@ class ReportHeader(NamedTuple):
     topic: Annotated[int, U64, "the client's topic: slot and generation"]
     version: Annotated[int, U8, "PROTOCOL_VERSION"]
     kind: Annotated[int, U8, "DownKind"]
-    flags: Annotated[int, U16, "zero"]
+    flags: Annotated[int, U16, "DownFlag; zero but in a REPORT"]
     outcomes: Annotated[int, U32, "OutcomeRecords that follow"]
     answers: Annotated[int, U32, "AnswerRecords that follow them"]
     reserved: Annotated[int, U32, "zero"]

@@ -51,6 +51,7 @@ cdef extern from "timerd_layout.h" nogil:
         HANDLED_NAMES_MAX
         HELD_QUERY_MAX
         FRAME_SIZE_MAX
+        PACKET_SIZE_MAX
         COMMANDS_PER_FRAME_MAX
         WINDOW_COMMANDS_MAX
         HELLO_FIRST_SIZE_MAX

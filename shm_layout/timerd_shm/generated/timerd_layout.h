@@ -57,6 +57,7 @@
 #define HELD_QUERY_MAX 4096
 #define TOMBSTONE_KEPT_NS 3600000000000ULL
 #define FRAME_SIZE_MAX 4194304
+#define PACKET_SIZE_MAX 131072
 #define COMMANDS_PER_FRAME_MAX 16384
 #define WINDOW_COMMANDS_MAX 65536
 #define HELLO_FIRST_SIZE_MAX 8192
@@ -1119,7 +1120,7 @@ typedef struct ReportHeader {
     uint64_t topic; /* the client's topic: slot and generation */
     uint8_t version; /* PROTOCOL_VERSION */
     uint8_t kind; /* DownKind */
-    uint16_t flags; /* zero */
+    uint16_t flags; /* DownFlag; zero but in a REPORT */
     uint32_t outcomes; /* OutcomeRecords that follow */
     uint32_t answers; /* AnswerRecords that follow them */
     uint32_t reserved; /* zero */

@@ -5,7 +5,8 @@ the user's own under the temporary directory. The daemon takes the first that it
 holds the instance. In it, for an instance NAME:
 
     NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaLocation)
-    NAME.pub/   outcomes: a socket (XPUB) for each client, by the number of its slot
+    NAME.pub    outcomes (XPUB): a connection of each client
+    NAME.unix   both, in one connection, for clients without ZeroMQ (SOCK_SEQPACKET)
                                              NAME.lock   flocked by the daemon all its life, never unlinked (0600)
     NAME.live   a connection of each client: it ends with the client; who listens there is the daemon
                                              NAME.journal  link to the journal's directory, if there is one
@@ -62,6 +63,11 @@ class InstancePaths(NamedTuple):
     def outcomes(self) -> Path:
         """Socket that publishes outcomes, to each client its own."""
         return self.directory / f"{self.instance}.pub"
+
+    @property
+    def packets(self) -> Path:
+        """Socket that takes commands and gives outcomes, in packets, to a client without ZeroMQ."""
+        return self.directory / f"{self.instance}.unix"
 
     @property
     def liveness(self) -> Path:

@@ -17,17 +17,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 from fakedaemon import MS, FakeDaemon, World
 from mutations import down
+from no_sockets import no_sockets
 from timerd_client import ALL, ALL_SETTLED, ANY, at_least, hot, total
 from timerd_client.conditions import When
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.link import Link
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.link.sockets import Sockets
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome
 from timerd_client.protocol.protocol import Protocol
@@ -69,9 +68,8 @@ class ManualLink(Link):
     """A link on the world's clock. When the window is full, it exchanges frames until there is room."""
 
     def __init__(self, world: Program) -> None:
-        nothing = SimpleNamespace(lifeline=SimpleNamespace(fileno=lambda: -1))
         paths = InstancePaths(Path("/nowhere"), "program")
-        super().__init__(paths, "", Orphans.CANCEL, None, cast(Sockets, nothing), lambda: world.now)
+        super().__init__(paths, "", Orphans.CANCEL, None, no_sockets(), lambda: world.now)
         self._world = world
 
     def wake(self) -> None:

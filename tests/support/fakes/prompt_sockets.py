@@ -11,12 +11,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from fakedaemon import FakeDaemon
+from timerd_client.protocol.deadlines import NEVER
 from timerd_shm.declare.fields import unpack
+from timerd_shm.declare.limits import FRAME_SIZE_MAX
 from timerd_shm.declare.wire import CommandHeader, UpKind
 
 
 class Sockets:
     """A daemon that answers at once, in the thread that sends; `full`: nothing can be sent now."""
+
+    frame_size_max: int = FRAME_SIZE_MAX
+    due_ns: int = NEVER
 
     def __init__(self) -> None:
         self.lifeline: Any = SimpleNamespace(
@@ -77,6 +82,12 @@ class Sockets:
 
     def map_arena(self) -> Any:
         raise OSError("there is no arena")
+
+    def tend(self, now_ns: int) -> None:
+        """Nothing to do."""
+
+    def forked(self) -> None:
+        """Nothing to do."""
 
     def close(self, *, linger: bool) -> None:
         """Nothing to do."""

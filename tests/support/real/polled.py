@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from timerd.clients.liveness import Sign, Watches
-from timerd.conductor.transport import Heard, ZmtpTransport
+from timerd.conductor.transport import Heard, SocketTransport
 from timerd.host.selector import Selector
 from timerd_shm.host.paths import InstancePaths
 
@@ -17,12 +17,20 @@ def would_wake(selector: Selector) -> bool:
     return bool(select.select([selector], [], [], 0)[0])
 
 
-class PolledTransport(ZmtpTransport):
+class PolledTransport(SocketTransport):
     """The sockets for commands and outcomes."""
 
     def __init__(self, paths: InstancePaths, **bounds: Any) -> None:
         self.selector = Selector()
-        super().__init__(paths, self.selector, **bounds)
+        self.adopted: list[tuple[int, bytes | bool]] = []  # (watch, session), and (watch, whether the client ended it)
+        super().__init__(paths, self.selector, self, **bounds)
+
+    def adopt(self, session: bytes) -> int:
+        self.adopted.append((len(self.adopted) + 1, session))
+        return len(self.adopted)
+
+    def adopted_ended(self, watch: int, *, is_client: bool) -> None:
+        self.adopted.append((watch, is_client))
 
     def receive(self, limit: int) -> Iterator[tuple[int, bytes]]:
         self.selector.poll(0)

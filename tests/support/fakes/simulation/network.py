@@ -12,8 +12,10 @@ from random import Random
 from typing import NamedTuple
 
 from networks import DaemonEnd, Lifelines
-from timerd_client.link.sockets import Held
+from timerd_client.protocol.deadlines import NEVER
+from timerd_client.transport.sockets import Held
 from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.limits import FRAME_SIZE_MAX
 from timerd_shm.declare.wire import CommandHeader, UpKind
 from timerd_shm.read.reader import ArenaReader
 from timerd_wire.outlet import UNSUBSCRIBE
@@ -169,6 +171,9 @@ class Channel:
 class Sockets:
     """A client's Sockets. They connect again by themselves, some time after the daemon's start."""
 
+    frame_size_max: int = FRAME_SIZE_MAX
+    due_ns: int = NEVER
+
     def __init__(self, network: Network, lifeline: Held, memory: Callable[[], bytearray | None]) -> None:
         self.lifeline: Held = lifeline
         self.routing = 0
@@ -290,6 +295,12 @@ class Sockets:
         if memory is None:
             raise OSError("there is no arena to map")
         return ArenaReader(memoryview(memory).toreadonly())
+
+    def tend(self, now_ns: int) -> None:
+        """Nothing to do."""
+
+    def forked(self) -> None:
+        """Nothing to do."""
 
     def close(self, *, linger: bool) -> None:
         """Close the sockets. With `linger`, frames that were sent still arrive."""

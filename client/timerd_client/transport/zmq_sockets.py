@@ -1,22 +1,23 @@
-"""How a link reaches its daemon: two ZeroMQ sockets, the lifeline, and the arena that it maps.
-
-A link is given an object with the methods of `Sockets`. As an example, the simulation gives it a network of its own.
-"""
+"""The sockets of ZeroMQ: a DEALER for commands and answers, an XSUB for outcomes."""
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import suppress
-from typing import Protocol, cast
+from typing import cast
 
 import zmq
 
+from timerd_client.protocol.deadlines import NEVER
+from timerd_shm.declare.limits import FRAME_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader
 from timerd_wire.channel import Channel
 from timerd_wire.outlet import SUBSCRIBE, connect_outlet
 
 from .lifeline import Lifeline
+from .sockets import Held
 
 SOCKETS_MAX = 8_192  # two for each client; libzmq's default of 1,023 allows 511 clients
 RECONNECT_MS = 20
@@ -29,55 +30,7 @@ POLLOUT = int(zmq.POLLOUT)
 
 _context: zmq.Context[zmq.Socket[bytes]] | None = None
 _context_lock = threading.Lock()
-
-
-class Held(Protocol):
-    """The methods of a `Lifeline`."""
-
-    def fileno(self) -> int: ...
-    def is_held(self, session: bytes) -> bool: ...
-    def hold(self, session: bytes, now_ns: int) -> bool: ...
-    def has_ended(self, now_ns: int) -> bool: ...
-    def let_go(self) -> None: ...
-
-
-class Sockets(Protocol):
-    """The DEALER for commands, the XSUB for outcomes, the lifeline, and the way to the arena. Nothing here blocks.
-
-    Methods of the DEALER are called in any thread, with the link's lock held. Only the link's own thread uses the XSUB.
-    """
-
-    lifeline: Held
-
-    def send(self, frame: bytes) -> bool:
-        """Send a frame to the daemon; False if the socket is full."""
-
-    def has_answer(self) -> bool:
-        """Whether the DEALER has a frame to receive. After a send its descriptor may not say so."""
-
-    def subscribe(self, session: bytes) -> None:
-        """Connect the XSUB, and show the session; an earlier connection ends."""
-
-    def receive(self, *, published: bool) -> bytes | None:
-        """The next frame from the XSUB (`published`) or the DEALER, if there is one."""
-
-    def has_room(self) -> bool:
-        """Whether a frame that could not be sent may be tried again."""
-
-    def filenos(self) -> list[int]:
-        """Descriptors that become readable once, when there is something new to receive, or new room.
-
-        That may be missed if something was sent since the socket was last looked at.
-        """
-
-    def sources(self, descriptor: int) -> tuple[bool, ...]:
-        """What to receive when this descriptor is readable: True = published frames, False = those of the DEALER."""
-
-    def map_arena(self) -> ArenaReader:
-        """Map the arena of the daemon that runs now. Raises TimerdError, OSError."""
-
-    def close(self, *, linger: bool) -> None:
-        """Close both sockets. With `linger`, what was sent last may still go out for a moment."""
+_inherited: list[zmq.Context[zmq.Socket[bytes]]] = []  # the parent's
 
 
 def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
@@ -90,16 +43,23 @@ def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
         return _context
 
 
-def forget_context() -> zmq.Context[zmq.Socket[bytes]] | None:
-    """In a forked child: forget the parent's context. The caller keeps a reference, so that it is never terminated."""
+def _forget_context() -> None:
+    """In a forked child: forget the parent's context, which must never be terminated there."""
     global _context, _context_lock
-    old, _context = _context, None
+    if _context is not None:
+        _inherited.append(_context)
+    _context = None
     _context_lock = threading.Lock()
-    return old
+
+
+os.register_at_fork(after_in_child=_forget_context)
 
 
 class ZmqSockets:
     """Sockets of libzmq, which connect again by themselves."""
+
+    frame_size_max: int = FRAME_SIZE_MAX
+    due_ns: int = NEVER
 
     def __init__(self, paths: InstancePaths) -> None:
         self.lifeline: Held = Lifeline(paths.liveness)
@@ -122,6 +82,9 @@ class ZmqSockets:
         made.set(zmq.RECONNECT_IVL, RECONNECT_MS)
         made.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
         return made
+
+    def tend(self, now_ns: int) -> None:
+        pass
 
     def send(self, frame: bytes) -> bool:
         return self._commands.send(frame)
@@ -151,6 +114,9 @@ class ZmqSockets:
 
     def map_arena(self) -> ArenaReader:
         return ArenaReader.from_descriptor(open_arena_file(self._paths))
+
+    def forked(self) -> None:
+        pass  # the lifeline is a connection of its own
 
     def close(self, *, linger: bool) -> None:
         self._commands.close(GOODBYE_LINGER_MS if linger else 0)

@@ -23,7 +23,7 @@ RETRY_FIRST_NS: Final = 50_000_000
 RETRY_LAST_NS: Final = 60_000_000_000
 
 # Held while a connection is made or closed, and during a fork: a child knows of every copy that it has.
-_changing = threading.RLock()
+changing = threading.RLock()
 _lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 
 
@@ -37,7 +37,7 @@ class Lifeline:
         self._held_ns = 0  # when the connection was made
         self._retry_at_ns = 0
         self._retry_wait_ns = RETRY_FIRST_NS
-        with _changing:
+        with changing:
             _lifelines.add(self)
 
     def fileno(self) -> int:
@@ -53,7 +53,7 @@ class Lifeline:
         if now_ns < self._retry_at_ns:
             return False
         self.let_go()
-        with _changing:
+        with changing:
             made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 made.setblocking(False)
@@ -85,7 +85,7 @@ class Lifeline:
 
     def let_go(self) -> None:
         """Close the connection."""
-        with _changing:
+        with changing:
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
@@ -99,7 +99,7 @@ class Lifeline:
 def _after_fork_in_child() -> None:
     for lifeline in list(_lifelines):
         lifeline.let_go()
-    _changing.release()
+    changing.release()
 
 
-os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=changing.acquire, after_in_parent=changing.release, after_in_child=_after_fork_in_child)

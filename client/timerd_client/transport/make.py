@@ -1,0 +1,27 @@
+"""The transports by name: how the sockets of a link are made.
+
+All is imported before a process forks, but for libzmq where $TIMERD_TRANSPORT names another transport.
+"""
+
+from __future__ import annotations
+
+import os
+
+from timerd_client.arguments import TRANSPORT_VARIABLE
+from timerd_client.types import Transport
+from timerd_shm.host.paths import InstancePaths
+
+from .sockets import Sockets
+from .unix_sockets import UnixSockets
+
+if os.environ.get(TRANSPORT_VARIABLE) != "unix":
+    from . import zmq_sockets as _zmq_sockets  # noqa: F401
+
+
+def make_sockets(transport: Transport, paths: InstancePaths) -> Sockets:
+    """The sockets of that transport, which begin to connect."""
+    if transport == "unix":
+        return UnixSockets(paths)
+    from .zmq_sockets import ZmqSockets
+
+    return ZmqSockets(paths)

@@ -1,0 +1,222 @@
+"""Packets over one Unix socket, NAME.unix: no thread but those of the caller, and no library.
+
+Commands and outcomes go over one connection, which the kernel ends with the process: that is the lifeline, too. Where
+the connection has ended, the link's thread connects again (tend), and shows the session again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Final
+
+from timerd_client.protocol.deadlines import NEVER
+from timerd_shm.declare.limits import PACKET_SIZE_MAX
+from timerd_shm.host.paths import InstancePaths, open_arena_file
+from timerd_shm.read.reader import ArenaReader
+from timerd_wire.packets import FRAME, SUBSCRIBE, Joined, Packets, cut
+
+from .lifeline import REFUSED_NS, changing
+from .sockets import Held
+
+RETRY_FIRST_NS: Final = 20_000_000
+RETRY_LAST_NS: Final = 500_000_000
+
+
+class UnixSockets:
+    """The connection, and an epoll that stays the same when the connection changes."""
+
+    frame_size_max: int = PACKET_SIZE_MAX
+
+    def __init__(self, paths: InstancePaths, now_ns: Callable[[], int] = monotonic_ns) -> None:
+        self.due_ns: int = NEVER
+        self._paths = paths
+        self._now_ns = now_ns
+        self._packets: Packets | None = None  # None: not connected
+        self._descriptor = -1  # of the connection
+        self._connected_ns = 0  # when it was made
+        self._retry_wait_ns = RETRY_FIRST_NS
+        self._session = b""  # to be shown over each connection
+        self._is_full = False
+        self._cut: deque[tuple[int, bytes]] = deque()  # what is left of the frame that is sent in parts
+        self._cut_of: bytes | None = None
+        self._joined = Joined()
+        self._epoll = select.epoll()
+        self._end = End()
+        self.lifeline: Held = self._end
+        self._connect()
+
+    # the connection ---------------------------------------------------------------------------------------------------
+
+    def tend(self, now_ns: int) -> None:
+        if now_ns >= self.due_ns:
+            self._connect()
+
+    def _connect(self) -> None:
+        with changing:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            made.setblocking(False)
+            try:
+                made.connect(str(self._paths.packets))
+            except OSError:  # no daemon listens, or very many clients connect
+                made.close()
+                self._retry()
+                return
+            self._descriptor = made.detach()
+            self._packets = Packets(self._descriptor)
+        self._epoll.register(self._descriptor, select.EPOLLIN)
+        self._connected_ns = self._now_ns()
+        self.due_ns = NEVER
+        if self._session:
+            self.subscribe(self._session)
+
+    def _retry(self) -> None:
+        self.due_ns = self._now_ns() + self._retry_wait_ns
+        self._retry_wait_ns = min(2 * self._retry_wait_ns, RETRY_LAST_NS)
+
+    def _ended(self) -> None:
+        """The connection has ended. Soon after it was made it was refused; later, the daemon has ended."""
+        was_refused = self._now_ns() - self._connected_ns < REFUSED_NS
+        self._close()
+        if not was_refused:
+            self._retry_wait_ns = RETRY_FIRST_NS
+        self._retry()
+        self._end.report(is_daemons=not was_refused)
+
+    def _close(self) -> None:
+        with changing:
+            packets, self._packets, self._descriptor = self._packets, None, -1
+            if packets is not None:
+                packets.close()
+        self._is_full = False
+        self._cut.clear()
+        self._cut_of = None
+        self._joined.drop()
+
+    # frames -----------------------------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> bool:
+        packets = self._packets
+        if packets is None:
+            return False
+        try:
+            sent = packets.send(FRAME, frame) if len(frame) <= PACKET_SIZE_MAX else self._send_parts(packets, frame)
+        except OSError:
+            return False  # it has ended: receive() finds that, behind the last frames
+        if sent == self._is_full:
+            self._is_full = not sent
+            self._epoll.modify(self._descriptor, select.EPOLLIN if sent else select.EPOLLIN | select.EPOLLOUT)
+        return sent
+
+    def _send_parts(self, packets: Packets, frame: bytes) -> bool:
+        """Send a frame in parts; False: it is to be sent again, and goes on where it stood. Raises OSError."""
+        if self._cut_of is not frame:
+            self._cut, self._cut_of = deque(cut(frame)), frame
+        while self._cut:
+            if not packets.send(*self._cut[0]):
+                return False
+            self._cut.popleft()
+        self._cut_of = None
+        return True
+
+    def subscribe(self, session: bytes) -> None:
+        self._session = session
+        if self._packets is not None:
+            with contextlib.suppress(OSError):
+                self._packets.send(SUBSCRIBE, session)
+
+    def receive(self, *, published: bool) -> bytes | None:
+        packets = self._packets
+        if not published or packets is None:
+            return None
+        try:
+            while (body := packets.receive()) is not None:
+                if packets.kind == FRAME:
+                    if self._joined.wanted:
+                        self._joined.drop()
+                    return body
+                frame = self._joined.take(packets.kind, body)
+                if frame is not None:
+                    return frame
+        except (OSError, ValueError):
+            self._ended()
+        return None
+
+    def has_answer(self) -> bool:
+        return False
+
+    def has_room(self) -> bool:
+        if self._packets is None:
+            return False
+        return not self._is_full or any(events & select.EPOLLOUT for _, events in self._epoll.poll(0))
+
+    def filenos(self) -> list[int]:
+        return [self._epoll.fileno()]
+
+    def sources(self, descriptor: int) -> tuple[bool, ...]:
+        return (True,)
+
+    def map_arena(self) -> ArenaReader:
+        return ArenaReader.from_descriptor(open_arena_file(self._paths))
+
+    def forked(self) -> None:
+        self._end.let_go()
+        self.close(linger=False)
+
+    def close(self, *, linger: bool) -> None:
+        self.due_ns = NEVER
+        self._close()
+        self._epoll.close()
+        self._end.close()
+
+
+class End:
+    """The lifeline of a link whose connection for frames is one: a descriptor that is readable after its end."""
+
+    def __init__(self) -> None:
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._session = b""
+        self._is_daemons = False  # whether the last end was the daemon's
+        self._is_over = False
+
+    def report(self, *, is_daemons: bool) -> None:
+        """The connection has ended."""
+        self._is_daemons = is_daemons
+        os.eventfd_write(self._bell, 1)
+
+    def fileno(self) -> int:
+        return self._bell if self._session else -1
+
+    def is_held(self, session: bytes) -> bool:
+        return self._session == session
+
+    def hold(self, session: bytes, now_ns: int) -> bool:
+        self._take_bell()
+        self._session = session
+        return True
+
+    def has_ended(self, now_ns: int) -> bool:
+        self._take_bell()
+        self.let_go()
+        return self._is_daemons
+
+    def let_go(self) -> None:
+        self._session = b""
+        if self._is_over:
+            self.close()
+
+    def close(self) -> None:
+        """Close the descriptor; where the link watches it, as soon as it does not."""
+        self._is_over = True
+        if self._bell >= 0 and not self._session:
+            os.close(self._bell)
+            self._bell = -1
+
+    def _take_bell(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)

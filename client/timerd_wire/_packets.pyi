@@ -1,0 +1,3 @@
+from .plain_packets import PlainPackets
+
+class Packets(PlainPackets): ...

@@ -1,0 +1,88 @@
+"""Packets over a Unix socket (SOCK_SEQPACKET), as daemon and client use them: no call blocks.
+
+`Packets` is the compiled one where it was built (choice.py), else PlainPackets. The compiled one keeps the GIL in its
+calls, as Channel does.
+
+A frame is a packet. One that is too large for that is cut(), and put together by `Joined`. What of it does not arrive
+is lost as a whole, and its sender sends it again: such frames are lists of operations, in a hello or a welcome.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from timerd_shm.declare.limits import FRAME_SIZE_MAX, PACKET_SIZE_MAX
+from timerd_shm.declare.wire import PacketKind
+
+from .choice import CHOICE, PURE
+from .plain_packets import PlainPackets
+
+if TYPE_CHECKING or PURE:
+    Packets = PlainPackets
+else:
+    try:
+        from ._packets import Packets
+    except ImportError:
+        if CHOICE:
+            raise
+        Packets = PlainPackets
+
+FRAME: Final = int(PacketKind.FRAME)
+SUBSCRIBE: Final = int(PacketKind.SUBSCRIBE)
+PART: Final = int(PacketKind.PART)
+MORE: Final = int(PacketKind.MORE)
+_SIZE: Final = struct.Struct("<I")
+
+
+def cut(frame: bytes) -> Iterator[tuple[int, bytes]]:
+    """The packets of a frame that is too large for one, as (kind, body)."""
+    first = PACKET_SIZE_MAX - _SIZE.size
+    yield PART, _SIZE.pack(len(frame)) + frame[:first]
+    for at in range(first, len(frame), PACKET_SIZE_MAX):
+        yield MORE, frame[at : at + PACKET_SIZE_MAX]
+
+
+class Joined:
+    """Puts the packets of one connection together again."""
+
+    __slots__ = ("_parts", "_size", "held")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0  # of the frame whose parts these are
+        self.held = 0  # bytes of it that are here
+
+    @property
+    def wanted(self) -> int:
+        """The size of the frame that is not complete; 0 = there is none."""
+        return self._size
+
+    def drop(self) -> None:
+        """Forget a frame that is not complete."""
+        self._parts, self._size, self.held = [], 0, 0
+
+    def take(self, kind: int, body: bytes) -> bytes | None:
+        """A PART or MORE has come: the frame, if it is complete. Raises ValueError for what no sender sends."""
+        if kind == PART:
+            self.drop()
+            if len(body) < _SIZE.size:
+                raise ValueError(f"the first part of a frame has {len(body)} bytes")
+            size, body = _SIZE.unpack_from(body)[0], body[_SIZE.size :]
+            if not PACKET_SIZE_MAX < size <= FRAME_SIZE_MAX:
+                raise ValueError(f"a frame in parts has {size} bytes; {PACKET_SIZE_MAX} to {FRAME_SIZE_MAX} are taken")
+            self._size = size
+        elif not self._size:
+            return None  # its beginning was lost
+        if not body:
+            raise ValueError("a part of a frame is empty")
+        self._parts.append(body)
+        self.held += len(body)
+        if self.held < self._size:
+            return None
+        if self.held > self._size:
+            raise ValueError(f"the parts of a frame of {self._size} bytes have {self.held}")
+        frame = b"".join(self._parts)
+        self.drop()
+        return frame

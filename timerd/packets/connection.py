@@ -1,0 +1,158 @@
+"""One connection of packets: its descriptor, what waits to be sent, a frame that comes in parts. No call blocks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from timerd.host.shares import Share
+from timerd_shm.declare.limits import PACKET_SIZE_MAX
+from timerd_wire.packets import FRAME, Joined, Packets, cut
+
+QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one client; beyond it frames are dropped
+EASY_SIZE_MAX = 16_384  # of a frame that may wait though its process has no memory left, where nothing else waits
+PACKETS_PER_WRITE = 64  # of what waits
+
+
+class Owner(Protocol):
+    """Who looks after a connection: its server."""
+
+    def send(self, connection: PacketConnection, frame: bytes) -> bool:
+        """Send a frame; False: it was dropped."""
+
+    def close_connection(self, connection: PacketConnection) -> None:
+        """Close it, and forget it."""
+
+
+class PacketConnection:
+    """Made for an accepted connection, of which it owns the descriptor."""
+
+    __slots__ = (
+        "_joined",
+        "_owner",
+        "_queued",
+        "_taken",
+        "_waiting",
+        "descriptor",
+        "has_ended",
+        "interest",
+        "is_admitted",
+        "is_closed",
+        "is_listed",
+        "number",
+        "packets",
+        "session",
+        "share",
+        "slot",
+        "watch",
+    )
+
+    def __init__(self, descriptor: int, number: int, share: Share, owner: Owner) -> None:
+        self.descriptor = descriptor
+        self.packets = Packets(descriptor)
+        self.number = number  # never used twice
+        self.share = share
+        self.session = b""  # that it has shown
+        self.slot = -1  # whose outcomes it has
+        self.watch = 0  # by which its end is reported as the client's; 0 = it is nobody's
+        self.is_admitted = False
+        self.interest = 0  # what its server waits for
+        self.is_listed = False  # whether its server looks at it without waiting
+        self.is_closed = False
+        self.has_ended = False  # whether the client has closed it
+        self._owner = owner
+        self._waiting: deque[tuple[int, bytes]] = deque()  # packets, as (kind, body)
+        self._queued = 0  # bytes of them
+        self._joined = Joined()
+        self._taken = 0  # memory for the frame that comes in parts
+
+    @property
+    def waits_to_send(self) -> bool:
+        """Whether something waits until the client reads."""
+        return bool(self._waiting)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether a frame that comes in parts is not complete."""
+        return self._taken > 0
+
+    @property
+    def wanted_memory(self) -> int:
+        return 0
+
+    def wake(self) -> None:
+        """Nothing: it does not wait for memory. A frame without room is dropped."""
+
+    def end(self) -> None:
+        self._owner.close_connection(self)
+
+    def deliver(self, frame: bytes) -> None:
+        """Send a frame; dropped when the client does not keep up."""
+        self._owner.send(self, frame)
+
+    def take_part(self, kind: int, body: bytes) -> bytes | None:
+        """A part of a frame has come: the frame, if it is complete. Raises ValueError for what no client sends."""
+        joined = self._joined
+        if not self.share.has_room(len(body)):
+            joined.drop()
+        frame = joined.take(kind, body)
+        self._charge(joined.held)
+        return frame
+
+    def drop_parts(self) -> None:
+        """Something else has come: the frame will not be completed."""
+        self._joined.drop()
+        self._charge(0)
+
+    def send(self, frame: bytes) -> bool:
+        """Send a frame; False: it was dropped, because the client does not keep up. Raises OSError."""
+        size = len(frame)
+        if size <= PACKET_SIZE_MAX:
+            if not self._waiting and self.packets.send(FRAME, frame):
+                return True
+            return self._wait_with(((FRAME, frame),), size)
+        if not self._wait_with(cut(frame), size):
+            return False
+        self.write_more()
+        return True
+
+    def write_more(self) -> None:
+        """Send some of what waits. Raises OSError."""
+        for _ in range(PACKETS_PER_WRITE):
+            if not self._waiting:
+                return
+            kind, body = self._waiting[0]
+            if not self.packets.send(kind, body):
+                return
+            self._waiting.popleft()
+            self._queued -= len(body)
+            self.share.give(len(body))
+
+    def close(self) -> None:
+        """Close the descriptor; what waited is dropped."""
+        self.is_closed = True
+        self.packets.close()
+        self._waiting.clear()
+        self._charge(0)
+        given, self._queued = self._queued, 0
+        self.share.give(given)
+
+    def _wait_with(self, packets: Iterable[tuple[int, bytes]], size: int) -> bool:
+        if self._queued + size > QUEUED_MAX:
+            return False
+        if not self.share.has_room(size) and (self._queued or size > EASY_SIZE_MAX):
+            return False
+        for kind, body in packets:
+            self._waiting.append((kind, body))
+            self._queued += len(body)
+            self.share.memory += len(body)
+        return True
+
+    def _charge(self, held: int) -> None:
+        """So many bytes of a frame are here: its process is charged for them."""
+        taken, self._taken = self._taken, held
+        if held > taken:
+            self.share.memory += held - taken
+        elif held < taken:
+            self.share.give(taken - held)
