@@ -74,7 +74,7 @@ def place(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
 
 TINY = {
     "core": ("--pending=10k", "--repeat=1", "--huge-pages"),
-    "client": ("--requests=1k", "--pending=100", "--rounds=1", "--turns=1"),
+    "client": ("--requests=1k", "--pending=100", "--rounds=1", "--turns=1", "--handles=1k"),
     "recovery": ("--pending=2k", "--repeat=2"),
     "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20", "--huge-pages"),
     # What follows takes longer.
