@@ -81,7 +81,10 @@ TINY = {
     "snapshots": ("--pending=2k", "--copies=1", "--rate=1k"),
     "idle": ("--pending=1k", "--seconds=0.5"),
     "why_cython": ("--count=1k", "--repeat=1"),
-    "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
+    "ladder": (
+        *("--rates=1k", "--others=1k", "--seconds=0.3", "--keys=3", "--pending=1k", "--apis=bulk", "--cases=high"),
+        *("--goal-runs=1", "--goal-seconds=0.2"),
+    ),
     "latency": ("--fine-rate=500", "--seconds=0.2", "--apis=bulk", "--runs=fine"),
     "quiet": ("--count=20", "--rates=100", "--seconds=0.1", "--rounds=1", "--ways=timerd,hops,seqpacket core"),
     "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),
@@ -355,7 +358,7 @@ def test_the_worst_of_several_runs_counts_for_each_figure(monkeypatch: pytest.Mo
 def test_a_report_that_is_stale_or_lacks_a_plot_is_refused(
     tmp_path: Path, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = {"api": "bulk", "case": "low", "pending": 0, "rate": 10, "reached_rate": 10, "cpu_us": 1.0}
+    row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0, "rate": 10, "reached_rate": 10, "cpu_us": 1.0}
     write_document(tmp_path, "ladder", {"points": [row | {"sustained": True}]})
     given = (f"--results={tmp_path}", f"--out={tmp_path / 'R.md'}")
     assert call("report", *given, "--check") == 1
@@ -375,9 +378,11 @@ def test_a_plot_is_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.
     from plots import PLOTS, draw, points
 
     plot = next(plot for plot in PLOTS if plot.name == "ladder-cpu")
-    rows = [{"api": "bulk", "case": "low", "pending": 0, "rate": 10**at, "cpu_us": 9.0 / at} for at in (1, 2, 3)]
+    row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0}
+    rows = [row | {"rate": 10**at, "cpu_us": 9.0 / at} for at in (1, 2, 3)]
+    rows.append(row | {"pending": 1_000_000, "rate": 10, "cpu_us": 20.0})  # the plot has those that were alone
     lines = points(plot, {"ladder": {"tables": {"points": rows}}})
-    assert lines == {"bulk, low, 0 pending": ([10, 100, 1000], [9.0, 4.5, 3.0])}
+    assert lines == {"3 keys, bulk, low": ([10, 100, 1000], [9.0, 4.5, 3.0])}
     for name in ("one.svg", "two.svg"):
         draw(plot, lines, tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
