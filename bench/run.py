@@ -32,6 +32,7 @@ SUITES = (
     "ladder",
     "latency",
     "quiet",
+    "scale",
     "alternatives",
     "gil",
     "idle",
