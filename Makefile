@@ -8,7 +8,7 @@
 #   make test-spark the tests on Spark alone
 #   make test-cluster  Spark Connect, and clusters of several executors, on this machine
 #   make soak       simulate the whole system, seed after seed, until it is stopped (from SEED=0)
-#   make bench      measure every number of bench/RESULTS.md, in some 35 minutes; the machine should be idle
+#   make bench      measure every number of bench/RESULTS.md, in some 50 minutes; the machine should be idle
 #   make bench-short  the same with less of everything, in two minutes; results in build/bench
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz       coverage-guided fuzzing of frames, arenas and journals with atheris, a minute each (FUZZ_SECONDS=60)

@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 from common import Parser, Row, Suite, amount, listed, need_memory, real, run_suite
 from designs import HIGH, LOW, Case, Point, Requests, S, Verdict, draw, judge, play_old, play_timerd
+from quoted import QUOTED
 
 TIMERD = "timerd"
 REACHED = 0.99
@@ -39,21 +40,6 @@ NARROWLY = 0.9
 ATTEMPTS = 2
 NOT_REACHED = 2  # rates in a row
 MEMORY_PER_REQUEST = 1_500  # for its plan, its command and its outcome
-ARTICLE = '"Apache Kafka, Purgatory, and Hierarchical Timing Wheels", Confluent: on its own machine'
-TRUNK = "its own benchmark, of the original semantics: JDK 17, another 2-core machine of this kind"
-# Measured by others, for each case: the requests a second after which the design saturates, and the source.
-QUOTED: dict[str, dict[str, tuple[int | None, str]]] = {
-    "low": {
-        "Kafka, old": (40_000, f"{ARTICLE}; 1.2 cores busy beyond it"),
-        "Kafka, timing wheels": (None, f"{ARTICLE}; no degradation up to the highest rate"),
-        "Kafka, trunk of 2024": (450_000, TRUNK),
-    },
-    "high": {
-        "Kafka, old": (25_000, f"{ARTICLE}; 1.2 cores busy beyond it"),
-        "Kafka, timing wheels": (105_000, ARTICLE),
-        "Kafka, trunk of 2024": (405_000, TRUNK),
-    },
-}
 
 
 class Design(NamedTuple):

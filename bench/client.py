@@ -1,12 +1,16 @@
-"""The client's own CPU for a request: register, fire and their bulk calls; in the caller, the sender and the settler.
+"""The client's own CPU for a request, and its memory for a pending one: register, fire and their bulk calls.
 
-    python bench/client.py [--short] [--requests 32k] [--pending 100k] [--rounds 9]
+    python bench/client.py [--short] [--requests 32k] [--pending 100k] [--rounds 9] [--handles 200k]
 
 Both implementations are measured, the compiled one and the one in Python. Each has a process of its own, and they take
 turns, so that a busy machine is as busy for each. There is no daemon and no socket: frames to the daemon are dropped,
 and its reports are made beforehand, with `--told` outcomes in each. *caller* is the call itself. *sender* makes frames
-of the commands. *settler* receives the reports. *release* drops the caller's handles. Figures are ns of CPU for a
-request, medians of the rounds, with the garbage collector on, beside `--pending` operations that stay.
+of the commands. *settler* receives the reports. *release* drops the caller's handles. *lifetime* is the sum of a
+round's stages. Figures are ns of CPU for a request, medians of the rounds, with the garbage collector on, beside
+`--pending` operations that stay. A registration has three keys or one (`keys`). The caller has made them beforehand.
+
+*memory* is what a pending registration keeps in the client: how much a process grows with `--handles` registrations,
+for each of them, without and with the keys that the caller gave (client_memory.py).
 """
 
 from __future__ import annotations
@@ -15,19 +19,21 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
-from common import Parser, Suite, amount, run_child, run_suite
+from common import Parser, Row, Suite, amount, run_child, run_suite
 from timerd_client.link.link import Link
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_client.transport.sockets import Sockets
+from timerd_client.types import Keys
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.limits import FRAME_SIZE_MAX, WINDOW_COMMANDS_MAX
 from timerd_shm.declare.states import Orphans
@@ -37,11 +43,16 @@ from timerd_shm.host.paths import InstancePaths
 ARENA = 7
 TOPIC = 5
 KEY = "request/{:09}"
+KEYS = (3, 1)  # of a registration
 PAYLOAD = bytes(100)
 VALUE = bytes(8)
 ROWS = 1_024  # of one register_many or fire_many
+REGISTRATIONS = ("register", "register_many")
+TOGETHER = 10_000  # commands that are sent and applied together
 IMPLEMENTATIONS = ("pure", "compiled")
-STAGES = ("caller", "sender", "settler", "release")
+LIFETIME = "lifetime"
+MEMORY = Path(__file__).with_name("client_memory.py")
+T = TypeVar("T")
 REPORT, OUTCOME = struct_of(ReportHeader), struct_of(OutcomeRecord)
 
 
@@ -104,95 +115,155 @@ class Rig:
         while self.protocol.next_frame(self.now) is not None:
             pass
 
-
-def spent(stages: dict[str, list[float]], stage: str, requests: int, do: Callable[[], object]) -> None:
-    """Note the CPU time of `do()`, in ns for a request."""
-    began = time.thread_time_ns()
-    do()
-    stages.setdefault(stage, []).append((time.thread_time_ns() - began) / requests)
+    def settle(self) -> None:
+        """Send all commands. The daemon has applied them, and so the client keeps none of them."""
+        self.send()
+        self.hear(self.header())
 
 
-def chunks(requests: int) -> Iterator[list[str]]:
-    for start in range(0, requests, ROWS):
-        yield [KEY.format(number) for number in range(start, min(requests, start + ROWS))]
+def keys_of(first: int, count: int, keys: int) -> list[Keys]:
+    """The keys of so many registrations, as register() takes them: a name, or a tuple of names."""
+    names = [KEY.format(number) for number in range(first * keys, (first + count) * keys)]
+    return list(names) if keys == 1 else list(zip(*(names[at::keys] for at in range(keys)), strict=True))
 
 
-def measure(requests: int, pending: int, rounds: int, per_report: int) -> dict[str, dict[str, float]]:
-    """Measure the implementation that this process has loaded. Returns {call: {stage: ns}}."""
+def pieces_of(rows: Sequence[T]) -> list[Sequence[T]]:
+    """The rows of each bulk call."""
+    return [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)]
+
+
+class Call(NamedTuple):
+    """What is measured. `do` makes all its requests, and returns what the caller keeps of them."""
+
+    name: str
+    keys: int
+    do: Callable[[], list[Any]]
+
+
+def registrations(purgatory: Purgatory, requests: int, keys: int) -> list[Call]:
+    """Both ways to make so many registrations."""
+    rows = keys_of(0, requests, keys)
+    pieces = pieces_of(rows)
+    register, many = purgatory.register, purgatory.register_many
+
+    def registering() -> list[Any]:
+        return [register(row, timeout=0.2, payload=PAYLOAD) for row in rows]
+
+    def registering_many() -> list[Any]:
+        return [many(piece, timeout=0.2, payloads=PAYLOAD) for piece in pieces]
+
+    return [Call(name, keys, do) for name, do in zip(REGISTRATIONS, (registering, registering_many), strict=True)]
+
+
+def firings(purgatory: Purgatory, requests: int) -> list[Call]:
+    """Both ways to fire so many events."""
+    names = [KEY.format(number) for number in range(requests)]
+    pieces = pieces_of(names)
+    fire, fire_many = purgatory.fire, purgatory.fire_many
+
+    def firing() -> list[Any]:
+        for name in names:
+            fire(name, value=VALUE)
+        return []
+
+    def firing_many() -> list[Any]:
+        for piece in pieces:
+            fire_many(piece, values=VALUE)
+        return []
+
+    return [Call("fire", 1, firing), Call("fire_many", 1, firing_many)]
+
+
+def measure(requests: int, pending: int, rounds: int, per_report: int) -> list[Row]:
+    """Measure the implementation that this process has loaded: a row for each stage of each call, with its ns."""
     rig = Rig()
-    register, fire = rig.purgatory.register, rig.purgatory.fire
     kept = []
     for number in range(pending):
-        kept.append(register(f"pending/{number}", timeout=3600.0, payload=PAYLOAD))
-        if number % 10_000 == 0:
-            rig.send()
-            rig.hear(rig.header())
-    rig.send()
-    rig.hear(rig.header())
-    keys = [KEY.format(number) for number in range(requests)]
-    columns = list(chunks(requests))
-    many, fire_many = rig.purgatory.register_many, rig.purgatory.fire_many
-    found: dict[str, dict[str, list[float]]] = {}
+        kept.append(rig.purgatory.register(f"pending/{number}", timeout=3600.0, payload=PAYLOAD))
+        if number % TOGETHER == 0:
+            rig.settle()
+    rig.settle()
+    calls = [call for keys in KEYS for call in registrations(rig.purgatory, requests, keys)]
+    calls += firings(rig.purgatory, requests)
+    found: dict[Call, dict[str, list[float]]] = {}
+    for _ in range(rounds):
+        for call in calls:
+            stages = found.setdefault(call, {})
+            for stage, ns in play_round(rig, call, requests, per_report).items():
+                stages.setdefault(stage, []).append(ns)
+    return [
+        {"call": call.name, "keys": call.keys, "stage": stage, "ns": statistics.median(ns)}
+        for call, stages in found.items()
+        for stage, ns in stages.items()
+    ]
 
-    def registering() -> None:
-        made = [register(key, timeout=0.2, payload=PAYLOAD) for key in keys]
-        held.append(made)
 
-    def registering_many() -> None:
-        held.append([many(column, timeout=0.2, payloads=PAYLOAD) for column in columns])
+def play_round(rig: Rig, call: Call, requests: int, per_report: int) -> dict[str, float]:
+    """One round of a call. Returns the ns of each stage, and of all of them."""
+    stages: dict[str, float] = {}
 
-    def firing() -> None:
-        for key in keys:
-            fire(key, value=VALUE)
-
-    def firing_many() -> None:
-        for column in columns:
-            fire_many(column, values=VALUE)
+    def spent(stage: str, do: Callable[[], T]) -> T:
+        began = time.thread_time_ns()
+        made = do()
+        stages[stage] = (time.thread_time_ns() - began) / requests
+        return made
 
     def hearing() -> None:
         for report in reports:
             rig.hear(report)
 
-    calls: dict[str, Callable[[], None]] = {
-        "register": registering,
-        "register_many": registering_many,
-        "fire": firing,
-        "fire_many": firing_many,
-    }
-    for _ in range(rounds):
-        for name, call in calls.items():
-            held: list[Any] = []
-            stages = found.setdefault(name, {})
-            first = rig.protocol.ledger.issued + 1
-            spent(stages, "caller", requests, call)
-            spent(stages, "sender", requests, rig.send)
-            reports = rig.reports(list(range(first, first + requests)), per_report) if held else [rig.header()]
-            spent(stages, "settler", requests, hearing)
-            if held:
-                assert all(promise.done() for promise in held[0])
-                spent(stages, "release", requests, held.clear)
-    return {name: {stage: statistics.median(ns) for stage, ns in stages.items()} for name, stages in found.items()}
+    first = rig.protocol.ledger.issued + 1
+    held = spent("caller", call.do)
+    spent("sender", rig.send)
+    reports = rig.reports(list(range(first, first + requests)), per_report) if held else [rig.header()]
+    spent("settler", hearing)
+    if held:
+        assert all(promise.done() for promise in held)
+        spent("release", held.clear)
+    return stages | {LIFETIME: sum(stages.values())}
 
 
-def play(suite: Suite) -> None:
+def child(implementation: str, command: Sequence[str]) -> Any:
+    """What a program prints as JSON, run with this implementation of the client."""
+    done = run_child([sys.executable, *command], {"TIMERD_CLIENT": implementation})
+    if done.returncode:
+        raise RuntimeError(f"the {implementation} client failed: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def play_calls(suite: Suite) -> None:
+    """The table of CPU: medians over processes that take turns."""
     args = suite.args
-    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    sizes = {"requests": args.requests, "pending": args.pending, "rounds": args.rounds, "told": args.told}
+    words = [f"--{name}={value}" for name, value in sizes.items()]
+    found: dict[tuple[str, int, str], dict[str, list[float]]] = {}
     for turn in range(args.turns):
         suite.say(f"turn {turn + 1} of {args.turns}")
         for implementation in IMPLEMENTATIONS:
-            sizes = {"requests": args.requests, "pending": args.pending, "rounds": args.rounds, "told": args.told}
-            words = [f"--{name}={value}" for name, value in sizes.items()]
-            child = run_child([sys.executable, __file__, "--child", *words], {"TIMERD_CLIENT": implementation})
-            if child.returncode:
-                raise RuntimeError(f"the {implementation} client failed: {child.stderr}")
-            for call, stages in json.loads(child.stdout).items():
-                for stage, ns in stages.items():
-                    found.setdefault(call, {}).setdefault(stage, {}).setdefault(implementation, []).append(ns)
-    for call, stages in found.items():
-        for stage in [stage for stage in STAGES if stage in stages]:
-            pure, compiled = (statistics.median(stages[stage][name]) for name in IMPLEMENTATIONS)
-            suite.add("calls", call=call, stage=stage, pure_ns=round(pure), compiled_ns=round(compiled),
-                      ratio=round(pure / compiled, 2) if compiled else None)  # fmt: skip
+            for row in child(implementation, [__file__, "--child", *words]):
+                ns = found.setdefault((row["call"], row["keys"], row["stage"]), {})
+                ns.setdefault(implementation, []).append(row["ns"])
+    for (call, keys, stage), by_name in found.items():
+        pure, compiled = (statistics.median(by_name[name]) for name in IMPLEMENTATIONS)
+        suite.add("calls", call=call, keys=keys, stage=stage, pure_ns=round(pure), compiled_ns=round(compiled),
+                  ratio=round(pure / compiled, 2) if compiled else None)  # fmt: skip
+
+
+def play_memory(suite: Suite) -> None:
+    """The table of memory: a process for each figure, because a process gives no memory back."""
+    handles = suite.args.handles
+    for keys, call in product(KEYS, REGISTRATIONS):
+        suite.say(f"memory of {handles:,} pending, {call}, keys: {keys}")
+        row: Row = {}
+        for name in IMPLEMENTATIONS:
+            grown = child(name, [str(MEMORY), call, str(keys), str(handles)])
+            row |= {f"{name}_bytes": grown["without_keys"], f"{name}_bytes_with_keys": grown["with_keys"]}
+        suite.add("memory", call=call, keys=keys, handles=handles, **row)
+
+
+def play(suite: Suite) -> None:
+    play_calls(suite)
+    play_memory(suite)
 
 
 def main() -> int:
@@ -200,8 +271,9 @@ def main() -> int:
     parser.size("--requests", amount(1, WINDOW_COMMANDS_MAX), "32k", "4k", "requests in a round, at most a window")
     parser.size("--pending", amount(0, 10_000_000), "100k", "1k", "operations that stay")
     parser.size("--rounds", amount(1, 1_000), "9", "3", "rounds in a turn")
-    parser.size("--turns", amount(1, 1_000), "3", "1", "processes of each implementation")
+    parser.size("--turns", amount(1, 1_000), "5", "1", "processes of each implementation")
     parser.size("--told", amount(1, 16_384), "256", "256", "outcomes in a report")
+    parser.size("--handles", amount(1, 10_000_000), "200k", "20k", "pending registrations whose memory is measured")
     parser.add_argument("--child", action="store_true", help="measure the implementation that is loaded; print JSON")
     if "--child" in sys.argv:
         args = parser.parse()

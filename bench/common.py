@@ -361,6 +361,11 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(column for row in rows for column in row))
 
 
+def rows_with(rows: Iterable[Row], values: Mapping[str, Any]) -> list[Row]:
+    """The rows that have these values."""
+    return [row for row in rows if all(row.get(name) == value for name, value in values.items())]
+
+
 def is_number(rows: Sequence[Row], column: str) -> bool:
     """Whether a column holds numbers."""
     values = [row.get(column) for row in rows]

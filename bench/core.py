@@ -9,7 +9,7 @@ stay. Their deadlines are spread over a minute. Each has --keys keys of its own,
 choose among all pending operations: there every step misses the cache and the TLB. Outcomes are counted, and must be
 those that were asked for. `tell_ns` is the later cost of an outcome: its share of a report, and of freeing its record
 when it is acknowledged. The `_full` rows are like the load test: a payload of 100 bytes, a value of 8, completed in the
-order of registration.
+order of registration. Bytes are those of the arena for a pending operation: its records, and its share of the tables.
 
 A figure is the median over the repeats, with the least and the most beside it. The worst tick is that of the best
 repeat, because on a shared machine any tick can be interrupted. With --huge-pages each run is made twice, the second
@@ -63,6 +63,7 @@ COUNTERS = {
     "complete": "completed",
 }
 SETTLING = ("cancelled", "completed")
+BYTES = {"fill": "bytes_per_op", "insert_full_ns": "bytes_per_op_full"}  # the figure that a step gives as well
 BLOCKS = 4_096  # payloads in a step
 HOT_REGIONS = (Region.OPS, Region.NODES)
 TABLES = (Region.KEY_TABLE, Region.HANDLES)
@@ -137,13 +138,18 @@ class Rig:
         with memoryview(self.memory) as view:
             return unpack(RegionRecord, view, REGIONS_OFFSET + region * size_of(RegionRecord))
 
-    def bytes_per_op(self, pending: int) -> float:
-        """Arena bytes in use for each pending operation: its record, and its share of the tables of that capacity."""
-        ops, nodes = (self.region(region) for region in HOT_REGIONS)
-        assert (ops.in_use, nodes.in_use) == (pending, (self.keys - 1) * pending)
-        records = ops.in_use * ops.record_size + nodes.in_use * nodes.record_size
+    def in_use(self) -> dict[Region, RegionRecord]:
+        """The regions that have records of pending operations, as they are now."""
+        return {region: self.region(region) for region in (*HOT_REGIONS, Region.BLOCKS)}
+
+    def bytes_per_op(self, before: dict[Region, RegionRecord], made: int) -> float:
+        """Arena bytes for each of the `made` operations since `before`: its records, and its share of the tables."""
+        now = self.in_use()
+        grown = {region: row.in_use - before[region].in_use for region, row in now.items()}
+        assert (grown[Region.OPS], grown[Region.NODES]) == (made, (self.keys - 1) * made), (grown, made)
+        records = sum(count * now[region].record_size for region, count in grown.items())
         tables = sum(self.region(region).count * self.region(region).record_size for region in TABLES)
-        return (records + tables * pending / self.plan.capacity) / pending
+        return records / made + tables / self.plan.capacity
 
     def close(self) -> None:
         self.core.release()
@@ -234,15 +240,15 @@ def measure(pending: int, seed: int, huge: bool = False, keys: int = 1) -> dict[
     found = {"huge_share": huge_share(rig.plan.size)}
     for name, count, frames in steps:
         counter = COUNTERS[name.split("_")[0]]
-        before = rig.count(counter)
+        before, used = rig.count(counter), rig.in_use()
         spent.setdefault(name, []).append(rig.apply(frames) / count * 1e9)
         assert rig.count(counter) - before == count, (name, rig.count(counter) - before, count)
         outcomes, took = rig.acknowledge()
         assert outcomes == (count if counter in SETTLING else 0), (name, outcomes)
         if outcomes:
             spent.setdefault("tell_full_ns" if "full" in name else "tell_ns", []).append(took / outcomes * 1e9)
-        if name == "fill":
-            found["bytes_per_op"] = rig.bytes_per_op(pending)
+        if name in BYTES:
+            found[BYTES[name]] = rig.bytes_per_op(used, count)
     found.update({name: statistics.median(values) for name, values in spent.items() if name.endswith("_ns")})
     left, total, worst = len(live), 0.0, 0.0
     assert rig.count("pending") == left, (rig.count("pending"), left)

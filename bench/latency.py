@@ -1,16 +1,17 @@
-"""How late outcomes reach their owner: completions at 100k/s, expiries at 100k/s (1 ms ticks) and 10k/s (100 us).
+"""How late outcomes reach their owner: completions at 100k/s and 10k/s, expiries at 100k/s and 10k/s.
 
     python bench/latency.py [--seconds 5] [--repeat 3] [--short] [--json FILE]
 
 These are runs of `timerctl load` with a daemon of its own. Each kind has three runs, with seeds of their own, and the
 worst of each figure counts (*runs* has each run). A completion is measured from the call of fire() in one process to
 the callback of the owner in another one, in the low case. An expiry is measured from the deadline to the owner's
-callback, in a case in which nearly all expire. *settled* is the part of this time until the daemon settled the
-operation: it lasts at least until the end of the tick.
+callback, in a case in which nearly all expire: at ticks of 1 ms, and those at 10k/s at ticks of 100 us. *settled* is
+the part of this time until the daemon settled the operation: it lasts at least until the end of the tick.
 
 *hops* is measured before each run: 4,000 frames a second between processes that do nothing else, over the sockets that
 timerd uses (hops.py). A completion takes two hops, an expiry one. No timer service over this transport is faster on
-this machine in that minute. *stolen* is the share of the processors' time that the host took during a run.
+this machine in that minute. *p99 over hops* is the p99 of a run over that of its hops. *stolen* is the share of the
+processors' time that the host took during a run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from timerctl.load.report import percentiles
 
 HOPS = {"one hop": 1, "two hops": 2}
 HOPS_S = 1.0
-RUNS = ("completion", "expiry", "fine")
+RUNS = ("completion", "tail", "expiry", "fine")
 LATENCIES = {
     "completion": "completion_latency_us",
     "expiry": "expiry_lateness_us",
@@ -36,14 +37,21 @@ LATENCIES = {
 def play(suite: Suite) -> None:
     seconds, high, low = suite.args.seconds, suite.args.rate, suite.args.fine_rate
     need_memory(memory_of(high, seconds, 0), f"{high:,}/s for {seconds:g} s", "ask for less (--rate, --seconds)")
-    runs = {"completion": ("low", high, "1ms"), "expiry": ("expire", high, "1ms"), "fine": ("expire", low, "100us")}
+    runs = {
+        "completion": ("low", high, "1ms"),
+        "tail": ("low", low, "1ms"),
+        "expiry": ("expire", high, "1ms"),
+        "fine": ("expire", low, "100us"),
+    }
     for case, rate, tick in map(runs.__getitem__, suite.args.runs):
         for api in suite.args.apis:
             found: dict[str, list[Row]] = {}
             for run in range(suite.args.repeat):
+                bare: dict[int, Row] = {}
                 for what, count in HOPS.items():
-                    took_us = percentiles(hops(count, min(seconds, HOPS_S)))
-                    suite.add("hops", what=what, before=f"{case}, {api}, run {run + 1}", **in_ms(took_us))
+                    bare[count] = in_ms(percentiles(hops(count, min(seconds, HOPS_S))))
+                    before = f"{case}, {rate:,}/s, {api}, run {run + 1}"
+                    suite.add("hops", what=what, before=before, **bare[count])
                 suite.say(f"{case}: {rate:,}/s, {api}, a tick of {tick}, run {run + 1} of {suite.args.repeat}")
                 document = run_load(workload_of(rate, seconds, case, suite.seed + run), api, flags=[f"--tick={tick}"])
                 held = not document["violations"]
@@ -51,7 +59,7 @@ def play(suite: Suite) -> None:
                 suite.check("outcomes", held, says)
                 for what, name in LATENCIES.items():
                     if (what == "completion") == (case == "low"):
-                        row = row_of(document, name)
+                        row = row_of(document, name, bare[2 if case == "low" else 1])
                         found.setdefault(what, []).append(row)
                         suite.add("runs", what=what, rate=rate, tick=tick, api=api, run=run + 1, **row)
             for what, runs_of_it in found.items():
@@ -60,9 +68,11 @@ def play(suite: Suite) -> None:
                 )
 
 
-def row_of(document: dict[str, Any], name: str) -> Row:
-    """The row of one latency of one run."""
-    return in_ms(document[name]) | {
+def row_of(document: dict[str, Any], name: str, bare: Row) -> Row:
+    """The row of one latency of one run, whose hops alone had the latency `bare`."""
+    own = in_ms(document[name])
+    return own | {
+        "p99_over_hops": own["p99_ms"] / bare["p99_ms"] if own["p99_ms"] and bare["p99_ms"] else None,
         "stolen_percent": document["stolen_percent"],
         "sustained": document["sustained"],
         "why_not": why_not(document),
@@ -81,7 +91,7 @@ def main() -> int:
     parser.size("--seconds", real(0.2, 600, "seconds"), "5", "1", "of arrivals in each run")
     parser.size("--repeat", amount(1, 100, "runs"), "3", "1", "runs of each kind")
     parser.size("--rate", rates, "100k", "20k", "operations a second, with ticks of 1 ms")
-    parser.size("--fine-rate", rates, "10k", "2k", "operations a second, with ticks of 100 us")
+    parser.size("--fine-rate", rates, "10k", "2k", "operations a second, with ticks of 100 us, and for the tail")
     parser.size("--runs", listed(chosen(RUNS)), ",".join(RUNS), ",".join(RUNS), "what is measured")
     parser.size("--apis", listed(chosen(tuple(APIS))), "per-op,bulk", "per-op", "APIs that register and fire")
     return run_suite(parser, play)

@@ -25,11 +25,12 @@ TRIES = 2  # so many rates may fail before the climb ends
 LESS_IS_WORSE = ("reached_rate", "sustained", "count")
 
 
-def workload_of(rate: float, seconds: float, case: str, seed: int) -> Workload:
-    """The workload of a run."""
+def workload_of(rate: float, seconds: float, case: str, seed: int, keys: int = 1) -> Workload:
+    """The workload of a run. Each operation has so many keys of its own, and its event is on one of them."""
     p50_ms, p75_ms = CASES[case]
     count = max(round(rate * seconds), 1)
-    return check(Workload(rate=rate, count=count, p50_ns=p50_ms * MS, p75_ns=p75_ms * MS, seed=seed))
+    plan = Workload(rate=rate, count=count, p50_ns=p50_ms * MS, p75_ns=p75_ms * MS, keys_per_op=keys, seed=seed)
+    return check(plan)
 
 
 def run_load(workload: Workload, api: str, pending: int = 0, flags: Sequence[str] = ()) -> dict[str, Any]:
@@ -49,6 +50,7 @@ def load_command(workload: Workload, api: str, pending: int = 0) -> list[str]:
     command += [f"--rate={workload.rate:.3f}", f"--count={workload.count}", f"--pending={pending}"]
     command += [f"--p50={workload.p50_ns // MS}ms", f"--p75={workload.p75_ns // MS}ms", f"--seed={workload.seed}"]
     command += [f"--registrars={workload.registrars}", f"--firers={workload.firers}"]
+    command += [f"--keys-per-op={workload.keys_per_op}"]
     return command + (["--bulk"] if APIS[api] else [])
 
 
@@ -118,7 +120,10 @@ def gives_up(rows: Sequence[Row], asked: float) -> bool:
     return len(failed) >= TRIES or (bool(rows) and rows[-1]["reached_rate"] < MISSED * asked)
 
 
-def memory_of(rate: float, seconds: float, pending: int) -> int:
-    """Bytes that a run needs in all processes together: arena, harness and client."""
+def memory_of(rate: float, seconds: float, pending: int, keys: int = 1) -> int:
+    """Bytes that a run needs in all processes together: arena, harness and client.
+
+    A further key of an operation takes 100 bytes of the plan, for its name, and a node of 64 in the arena.
+    """
     held = rate * (0.7 if rate * seconds > rate else seconds) + pending
-    return round(rate * seconds * 800 + held * 1_000)
+    return round(rate * seconds * (700 + 100 * keys) + held * (936 + 64 * keys))

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from common import rows_with
+
 
 class Plot(NamedTuple):
     """A plot of one table: a line for each combination of the values of `series`, in the order of the rows."""
@@ -24,9 +26,9 @@ class Plot(NamedTuple):
     y_label: str
     log_x: bool = False
     log_y: bool = False
+    where: tuple[tuple[str, Any], ...] = ()  # columns and values: only rows with these
 
 
-SERIES = ("api", "case", "pending")
 RATE = "operations asked for in a second"
 
 
@@ -35,6 +37,12 @@ def of_article(case: str, y: str, title: str, y_label: str, log_y: bool) -> Plot
     name, table = f"article_{case}_{y}", f"points_{case}"
     label = "requests a second, asked"
     return Plot(name, f"{title}, {case} case", "article", table, "asked", y, ("design",), label, y_label, True, log_y)
+
+
+def of_ladder(name: str, y: str, title: str, y_label: str) -> Plot:
+    """A plot of the ladder: a figure against the rate, without other operations beside it."""
+    series, alone = ("keys", "api", "case"), (("pending", 0),)
+    return Plot(f"ladder-{name}", title, "ladder", "points", "rate", y, series, RATE, y_label, True, True, alone)
 
 
 def of_rivals(y: str, title: str, y_label: str) -> Plot:
@@ -50,12 +58,9 @@ PLOTS: tuple[Plot, ...] = (
     *(of_article(case, "reached", "Rate reached", "requests a second", True) for case in ("low", "high")),
     *(of_article(case, "cpu_cores", "CPU", "cores busy", False) for case in ("low", "high")),
     *(of_article(case, "memory_mib", "Memory of records", "MiB", True) for case in ("low", "high")),
-    Plot("ladder-reached", "Reached", "ladder", "points", "rate", "reached_rate", SERIES, RATE, "reached in a second",
-         log_x=True, log_y=True),
-    Plot("ladder-latency", "From fire() to the owner's callback, p99", "ladder", "points", "rate", "completion_p99_ms",
-         SERIES, RATE, "ms", log_x=True, log_y=True),
-    Plot("ladder-cpu", "CPU of all processes for a request", "ladder", "points", "rate", "cpu_us", SERIES, RATE, "us",
-         log_x=True, log_y=True),
+    of_ladder("reached", "reached_rate", "Reached", "reached in a second"),
+    of_ladder("latency", "completion_p99_ms", "From fire() to the owner's callback, p99", "ms"),
+    of_ladder("cpu", "cpu_us", "CPU of all processes for a request", "us"),
     Plot("alternatives-latency", "From fire() to the owner, p99", "alternatives", "runs", "rate", "completion_p99_ms",
          ("way",), RATE, "ms", log_x=True, log_y=True),
     Plot("alternatives-unheard", "Completions lost because the event came too early", "alternatives", "runs", "rate",
@@ -67,10 +72,10 @@ def points(plot: Plot, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     """The lines of a plot, {name: (xs, ys)}; empty if nothing was measured."""
     rows = documents.get(plot.suite, {}).get("tables", {}).get(plot.table, [])
     lines: dict[str, tuple[list[float], list[float]]] = {}
-    for row in rows:
+    for row in rows_with(rows, dict(plot.where)):
         if row.get(plot.x) is None or row.get(plot.y) is None:
             continue
-        name = ", ".join(label(column, row.get(column)) for column in plot.series)
+        name = ", ".join(label(column, row[column]) for column in plot.series if column in row)
         xs, ys = lines.setdefault(name, ([], []))
         xs.append(row[plot.x])
         ys.append(row[plot.y])

@@ -12,17 +12,23 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from string import ascii_uppercase
+from textwrap import wrap
+from typing import Any, TypeAlias
 
-from common import Row, columns_of, is_number, shown
+from common import Row, columns_of, is_number, rows_with, shown
+from first_page import FIRST_PAGE, Extract
 from plots import PLOTS, draw, points
 from run import AT_LENGTH, BENCH, RESULTS, SUITES
 from targets import TARGETS
 
+Document: TypeAlias = dict[str, Any]  # of one suite (common.py)
+Documents: TypeAlias = dict[str, Document]  # by suite
+WIDTH = 120
 NOTHING = "Nothing was measured yet: `make bench`.\n"
 
 
-def documents_of(directory: Path) -> dict[str, dict[str, Any]]:
+def documents_of(directory: Path) -> Documents:
     """The documents that exist, by suite, in the order of the suites; what takes long comes last."""
     found = {}
     for name in (*SUITES, *AT_LENGTH):
@@ -41,10 +47,77 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         yield "| " + " | ".join(shown(row.get(column)).replace("|", "\\|") for column in columns) + " |"
 
 
-def to_reach(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """The table of the numbers to reach, each with the measured figure."""
-    yield "| what | target | measured | ratio | reached | by |"
-    yield "|---|---:|---:|---:|---|---|"
+def letters(documents: Documents) -> dict[str, str]:
+    """The letter of each suite's machine."""
+    machines = list(dict.fromkeys(machine_of(document) for document in documents.values()))
+    return {name: ascii_uppercase[machines.index(machine_of(document))] for name, document in documents.items()}
+
+
+def machine_of(document: Document) -> str:
+    """The machine of a suite, and the versions of what it ran."""
+    machine = document["machine"]
+    parts = [machine["cpu"], f"{machine['cores']} cores", f"{machine['memory_bytes'] / (1 << 30):.0f} GiB"]
+    parts += [f"Linux {machine['kernel']}", machine["python"], f"libzmq {machine['libzmq']}", machine["compiler"]]
+    parts += ["huge pages in /dev/shm"] if machine.get("huge_pages") else []
+    return ", ".join(parts)
+
+
+def machines(documents: Documents) -> Iterator[str]:
+    """The machines by letter, each with its suites and their commits."""
+    marks = letters(documents)
+    for letter in sorted(set(marks.values())):
+        here = [name for name, mark in marks.items() if mark == letter]
+        by_commit: dict[str, list[str]] = {}
+        for name in here:
+            by_commit.setdefault(documents[name]["machine"]["commit"] or "unknown", []).append(name)
+        suites = "; ".join(f"{', '.join(names)} (commit {commit})" for commit, names in by_commit.items())
+        yield f"* Machine {letter}: {machine_of(documents[here[0]])}. {suites}."
+    if len(set(marks.values())) > 1:
+        yield ""
+        yield "Figures of two machines, or of two hours of one machine, are not to be compared with each other."
+    yield ""
+
+
+def how(document: Document, letter: str) -> str:
+    """How a suite was measured: command, machine, time, load of the machine, and whether the run was whole."""
+    load = ", ".join(f"{value:.2f}" for value in document["machine"]["load_average"])
+    state = [word for word in ("short", "partial") if document[word]]
+    line = f"`{document['command']}`, machine {letter}, {document['started']}, {document['seconds']:.0f} s"
+    line += f", load average before it {load}"
+    return line + (f". **{', '.join(state).capitalize()} run.**" if state else "")
+
+
+def first_page(documents: Documents) -> Iterator[str]:
+    """What users have, above all else (first_page.py)."""
+    for part in FIRST_PAGE:
+        yield f"## {part.title}"
+        yield ""
+        for extract in part.extracts:
+            yield f"### {extract.title}"
+            yield ""
+            yield from wrap(extract.says, WIDTH)
+            yield ""
+            yield from table(extract.given) if extract.given else extracted(extract, documents)
+            yield ""
+
+
+def extracted(extract: Extract, documents: Documents) -> Iterator[str]:
+    """The rows of a suite that the first page shows, and how they were measured."""
+    document = documents.get(extract.suite)
+    rows = rows_with(document["tables"].get(extract.table, []), dict(extract.where)) if document else []
+    if not document or not rows:
+        yield f"Not measured: `python bench/{extract.suite}.py`."
+        return
+    yield how(document, letters(documents)[extract.suite])
+    yield ""
+    yield from table([{column: row.get(column) for column in extract.columns} for row in rows])
+
+
+def to_reach(documents: Documents) -> Iterator[str]:
+    """The table of the numbers to reach, each with the measured figure and its machine."""
+    marks = letters(documents)
+    yield "| what | target | measured | ratio | reached | machine | by |"
+    yield "|---|---:|---:|---:|---|---|---|"
     for target in TARGETS:
         figure = target.reached(documents)
         sign = ">=" if target.at_least else "<="
@@ -52,26 +125,21 @@ def to_reach(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
         command = f"`{document['command']}`" if document else f"`python bench/{target.suite}.py`"
         cells = [target.what, f"{sign} {target.goal:,.12g} {target.unit}".rstrip()]
         if figure is None:
-            cells += ["-", "-", "not measured", command]
+            cells += ["-", "-", "not measured", "-", command]
         else:
             held = "yes" if target.held(figure) else "**no**"
-            cells += [f"{shown(float(figure))} {target.unit}".rstrip(), f"{figure / target.goal:.2f}", held, command]
+            cells += [f"{shown(float(figure))} {target.unit}".rstrip(), f"{figure / target.goal:.2f}", held]
+            cells += [marks[target.suite], command]
         yield "| " + " | ".join(cells) + " |"
 
 
-def section(document: dict[str, Any], drawn: Sequence[str]) -> Iterator[str]:
+def section(document: Document, letter: str, drawn: Sequence[str]) -> Iterator[str]:
     """The section of one suite."""
     yield f"## {document['suite'].replace('_', ' ')}"
     yield ""
     yield document["about"]
     yield ""
-    machine = document["machine"]
-    load = ", ".join(f"{value:.2f}" for value in machine["load_average"])
-    state = [word for word in ("short", "partial") if document[word]]
-    yield (
-        f"`{document['command']}`, {document['started']}, {document['seconds']:.0f} s, load average before it {load}"
-        + (f". **{', '.join(state).capitalize()} run.**" if state else "")
-    )
+    yield how(document, letter)
     for name, rows in document["tables"].items():
         yield ""
         yield f"### {name.replace('_', ' ')}"
@@ -87,22 +155,7 @@ def section(document: dict[str, Any], drawn: Sequence[str]) -> Iterator[str]:
     yield ""
 
 
-def machines(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """The machines of the suites; a single machine is named once."""
-    known: dict[str, list[str]] = {}
-    for name, document in documents.items():
-        machine = document["machine"]
-        parts = [machine["cpu"], f"{machine['cores']} cores", f"{machine['memory_bytes'] / (1 << 30):.0f} GiB"]
-        parts += [f"Linux {machine['kernel']}", machine["python"], f"libzmq {machine['libzmq']}", machine["compiler"]]
-        parts += ["huge pages in /dev/shm"] if machine.get("huge_pages") else []
-        parts += [f"commit {machine['commit']}"] if machine["commit"] else []
-        known.setdefault(", ".join(parts), []).append(name)
-    for text, names in known.items():
-        yield f"{', '.join(names)}: {text}." if len(known) > 1 else f"{text}."
-        yield ""
-
-
-def text_of(documents: dict[str, dict[str, Any]]) -> str:
+def text_of(documents: Documents) -> str:
     """The text of RESULTS.md."""
     lines = [
         "# Results",
@@ -112,10 +165,10 @@ def text_of(documents: dict[str, dict[str, Any]]) -> str:
     ]
     if not documents:
         return "\n".join([*lines, NOTHING])
-    lines += [*machines(documents), "## Numbers to reach", "", *to_reach(documents), ""]
-    for name, document in documents.items():
+    lines += [*machines(documents), *first_page(documents), "## Numbers to reach", "", *to_reach(documents), ""]
+    for name, letter in letters(documents).items():
         drawn = [plot.name for plot in PLOTS if plot.suite == name and points(plot, documents)]
-        lines += section(document, drawn)
+        lines += section(documents[name], letter, drawn)
     return "\n".join(lines)
 
 

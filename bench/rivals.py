@@ -1,6 +1,6 @@
 """The core beside its rivals: insert, cancel, complete by key, reschedule, expiry, worst tick, bytes for a timer.
 
-    python bench/rivals.py [--pending 10k,100k,1M,4M] [--repeat 3] [--work 20k] [--contestants timerd,heapq,...]
+    python bench/rivals.py [--pending 10k,100k,1M,4M] [--repeat 5] [--work 20k] [--contestants timerd,heapq,...]
                            [--huge-pages] [--short] [--json FILE]
 
 Each contestant is measured in a process of its own, in turns with the others. Beside the work there are so many pending
@@ -11,14 +11,14 @@ timers, with deadlines spread over a minute. bench/timers.py describes each cont
 timerd does more than its rivals, and its figures include that. It alone keeps clients apart, logs each change so that a
 SIGKILL harms nothing, and delivers every outcome to an owner. Its commands come encoded, and the figures include the
 decoding. Bytes for a timer are those of timerd's arena, those of the records and the table of the wheel of 20, and else
-the growth of the process. "bare" is no rival but the floor: the core's records and lists without the core's promises
-(bench/bare.pyx).
+the growth of the process. "bare" is no rival but the floor: the core's records, lists and hash without the core's
+promises (bench/bare.pyx).
 
 With --huge-pages the compiled contestants that keep their records themselves are also measured on pages of 2 MiB, in
 turns with the others. `huge_share` is the share of their memory that got such pages.
 
-Figures are medians of the repeats. For the worst tick the least counts, because any tick can be interrupted. From a
-million pending timers on there is one repeat.
+Figures are medians of the repeats. For the worst tick the least counts, because any tick can be interrupted. Beside a
+million pending timers only the compiled contestants have all repeats, beside more none has.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from memory import measures_huge
 from timerctl.show.text import size
 from timers import HUGE, SMALL, TIMERD
 
-ONE_REPEAT = 1_000_000
+MANY = 1_000_000  # pending timers
 CHILD = Path(__file__).with_name("timers.py")
 RECENT = (
     "huge_share",
@@ -86,6 +86,11 @@ def unfit(contestant: Contestant, pending: int) -> str | None:
     return None
 
 
+def repeats_all(contestant: Contestant, pending: int) -> bool:
+    """Whether all repeats are made beside so many timers, or one, because each takes long."""
+    return pending < MANY or (pending == MANY and contestant.huge)
+
+
 def run_one(name: str, pending: int, seed: int, work: int, pages: str) -> Figures:
     """Measure one contestant once, in a process of its own."""
     done = run_child([sys.executable, str(CHILD), name, str(pending), str(seed), str(work), pages])
@@ -113,12 +118,13 @@ def play_size(suite: Suite, pending: int) -> None:
     if measures_huge(suite):
         turns += [(name, ON_HUGE_PAGES) for name in args.contestants if CONTESTANTS[name].huge]
     runs: dict[tuple[str, str], list[Figures]] = {turn: [] for turn in turns}
-    repeats = args.repeat if pending < ONE_REPEAT else 1
+    repeats = {name: args.repeat if repeats_all(CONTESTANTS[name], pending) else 1 for name in args.contestants}
     try:
-        for repeat in range(repeats):
+        for repeat in range(args.repeat):
             for name, pages in turns:
-                if reasons[name] is None:
-                    suite.say(f"{pending:,} pending, {name}{pages.replace('_', ' ')}, run {repeat + 1} of {repeats}")
+                if reasons[name] is None and repeat < repeats[name]:
+                    run = f"run {repeat + 1} of {repeats[name]}"
+                    suite.say(f"{pending:,} pending, {name}{pages.replace('_', ' ')}, {run}")
                     given = HUGE if pages else SMALL
                     runs[name, pages].append(run_one(name, pending, suite.seed + repeat, args.work, given))
     finally:  # after an interruption too: of the runs so far
@@ -139,7 +145,7 @@ def main() -> int:
     parser = Parser("rivals", __doc__)
     sizes = listed(amount(10_000, 8_000_000, "timers"))
     parser.size("--pending", sizes, "10k,100k,1M,4M", "10k,100k", "timers that stay, with commas between")
-    parser.size("--repeat", amount(1, 100, "runs"), "3", "1", "runs of each")
+    parser.size("--repeat", amount(1, 100, "runs"), "5", "1", "runs of each")
     parser.size("--work", amount(100, 1_000_000, "timers"), "20k", "5k", "timers in a step; timerd always has 20k")
     names = ",".join(CONTESTANTS)
     parser.size("--contestants", listed(chosen(tuple(CONTESTANTS))), names, names, "contestants")

@@ -32,6 +32,7 @@ SUITES = (
     "ladder",
     "latency",
     "quiet",
+    "scale",
     "alternatives",
     "gil",
     "idle",
@@ -43,7 +44,7 @@ SUITES = (
 # Each of these takes long, and is run by itself: the gate (`python bench/overload.py --gate`), and faults at length
 # (`python bench/soak.py --json bench/results/soak.json`).
 AT_LENGTH = ("gate", "soak", "storm", "fuzz")
-MORE = {"core": ["--huge-pages"]}  # arguments
+MORE = {"core": ["--huge-pages"], "rivals": ["--huge-pages"]}  # arguments
 BUSY = 0.5  # load average for each core, above which a warning is printed
 
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from common import Row, rows_with
+from ladder import GOALS, Goal
+
+M = 1_000_000
 Documents = Mapping[str, Mapping[str, Any]]  # by suite
+Find = Callable[[list[Row]], float | None]  # a figure in the rows of a table; None: it was not measured
 
 
 class Target(NamedTuple):
@@ -19,7 +24,7 @@ class Target(NamedTuple):
     goal: float
     unit: str
     suite: str
-    find: Callable[[list[dict[str, Any]]], float | None]  # from the rows of `table`
+    find: Find  # in the rows of `table`
     table: str
     at_least: bool = False  # else at most
 
@@ -33,62 +38,93 @@ class Target(NamedTuple):
         return figure >= self.goal if self.at_least else figure <= self.goal
 
 
-def cell(column: str, **where: Any) -> Callable[[list[dict[str, Any]]], float | None]:
+def cell(column: str, **where: Any) -> Find:
     """Finds a column of the row with these values; of several rows, the last."""
 
-    def find(rows: list[dict[str, Any]]) -> float | None:
-        found = [row for row in rows if all(row.get(name) == value for name, value in where.items())]
+    def find(rows: list[Row]) -> float | None:
+        found = rows_with(rows, where)
         return found[-1].get(column) if found else None
 
     return find
 
 
-def highest(column: str, **where: Any) -> Callable[[list[dict[str, Any]]], float | None]:
-    """Finds the largest value of a column in the rows with these values; 0 if there are rows, but none like these."""
+def highest(column: str, held: str, **where: Any) -> Find:
+    """Finds the largest value of a column in the rows with these values, where `held` is true; 0 where it never is."""
 
-    def find(rows: list[dict[str, Any]]) -> float | None:
-        found = [row[column] for row in rows if all(row.get(name) == value for name, value in where.items())]
-        return max(found, default=0.0) if rows else None
+    def find(rows: list[Row]) -> float | None:
+        found = rows_with(rows, where)
+        return max((row[column] for row in found if row[held]), default=0.0) if found else None
 
     return find
 
 
-def core(what: str, figure: str, goal: float, unit: str, pending: int) -> list[Target]:
+def ratio(column: str, where: Row, over: Row) -> Find:
+    """Finds how many times a column of one row is that of another row. Both were measured in one run, in turns."""
+
+    def find(rows: list[Row]) -> float | None:
+        one, other = cell(column, **where)(rows), cell(column, **over)(rows)
+        return one / other if one is not None and other else None
+
+    return find
+
+
+def core(what: str, figure: str, goal: float, unit: str, pending: int, keys: int = 1) -> list[Target]:
     """A figure of the core alone, on small pages and on huge ones."""
     find = cell("median", figure=figure, pending=pending)
     tables = {what: "figures", f"{what}, on pages of 2 MiB": "figures_on_huge_pages"}
-    return [Target(name, goal, unit, "core", find, table) for name, table in tables.items()]
+    of_keys = "" if keys == 1 else f"_with_{keys}_keys"
+    return [Target(name, goal, unit, "core", find, f"{table}{of_keys}") for name, table in tables.items()]
+
+
+def over_bare(what: str, figure: str, goal: float) -> Target:
+    """A figure of the core over that of the bare loop, both beside a million pending, on recent timers."""
+    rows: list[Row] = [{"contestant": name, "pending": M} for name in ("timerd", "bare")]
+    name = f"core, 1M pending, one key, over a bare loop, on pages of 2 MiB: {what}"
+    return Target(name, goal, "times", "rivals", ratio(figure, *rows), "recent_on_huge_pages")
+
+
+def over_one_key(call: str, what: str, stage: str) -> Target:
+    """The client's CPU for a registration with three keys over that for one with one key."""
+    rows: list[Row] = [{"call": call, "keys": keys, "stage": stage} for keys in (3, 1)]
+    name = f"client's CPU for three keys over that for one, {call}(): {what}"
+    return Target(name, 2, "times", "client", ratio("compiled_ns", *rows), "calls")
 
 
 def end_to_end(api: str, goal: float) -> Target:
-    """The highest rate of the load test that was sustained, for 3 s."""
-    what = f"three processes, low case, {api} API, every outcome right: sustained"
-    return Target(what, goal, "/s", "ladder", highest("rate", sustained=True, **series(api)), "points", at_least=True)
+    """The highest rate of the load test that was sustained, with three keys for each operation."""
+    find = highest("rate", "sustained", keys=3, api=api, case="low", pending=0)
+    what = f"three keys, three processes, low case, {api} API, every outcome right: sustained"
+    return Target(what, goal, "/s", "ladder", find, "points", at_least=True)
 
 
-def at_goal(api: str, case: str, rate: int, cpu_us: float | None = None) -> list[Target]:
+def at_goal(goal: Goal, cpu_us: float | None = None) -> list[Target]:
     """Targets of the runs of 10 s at a rate to reach: 99 % of it, with outcomes as planned. The worst run counts."""
 
-    def target(what: str, figure: str, goal: float, unit: str, *, at_least: bool = False) -> Target:
-        name = f"{rate:,}/s, {api} API, {case} case, worst of three runs of 10 s: {what}"
-        return Target(name, goal, unit, "ladder", cell(figure, api=api, case=case, rate=rate), "goals", at_least)
+    def target(what: str, figure: str, limit: float, unit: str, *, at_least: bool = False) -> Target:
+        keys = {1: "one key", 3: "three keys"}[goal.keys]
+        name = f"{keys}, {goal.rate:,}/s, {goal.api} API, {goal.case} case, worst of three runs of 10 s: {what}"
+        return Target(name, limit, unit, "ladder", cell(figure, **goal._asdict()), "goals", at_least)
 
     found = [
-        target("runs sustained, all or none", "sustained", 1, "", at_least=True),
-        target("reached", "reached_rate", 0.99 * rate, "/s", at_least=True),
+        target("runs sustained without a violation, all or none", "sustained", 1, "", at_least=True),
+        target("reached", "reached_rate", 0.99 * goal.rate, "/s", at_least=True),
         target("other than planned", "misjudged_percent", 0.1, "%"),
     ]
     return found if cpu_us is None else [*found, target("CPU of all processes for a request", "cpu_us", cpu_us, "us")]
 
 
-def series(api: str) -> dict[str, Any]:
-    return {"api": api, "case": "low", "pending": 0}
+def article(case: str) -> Target:
+    """The rate of the article's experiment, which has three keys, that the core keeps up with."""
+    what = f"the article's requests (three keys), core alone, {case} case: keeps up with"
+    find = highest("saturates_after", "saturates_after", case=case, design="timerd")
+    return Target(what, M, "/s", "article", find, "saturation", at_least=True)
 
 
-def latency(what: str, figure: str, goal: float, row: str, rate: int, tick: str) -> Target:
+def latency(what: str, figure: str, goal: float, row: str, rate: int, tick: str, unit: str = "ms") -> Target:
     """How late an outcome reaches its owner: the worst of three runs."""
-    find = cell(f"{figure}_ms", what=row, rate=rate, tick=tick, api="per-op")
-    return Target(f"{what}, {figure}", goal, "ms", "latency", find, "latency")
+    column = f"{figure}_ms" if unit == "ms" else figure.replace(" ", "_")
+    find = cell(column, what=row, rate=rate, tick=tick, api="per-op")
+    return Target(f"{what}, {figure}", goal, unit, "latency", find, "latency")
 
 
 def over_hops(figure: str, goal: float) -> Target:
@@ -115,29 +151,52 @@ def snapshots(size: str, pending: int) -> Target:
     return Target(what, 5, "ms", "snapshots", cell("turn_cpu_ms", pending=pending), "snapshots")
 
 
-M = 1_000_000
+# Limits of the CPU of all processes for a request, in us, where a goal of the ladder has one.
+CPU_US = {Goal(1, "per-op", "low", 300_000): 6, Goal(1, "bulk", "low", M): 2}
+assert set(CPU_US) <= set(GOALS), f"{set(CPU_US) - set(GOALS)} are no goals of the ladder"
+THREE_KEYS = (
+    *(target for goal in GOALS if goal.keys == 3 for target in at_goal(goal)),
+    end_to_end("per-op", 300_000),
+    end_to_end("bulk", 500_000),
+    article("low"),
+    article("high"),
+    *core("core, 1M pending, three keys: insert", "insert_ns", 500, "ns", M, keys=3),
+    over_one_key("register", "the call alone", "caller"),
+    over_one_key("register", "its whole lifetime", "lifetime"),
+    over_one_key("register_many", "the call alone", "caller"),
+    over_one_key("register_many", "its whole lifetime", "lifetime"),
+    Target(
+        "arena bytes for a pending operation, three keys, payload of 100 bytes", 500, "bytes", "core",
+        cell("median", figure="bytes_per_op_full", pending=M), "figures_with_3_keys",
+    ),
+)  # fmt: skip
 TARGETS = (
-    *core("core, 1M pending, one key: insert", "insert_ns", 50, "ns", M),
-    *core("core, 1M pending, one key: cancel", "cancel_ns", 65, "ns", M),
-    *core("core, 1M pending, one key: complete by key", "complete_ns", 65, "ns", M),
+    *THREE_KEYS,
+    *(target for goal in GOALS if goal.keys == 1 for target in at_goal(goal, CPU_US.get(goal))),
+    over_bare("insert", "insert_ns", 1.15),
+    over_bare("cancel", "cancel_ns", 1.25),
+    over_bare("complete by key", "complete_ns", 1.2),
     *core("expiry with all sweeps, 1M pending", "expire_ns", 250, "ns", M),
     *core("expiry with all sweeps, 4M pending", "expire_ns", 340, "ns", 4 * M),
     *core("worst tick, 1M pending", "worst_tick_ms", 0.1, "ms", M),
     *core("worst tick, 4M pending", "worst_tick_ms", 0.6, "ms", 4 * M),
     *core("arena bytes for a pending operation, one key", "bytes_per_op", 256, "bytes", M),
-    end_to_end("per-op", 300_000),
-    end_to_end("bulk", 1_000_000),
-    *at_goal("per-op", "low", 300_000, cpu_us=6),
-    *at_goal("per-op", "high", 300_000),
-    *at_goal("bulk", "low", M, cpu_us=2),
-    *at_goal("per-op", "low", 500_000),
+    Target(
+        "client's bytes for a pending operation, register(), one key, without the caller's key", 200, "bytes", "client",
+        cell("compiled_bytes", call="register", keys=1), "memory",
+    ),
     latency("completion, fire() to owner, 100k/s", "p50", 0.2, "completion", 100_000, "1ms"),
     latency("completion, fire() to owner, 100k/s", "p99", 2, "completion", 100_000, "1ms"),
     latency("completion, fire() to owner, 100k/s, further", "p50", 0.1, "completion", 100_000, "1ms"),
     latency("expiry lateness at the owner, 100k/s, tick of 1 ms", "p50", 0.7, "expiry", 100_000, "1ms"),
-    latency("expiry lateness at the owner, 100k/s, tick of 1 ms", "p99", 1.4, "expiry", 100_000, "1ms"),
-    latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p50", 0.2, "expiry", 10_000, "100us"),
-    latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p99", 0.5, "expiry", 10_000, "100us"),
+    latency("completion, fire() to owner, 10k/s", "p99", 0.8, "completion", 10_000, "1ms"),
+    latency("completion, fire() to owner, 10k/s", "p999", 2, "completion", 10_000, "1ms"),
+    latency("expiry lateness at the owner, 100k/s, tick of 1 ms", "p99", 1.0, "expiry", 100_000, "1ms"),
+    latency(
+        "expiry lateness at the owner, 100k/s, tick of 1 ms", "p99 over hops", 2, "expiry", 100_000, "1ms", "times"
+    ),
+    latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p50", 0.15, "expiry", 10_000, "100us"),
+    latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p99", 0.4, "expiry", 10_000, "100us"),
     over_hops("p50", 1.15),
     over_hops("p99", 1.3),
     quiet_cost("switch-ins", "switch_ins", 10, ""),

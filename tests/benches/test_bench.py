@@ -74,16 +74,20 @@ def place(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
 
 TINY = {
     "core": ("--pending=10k", "--repeat=1", "--huge-pages"),
-    "client": ("--requests=1k", "--pending=100", "--rounds=1", "--turns=1"),
+    "client": ("--requests=1k", "--pending=100", "--rounds=1", "--turns=1", "--handles=1k"),
     "recovery": ("--pending=2k", "--repeat=2"),
     "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20", "--huge-pages"),
     # What follows takes longer.
     "snapshots": ("--pending=2k", "--copies=1", "--rate=1k"),
     "idle": ("--pending=1k", "--seconds=0.5"),
     "why_cython": ("--count=1k", "--repeat=1"),
-    "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
+    "ladder": (
+        *("--rates=1k", "--others=1k", "--seconds=0.3", "--keys=3", "--pending=1k", "--apis=bulk", "--cases=high"),
+        *("--goal-runs=1", "--goal-seconds=0.2"),
+    ),
     "latency": ("--fine-rate=500", "--seconds=0.2", "--apis=bulk", "--runs=fine"),
     "quiet": ("--count=20", "--rates=100", "--seconds=0.1", "--rounds=1", "--ways=timerd,hops,seqpacket core"),
+    "scale": ("--processes=2", "--polls=10", "--rate=200", "--seconds=0.2", "--rounds=1"),
     "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),
     "gil": ("--crews=2x2", "--rates=500", "--seconds=0.2"),
     "article": ("--rates=5k", "--requests=1k", "--seconds=0.2", "--purge=100,never", "--memory=20"),
@@ -281,9 +285,10 @@ def test_the_committed_report_follows_from_the_committed_results(call: Callable[
     assert call("report", "--check") == 0
 
 
-def write_document(directory: Path, suite: str, tables: dict[str, Any]) -> dict[str, Any]:
-    """What that suite might have written there."""
+def write_document(directory: Path, suite: str, tables: dict[str, Any], **machine: str) -> dict[str, Any]:
+    """What that suite might have written there, on a machine of which this is known."""
     where = dict.fromkeys(MACHINE, "a") | {"cores": 2, "memory_bytes": 1 << 30, "load_average": [0.1, 0.2, 0.3]}
+    where |= machine
     document = {
         "suite": suite, "about": "The core alone.", "command": f"python bench/{suite}.py", "machine": where,
         "started": "2026-01-01", "seconds": 1.5, "short": False, "partial": True, "seed": 1, "tables": tables,
@@ -296,8 +301,8 @@ def write_document(directory: Path, suite: str, tables: dict[str, Any]) -> dict[
 
 def test_the_report_follows_from_the_documents_alone(tmp_path: Path, call: Callable[..., int]) -> None:
     figures = [
-        {"pending": 1_000_000, "figure": "insert_ns", "median": 100.0, "least": 90.0, "most": 120.0},
-        {"pending": 1_000_000, "figure": "cancel_ns", "median": 32.5, "least": 30.0, "most": 40.0},
+        {"pending": 1_000_000, "figure": "expire_ns", "median": 500.0, "least": 90.0, "most": 620.0},
+        {"pending": 1_000_000, "figure": "worst_tick_ms", "median": 0.05, "least": 0.05, "most": 0.4},
     ]
     document = write_document(tmp_path, "core", {"figures": figures})
     texts = []
@@ -306,36 +311,53 @@ def test_the_report_follows_from_the_documents_alone(tmp_path: Path, call: Calla
         texts.append((tmp_path / name).read_text())
     assert texts[0] == texts[1]
     command = f"`{document['command']}`"
-    assert f"insert | <= 50 ns | 100 ns | 2.00 | **no** | {command} |" in texts[0]
-    assert f"cancel | <= 65 ns | 32.5 ns | 0.50 | yes | {command} |" in texts[0]
-    assert "complete by key | <= 65 ns | - | - | not measured |" in texts[0]
+    assert f"expiry with all sweeps, 1M pending | <= 250 ns | 500 ns | 2.00 | **no** | A | {command} |" in texts[0]
+    assert f"worst tick, 1M pending | <= 0.1 ms | 0.050 ms | 0.50 | yes | A | {command} |" in texts[0]
+    assert "expiry with all sweeps, 4M pending | <= 340 ns | - | - | not measured | - |" in texts[0]
     assert "## core\n\nThe core alone.\n\n`python" in texts[0]
     assert "* **does not hold**: outcomes: one was lost" in texts[0]
-    assert "**Partial run.**" in texts[0] and "| 1,000,000 | insert_ns | 100 | 90.0 | 120 |" in texts[0]
+    assert "**Partial run.**" in texts[0] and "| 1,000,000 | expire_ns | 500 | 90.0 | 620 |" in texts[0]
 
 
-def test_each_target_is_measured_by_a_suite_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-    from run import AT_LENGTH, SUITES
-    from targets import TARGETS
+def report_of(directory: Path, call: Callable[..., int]) -> str:
+    """The report that the documents there give."""
+    assert call("report", f"--results={directory}", f"--out={directory / 'R.md'}") == 0
+    return (directory / "R.md").read_text()
 
-    assert {target.suite for target in TARGETS} <= set(SUITES)
-    files = {"gate": "overload"}  # a suite that is another one's, with --gate
-    assert all((BENCH / f"{files.get(name, name)}.py").exists() for name in (*SUITES, *AT_LENGTH))
-    points = [
-        {"api": "bulk", "case": "low", "pending": 0, "rate": 300_000, "sustained": True, "cpu_us": 3.0},
-        {"api": "bulk", "case": "low", "pending": 0, "rate": 600_000, "sustained": True, "cpu_us": 2.5},
-        {"api": "bulk", "case": "low", "pending": 0, "rate": 1_000_000, "sustained": False, "cpu_us": 2.0},
-        {"api": "bulk", "case": "high", "pending": 0, "rate": 1_000_000, "sustained": True, "cpu_us": 1.0},
-    ]
-    found = [target.reached({"ladder": {"tables": {"points": points}}}) for target in TARGETS]
-    assert [figure for figure in found if figure is not None] == [0.0, 600_000], "the highest that was sustained"
-    goal = {"api": "bulk", "case": "low", "rate": 1_000_000}
-    goals = [goal | {"reached_rate": 995_000, "misjudged_percent": 0.2, "cpu_us": 1.9}]
-    goals += [goal | {"rate": 500_000, "reached_rate": 1, "misjudged_percent": 0.0, "cpu_us": 0.1}]
-    at_goal = [(target, target.reached({"ladder": {"tables": {"goals": goals}}})) for target in TARGETS]
-    held = [target.held(figure) for target, figure in at_goal if figure is not None]
-    assert held == [True, False, True]
+
+def test_the_first_page_has_three_keys_then_the_quiet_machine_then_the_numbers_to_reach(
+    tmp_path: Path, call: Callable[..., int]
+) -> None:
+    goal = {"api": "bulk", "case": "low", "rate": 500_000, "reached_rate": 499_000, "cpu_us": 2.5}
+    write_document(tmp_path, "ladder", {"goals": [goal | {"keys": 1}, goal | {"keys": 3, "cpu_us": 3.5}]})
+    write_document(
+        tmp_path, "quiet", {"latency": [{"way": "seqpacket", "p50_us": 61.0, "p99_us": 254.0, "p90_us": 77.0}]}
+    )
+    first, rest = report_of(tmp_path, call).split("## Numbers to reach")
+    assert "| 3 | bulk | low | 500,000 | - | 499,000 |" in first and "| 1 | bulk |" not in first
+    assert "| Kafka's own purgatory (JVM, warm) | 414,000 to 460,000 | 4.0 to 5.1 us |" in first
+    assert "| seqpacket | - | 61.0 | 254 |" in first and "| 77.0 |" not in first, "the section has what is left out"
+    order = ["## Three keys", "`python bench/ladder.py`, machine A", "### Kafka's own", "## A quiet machine"]
+    assert sorted(order, key=first.index) == order
+    assert (
+        "### The article's experiment, the core alone" in first and "Not measured: `python bench/article.py`." in first
+    )
+    assert "## ladder" in rest and "| 1 | bulk |" not in first and "| 77.0 |" in rest
+
+
+def test_the_report_says_on_which_machine_each_figure_was_measured(tmp_path: Path, call: Callable[..., int]) -> None:
+    write_document(tmp_path, "idle", {"idle": [{"pending": 1_000_000, "wakeups_in_10_s": 0}]})
+    assert "are not to be compared" not in report_of(tmp_path, call)
+    rows = [{"pending": 1_000_000, "first_turn_ms": 92.0}]
+    write_document(tmp_path, "recovery", {"recovery": rows}, cpu="another", commit="c0ffee")
+    write_document(tmp_path, "gate", {"gate": [{"attack": "large"}]}, commit="c0ffee")
+    text = report_of(tmp_path, call)
+    assert "* Machine A: a, 2 cores, 1 GiB, " in text and " idle (commit a); gate (commit c0ffee)." in text
+    assert "* Machine B: another, 2 cores, 1 GiB, " in text and " recovery (commit c0ffee)." in text
+    assert "are not to be compared" in text
+    assert "wake-ups in 10 s | <= 1 | 0.000 | 0.00 | yes | A | `python bench/idle.py` |" in text
+    assert "| 92.0 ms | 0.61 | yes | B | `python bench/recovery.py` |" in text
+    assert "`python bench/recovery.py`, machine B, 2026-01-01, 2 s, load average before it 0.10, " in text
 
 
 def test_the_worst_of_several_runs_counts_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +377,7 @@ def test_the_worst_of_several_runs_counts_for_each_figure(monkeypatch: pytest.Mo
 def test_a_report_that_is_stale_or_lacks_a_plot_is_refused(
     tmp_path: Path, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = {"api": "bulk", "case": "low", "pending": 0, "rate": 10, "reached_rate": 10, "cpu_us": 1.0}
+    row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0, "rate": 10, "reached_rate": 10, "cpu_us": 1.0}
     write_document(tmp_path, "ladder", {"points": [row | {"sustained": True}]})
     given = (f"--results={tmp_path}", f"--out={tmp_path / 'R.md'}")
     assert call("report", *given, "--check") == 1
@@ -375,9 +397,11 @@ def test_a_plot_is_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.
     from plots import PLOTS, draw, points
 
     plot = next(plot for plot in PLOTS if plot.name == "ladder-cpu")
-    rows = [{"api": "bulk", "case": "low", "pending": 0, "rate": 10**at, "cpu_us": 9.0 / at} for at in (1, 2, 3)]
+    row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0}
+    rows = [row | {"rate": 10**at, "cpu_us": 9.0 / at} for at in (1, 2, 3)]
+    rows.append(row | {"pending": 1_000_000, "rate": 10, "cpu_us": 20.0})  # the plot has those that were alone
     lines = points(plot, {"ladder": {"tables": {"points": rows}}})
-    assert lines == {"bulk, low, 0 pending": ([10, 100, 1000], [9.0, 4.5, 3.0])}
+    assert lines == {"3 keys, bulk, low": ([10, 100, 1000], [9.0, 4.5, 3.0])}
     for name in ("one.svg", "two.svg"):
         draw(plot, lines, tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()

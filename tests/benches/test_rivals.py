@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rivals import CONTESTANTS, Contestant, of_runs, unfit
+from rivals import CONTESTANTS, MANY, Contestant, of_runs, repeats_all, unfit
 from timers import MAKERS, TIMERD, Asyncio, Heap, Listed, Sorted, measure
 
 
@@ -48,6 +48,13 @@ def test_a_rival_that_is_not_installed_or_does_not_fit_is_named_with_the_remedy(
     assert unfit(Contestant("", "no_such_module", 1), 1) == "not installed: pip install no_such_module"
     told = unfit(Contestant("", "heapq", 1 << 40), 10_000)
     assert told is not None and told.startswith("not run: it needs ") and told.endswith(" are available")
+
+
+def test_beside_many_timers_only_those_are_repeated_that_take_little_time() -> None:
+    repeated = {name for name, contestant in CONTESTANTS.items() if repeats_all(contestant, MANY)}
+    assert repeated == {TIMERD, "wheel of 20", "bare"}
+    assert all(repeats_all(contestant, MANY // 10) for contestant in CONTESTANTS.values())
+    assert not any(repeats_all(contestant, 4 * MANY) for contestant in CONTESTANTS.values())
 
 
 def test_a_row_has_the_median_of_each_figure_but_the_least_worst_tick() -> None:

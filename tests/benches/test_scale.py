@@ -1,0 +1,22 @@
+"""The bench of many who wait at once: each loop and each poll gets its own event, and what is wrong is counted."""
+
+from __future__ import annotations
+
+from scale import long_polls, loops, missing
+
+
+def test_each_loop_completes_with_its_own_value() -> None:
+    row, wrong = loops(2, 0.2)
+    assert wrong == 0 and row["loops_per_s"] > 0 and row["cpu_us"] > 0
+
+
+def test_each_poll_gets_each_of_its_events_once() -> None:
+    row, wrong = long_polls(polls=5, each=4, rate=500)
+    assert wrong == 0 and 0 < row["p50_us"] <= row["p99_us"] <= row["max_us"]
+
+
+def test_a_lost_event_and_one_that_came_twice_are_counted() -> None:
+    assert missing([(0, 5), (1, 5), (2, 5)], 3) == 0
+    assert missing([(0, 5), (2, 5)], 3) == 1
+    assert missing([(0, 5), (1, 5), (1, 5), (2, 5)], 3) == 1
+    assert missing([(0, 5), (-1, 0), (2, 5)], 3) == 2, "a poll expired, and its event was lost"
