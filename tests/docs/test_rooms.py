@@ -35,7 +35,17 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"__init__", "web"},
     ),
     "timerd_wire": (
-        {"choice", "outlet", "plain_channel", "plain_packets", "plain_poller", "proof", "refusals", "spacing"},
+        {
+            "choice",
+            "outlet",
+            "plain_channel",
+            "plain_packets",
+            "plain_poller",
+            "proof",
+            "refusals",
+            "spacing",
+            "transports",
+        },
         {"_channel", "_packets", "_poller"},
         {"channel", "packets", "poller"},
         {"__init__"},

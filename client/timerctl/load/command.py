@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import signal
 import sys
@@ -13,6 +14,7 @@ from timerctl.instance import running
 from timerctl.listing import declare
 from timerctl.show.text import duration_ns
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 
 DURATION_NS = 5_000_000_000
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kM]?)")
@@ -75,6 +77,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--keys-per-op", metavar="N", type=whole, default=1, help="keys of each operation (1)")
     command.add_argument("--bulk", action="store_true", help="register_many and fire_many, once a millisecond")
     command.add_argument("--pending", metavar="N", type=whole, default=0, help="operations that stay pending (0)")
+    command.add_argument(
+        "--transport", choices=TRANSPORTS, help="of the clients (default: $TIMERD_TRANSPORT, else zeromq)"
+    )
     command.add_argument("--seed", metavar="N", type=whole, default=1, help="of the plan (1)")
     command.add_argument("--own", action="store_true", help="start a daemon for this run alone, and remove it")
 
@@ -105,6 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
         )
     )
+    if arguments.transport:
+        os.environ[TRANSPORT_VARIABLE] = arguments.transport  # for the processes of the run
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         result = run_load(workload, Options(arguments.bulk, arguments.pending, arguments.own), lambda: found(arguments))

@@ -26,10 +26,11 @@ from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
-from timerd_client.types import Key, Keys, Payload, Timeout, Transport
+from timerd_client.types import Key, Keys, Payload, Timeout
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.declare.wire import CommandFlag, CommandKind
+from timerd_wire.transports import Transport
 
 from .link import LoopLink, drive
 from .member import AioGroupOutcome as GroupOutcome

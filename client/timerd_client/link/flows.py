@@ -31,11 +31,12 @@ from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState
 from timerd_client.transport.make import make_sockets
 from timerd_client.transport.sockets import Sockets
-from timerd_client.types import Keys, Timeout, Transport
+from timerd_client.types import Keys, Timeout
 from timerd_shm.declare.errors import ClosedError, ErrorCode, TimerdError, TimerdUnavailableError
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire.transports import Transport
 
 from .autostart import start_daemon
 from .find_daemon import LOOK_AGAIN_S, Search

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from timerd_client.arguments import group_of, label_of, orphans_of, patience_of, transport_of
-from timerd_client.types import Transport
+from timerd_wire.transports import Transport
 
 settings: dict[str, Any] = {}
 guards: list[Callable[[Callable[[], None]], None]] = []  # each makes the change that it is given, or raises an error

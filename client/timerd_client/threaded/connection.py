@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from timerd_client.link import flows
-from timerd_client.types import Transport
+from timerd_wire.transports import Transport
 
 from .client import Client
 from .link import ThreadedLink, drive

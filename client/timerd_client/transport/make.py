@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 
-from timerd_client.arguments import TRANSPORT_VARIABLE
-from timerd_client.types import Transport
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire.transports import TRANSPORT_VARIABLE, Transport
 
 from .sockets import Sockets
 from .unix_sockets import UnixSockets
