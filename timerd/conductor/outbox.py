@@ -22,7 +22,7 @@ from .transport import Transport
 
 REPORT_BYTES_PER_TURN = 1 << 20  # of all clients; a turn copies one report more at most
 OUTCOMES_PER_REPORT = 2_048  # 200 KB, and some 0.4 ms of the processor
-CONFIRM_NS = 20_000_000  # a confirmation waits so long for an outcome to ride with, unless its client asks for it
+CONFIRM_NS = 100_000_000  # a confirmation waits so long for an outcome to ride with, unless its client asks for it
 
 FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
 ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")

@@ -38,7 +38,6 @@ Value = TypeVar("Value")
 POLL_NS_MAX = 60_000_000_000
 SEND_INTERVAL_NS = 100_000  # under load: the least time from one frame of commands to the next
 SEND_INTERVAL_NS_MAX = 1_000_000  # and the longest
-WAKE_NS = 130_000  # what a pass costs besides its own time: wake-ups at both ends, and cold caches
 SEND_COMMANDS = 512  # if so many pile up, the thread does not get the GIL: callers then send again
 SEND_BURST = 4  # so many frames may follow each other at once when it was quiet
 
@@ -336,7 +335,7 @@ class ThreadedLink(Link):
                 return
             while self.send_locked(now_ns):
                 pass
-            spacing.done(now_ns, self.now_ns() - self._woke_ns + WAKE_NS)
+            spacing.done(now_ns, self.now_ns() - self._woke_ns + self.sockets.wake_ns)
             self.alarm = protocol.ledger.issued + SEND_COMMANDS
             self._next_frame_ns = now_ns + spacing.interval_ns
         elif now_ns >= self._next_frame_ns:

@@ -32,6 +32,8 @@ class Sockets(Protocol):
     lifeline: Held
     frame_size_max: int
     """Of a frame of commands, in bytes. A larger frame is sent in parts."""
+    wake_ns: int
+    """What a frame costs besides the time of sending it: wake-ups at both ends, and cold caches."""
     due_ns: int
     """When tend() is to be called; NEVER: the sockets look after themselves."""
 

@@ -59,6 +59,7 @@ class ZmqSockets:
     """Sockets of libzmq, which connect again by themselves."""
 
     frame_size_max: int = FRAME_SIZE_MAX
+    wake_ns: int = 130_000
     due_ns: int = NEVER
 
     def __init__(self, paths: InstancePaths) -> None:

@@ -21,6 +21,7 @@ class Sockets:
     """A daemon that answers at once, in the thread that sends; `full`: nothing can be sent now."""
 
     frame_size_max: int = FRAME_SIZE_MAX
+    wake_ns: int = 130_000
     due_ns: int = NEVER
 
     def __init__(self) -> None:

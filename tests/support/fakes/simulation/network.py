@@ -172,6 +172,7 @@ class Sockets:
     """A client's Sockets. They connect again by themselves, some time after the daemon's start."""
 
     frame_size_max: int = FRAME_SIZE_MAX
+    wake_ns: int = 130_000
     due_ns: int = NEVER
 
     def __init__(self, network: Network, lifeline: Held, memory: Callable[[], bytearray | None]) -> None:
