@@ -1,12 +1,17 @@
 """The client's own CPU for a request: register, fire and their bulk calls; in the caller, the sender and the settler.
 
-    python bench/client.py [--short] [--requests 32k] [--pending 100k] [--rounds 9]
+    python bench/client.py [--short] [--requests 32k] [--pending 100k] [--rounds 9] [--handles 200k]
 
 Both implementations are measured, the compiled one and the one in Python. Each has a process of its own, and they take
 turns, so that a busy machine is as busy for each. There is no daemon and no socket: frames to the daemon are dropped,
 and its reports are made beforehand, with `--told` outcomes in each. *caller* is the call itself. *sender* makes frames
 of the commands. *settler* receives the reports. *release* drops the caller's handles. Figures are ns of CPU for a
 request, medians of the rounds, with the garbage collector on, beside `--pending` operations that stay.
+
+*memory* is bytes of the client's memory for a handle of `register` with one key of 17 characters, a payload that all
+share, and a value of 8 bytes; *read* is settled and looked at. The growth of the process for `--handles` handles is
+measured by tracemalloc (*traced*: bytes that were asked for) and by the kernel (*resident*). The parts are explained in
+`bench/handle_memory.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import handle_memory
 import msgpack
 from common import Parser, Suite, amount, run_child, run_suite
 from timerd_client.link.link import Link
@@ -191,6 +197,23 @@ def play(suite: Suite) -> None:
             suite.add("calls", call=call, stage=stage, pure_ns=round(pure), compiled_ns=round(compiled),
                       ratio=round(pure / compiled, 2) if compiled else None)  # fmt: skip
 
+    play_memory(suite)
+
+
+def play_memory(suite: Suite) -> None:
+    suite.say("memory")
+    found = {}
+    for implementation in IMPLEMENTATIONS:
+        words = [sys.executable, handle_memory.__file__, str(suite.args.handles)]
+        child = run_child(words, {"TIMERD_CLIENT": implementation})
+        if child.returncode:
+            raise RuntimeError(f"the {implementation} client failed: {child.stderr}")
+        found[implementation] = json.loads(child.stdout)
+    pure, compiled = (found[name] for name in IMPLEMENTATIONS)
+    states = [f"{state}, {way}" for state in handle_memory.STATES for way in handle_memory.WAYS]
+    for what in (*states, *handle_memory.PARTS):
+        suite.add("memory", what=what, pure_bytes=round(pure[what], 1), compiled_bytes=round(compiled[what], 1))
+
 
 def main() -> int:
     parser = Parser("client", __doc__)
@@ -199,6 +222,7 @@ def main() -> int:
     parser.size("--rounds", amount(1, 1_000), "9", "3", "rounds in a turn")
     parser.size("--turns", amount(1, 1_000), "3", "1", "processes of each implementation")
     parser.size("--told", amount(1, 16_384), "256", "256", "outcomes in a report")
+    parser.size("--handles", amount(1, 10_000_000), "200k", "20k", "handles whose memory is measured")
     parser.add_argument("--child", action="store_true", help="measure the implementation that is loaded; print JSON")
     if "--child" in sys.argv:
         args = parser.parse()

@@ -42,5 +42,6 @@ plain_keys = chosen.plain_keys
 settle_all = chosen.settle_all
 takes_fire = chosen.takes_fire
 takes_register = chosen.takes_register
+without_collector = chosen.without_collector
 
 COMPILED: Final = chosen.__name__.endswith(".compiled")

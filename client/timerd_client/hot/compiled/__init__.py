@@ -16,7 +16,7 @@ from .calls import Caller, Line, takes_fire, takes_register
 from .columns import Watches, amounts_of, are_bodies, durations_of, issue_events, issue_registrations, plain_keys
 from .ledger import Ledger, Pending
 from .outcomes import settle_all
-from .promises import Handle, Promised, Rows, copy_records
+from .promises import Handle, Promised, Rows, copy_records, without_collector
 
 __all__ = (
     "Caller",
@@ -37,4 +37,5 @@ __all__ = (
     "settle_all",
     "takes_fire",
     "takes_register",
+    "without_collector",
 )
