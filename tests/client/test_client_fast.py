@@ -268,7 +268,7 @@ def test_a_class_of_operations_with_fields_of_its_own_keeps_the_collector() -> N
     with pytest.raises(TypeError, match="no Handle without fields"):
         fast.without_collector(Mine)
     with pytest.raises(TypeError, match="no Handle without fields"):
-        fast.without_collector(fast.Rows)
+        fast.without_collector(fast.Rows)  # type: ignore[type-var]
 
 
 def rounded(size: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import random
 import sys
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,7 @@ from clientprogram import Program
 from timerd_client import hot
 from timerd_client.hot.ids import Ids
 from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.promise import Reply
 from timerd_client.outcome import Outcome, State
 from timerd_client.waiter import local
 from timerd_shm.declare.errors import ClosedError
@@ -25,7 +27,7 @@ LENGTHS = (0, 1, 7, 8, 9, 39, 40, 41, 253, 254, 255, 256, 65_536)
 
 
 def operation_of(number: int = NUMBER) -> ThreadedOperation:
-    return ThreadedOperation(None, number, "k", b"", 0)  # type: ignore[arg-type]
+    return ThreadedOperation(None, number, "k", b"", 0)
 
 
 def settled_by(record: OutcomeRecord, heap: bytes = b"") -> tuple[ThreadedOperation, bytes]:
@@ -94,25 +96,29 @@ def test_an_outcome_outlives_its_handle() -> None:
 
 
 def test_an_operation_keeps_its_reply_and_its_id() -> None:
-    operation, reply = operation_of(), object()
+    operation, reply = operation_of(), cast(Reply, object())
     assert (operation._reply, operation._id) == (None, None)
     operation._id = "id", "default"
-    operation._reply = reply  # type: ignore[assignment]
-    assert operation._reply is reply and operation._id == ("id", "default")  # type: ignore[comparison-overlap]
+    operation._reply = reply
+    assert operation._reply is reply and operation._id == ("id", "default")
     operation = operation_of()
-    operation._reply = reply  # type: ignore[assignment]
+    operation._reply = reply
     operation._id = "id", "default"
-    assert operation._reply is reply and operation._id == ("id", "default")  # type: ignore[comparison-overlap]
+    assert operation._reply is reply and operation._id == ("id", "default")
 
 
 def test_an_operation_that_its_callback_refers_to_is_released_when_it_settles() -> None:
     program, payload, seen = Program(1), b"the payload of this test", list[bool]()
+
+    def note(operation: ThreadedOperation, _: object) -> None:
+        seen.append(operation.done())
+
     before = sys.getrefcount(payload)
     gc.disable()  # references alone do it
     try:
         for _ in range(100):
             operation = program.purgatory.register("key", timeout=5, payload=payload)
-            operation.add_done_callback(lambda _, operation=operation: seen.append(operation.done()))
+            operation.add_done_callback(partial(note, operation))
         del operation
         assert sys.getrefcount(payload) - before >= 100
         program.exchange()
@@ -127,7 +133,7 @@ def test_an_operation_that_its_callback_refers_to_is_released_when_it_settles() 
 def test_a_class_derived_from_an_operation_may_have_attributes() -> None:
     class Mine(ThreadedOperation):
         def __init__(self, number: int, payload: bytes) -> None:
-            super().__init__(None, number, "k", payload, 0)  # type: ignore[arg-type]
+            super().__init__(None, number, "k", payload, 0)
             self.myself = self
 
     payload = b"the payload of this test"

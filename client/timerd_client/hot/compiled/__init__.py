@@ -7,7 +7,8 @@
     outcomes   the outcomes of a report settle what is pending
 
 The other .pxd files are plain C under these: pending_table and pending_batches find who waits for a command number,
-command_buffer keeps the bytes of commands, fast_arguments checks arguments, and watch the keys and the condition.
+kept has how an operation has settled, command_buffer keeps the bytes of commands, fast_arguments checks arguments, and
+watch the keys and the condition.
 """
 
 from __future__ import annotations

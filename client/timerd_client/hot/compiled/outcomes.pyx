@@ -1,6 +1,6 @@
 """The outcomes of a report settle the operations that are pending.
 
-A record is copied into its operation or batch, so no object is made for it. A pending operation was written long ago and
+A record is copied for its operation or batch, so no object is made for it. A pending operation was written long ago and
 is in no cache: outcomes are therefore handled in groups of 16, and each group is prefetched before its turn.
 """
 

@@ -148,7 +148,7 @@ class Simulation:
                     process.kill()
                     # The garbage collector sees neither the table nor an operation, whose callback may be in a cycle.
                     for _, waiter in process.link.protocol.ledger.pending.items():
-                        waiter._callbacks = None  # type: ignore[attr-defined]
+                        waiter._callbacks = None
                     process.link.protocol.ledger.pending = Pending()
                 self.daemon.kill()
                 self.schedule.end()
