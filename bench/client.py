@@ -11,6 +11,10 @@ round's stages. Figures are ns of CPU for a request, medians of the rounds, with
 
 *memory* is what a pending registration keeps in the client: how much a process grows with `--handles` registrations,
 for each of them, without and with the keys that the caller gave (client_memory.py).
+
+*handle* is what a handle of `register` takes, pending, settled, and settled and looked at (*read*), part by part: with
+one key of 17 characters, a payload that all share, and a value of 8 bytes (handle_memory.py). *traced* are bytes that
+were asked for (tracemalloc), *resident* those that the kernel has given.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar, cast
 
+import handle_memory
 import msgpack
 from common import Parser, Row, Suite, amount, run_child, run_suite
 from timerd_client.link.link import Link
@@ -261,9 +266,19 @@ def play_memory(suite: Suite) -> None:
         suite.add("memory", call=call, keys=keys, handles=handles, **row)
 
 
+def play_handle(suite: Suite) -> None:
+    """The table of the parts of a handle."""
+    suite.say(f"memory of {suite.args.handles:,} handles, part by part")
+    of = {name: child(name, [handle_memory.__file__, str(suite.args.handles)]) for name in IMPLEMENTATIONS}
+    states = [f"{state}, {way}" for state in handle_memory.STATES for way in handle_memory.WAYS]
+    for what in (*states, *handle_memory.PARTS):
+        suite.add("handle", what=what, **{f"{name}_bytes": round(of[name][what], 1) for name in IMPLEMENTATIONS})
+
+
 def play(suite: Suite) -> None:
     play_calls(suite)
     play_memory(suite)
+    play_handle(suite)
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
@@ -30,6 +31,8 @@ from timerd_client.link.operation import ThreadedOperation
 from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import ClosedError
+from timerd_shm.declare.fields import size_of, struct_of
+from timerd_shm.declare.wire import OutcomeRecord, ReportHeader
 from trees import ROOT, file_of_tests, python_path
 
 PROGRAMS = int(os.environ.get("TIMERD_PROGRAMS", "24"))
@@ -39,6 +42,7 @@ PURE_TESTS = (
     "test_protocol_unavailable.py",
     "test_waking.py",
     "test_flows.py",
+    "test_handles.py",
     "test_sending.py",
     "test_client_arguments.py",
     "test_hostile_daemon.py",
@@ -123,6 +127,7 @@ def members(module: ModuleType) -> Iterator[tuple[str, list[str] | None]]:
         "settle_all",
         "takes_fire",
         "takes_register",
+        "without_collector",
     ):
         yield name, parameters(getattr(module, name))
 
@@ -254,6 +259,83 @@ def test_an_operation_is_not_tracked_by_the_garbage_collector() -> None:
     made = [program.purgatory.register(f"key/{number}", timeout=5) for number in range(1_000)]
     assert not gc.is_tracked(made[0])
     assert len(gc.get_objects()) - before < 50
+
+
+def test_a_class_of_operations_with_fields_of_its_own_keeps_the_collector() -> None:
+    class Mine(ThreadedOperation):
+        pass
+
+    with pytest.raises(TypeError, match="no Handle without fields"):
+        fast.without_collector(Mine)
+    with pytest.raises(TypeError, match="no Handle without fields"):
+        fast.without_collector(fast.Rows)  # type: ignore[type-var]
+
+
+def rounded(size: int) -> int:
+    """What the allocator of Python gives for an object of that size."""
+    return (size + 15) // 16 * 16
+
+
+def settling_report(first: int, rows: int, value: bytes) -> bytes:
+    """A report in which the operations with these command numbers complete, all with this value."""
+    pack = struct_of(OutcomeRecord).pack
+    records = [
+        pack(first + row, row + 1, row, 2_000, 1_500, 1_000, 6, 1, 0, 0, len(value), 0, 0, 0, 1, 1, 1, 0)
+        for row in range(rows)
+    ]
+    return bytes(size_of(ReportHeader)) + b"".join(records) + value
+
+
+def test_a_handle_takes_at_most_200_bytes_while_it_is_pending() -> None:
+    """Counted, as the allocator of Python rounds up: the object (80 bytes), its key of 17 characters (80), which nobody
+    else holds, and its share of the table of pending operations, which has just grown and so is at its largest (28).
+    Not counted are the payload, which is the caller's, and the command, because that is acknowledged.
+
+    Settled, it takes 160 bytes and its key: the object, and one block for its record and a value of 8 bytes.
+    """
+    program = Program(1)
+    ledger, register, payload = program.protocol.ledger, program.purgatory.register, bytes(100)
+    count = 3 * (4_096 * 3 // 4) + 3
+    ledger.window = 4 * count
+
+    def play() -> tuple[float, float, list[ThreadedOperation]]:
+        """Bytes that are allocated for a pending handle, and for a settled one."""
+        made: list[ThreadedOperation] = []
+        start = tracemalloc.get_traced_memory()[0]
+        for number in range(count):
+            made.append(register(f"request/{number:09}", timeout=5, payload=payload))
+        ledger.drop(ledger.issued)
+        pending = tracemalloc.get_traced_memory()[0] - start - sys.getsizeof(made)
+        report = settling_report(made[0].command, count, b"8 bytes.")
+        fast.settle_all(ledger.pending, [], report, count, 0, 77, lambda *unclaimed: None)
+        del report
+        register("another", timeout=5)  # so the table, which is empty, shrinks
+        settled = tracemalloc.get_traced_memory()[0] - start - sys.getsizeof(made)
+        assert len(ledger.pending) <= 2 and all(one.done() for one in made)
+        return pending / count, settled / count, made
+
+    tracemalloc.start()
+    try:
+        play()  # makes what is made once: the memory for commands
+        pending, settled, made = play()
+    finally:
+        tracemalloc.stop()
+    key = sys.getsizeof(made[0].keys[0])
+    assert sys.getsizeof(made[0]) == rounded(80)
+    pending, settled = (size + rounded(key) - key for size in (pending, settled))
+    assert 185 < pending <= 200
+    assert 235 < settled <= 160 + rounded(key) + 1
+
+
+def test_a_long_value_of_one_event_is_one_object_for_all_its_operations() -> None:
+    program = Program(1)
+    made = [program.purgatory.register("key", timeout=5) for _ in range(3)]
+    program.exchange()
+    program.purgatory.fire("key", value=bytes(1_000))
+    program.exchange()
+    values = [one._settlement[1] for one in made]
+    assert [len(value) for value in values] == [1_000] * 3
+    assert values[0] is made[0]._settlement[1], "reading makes no copy"
 
 
 def test_dropped_operations_are_released_when_they_settle() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from typing import Any
 
 from timerd_client.arguments import wait_s
+from timerd_client.hot import without_collector
 from timerd_client.link.batch import Batch
 from timerd_client.link.operation import Operation
 from timerd_client.link.promise import Promise, Reply
@@ -17,6 +18,7 @@ from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
 
+@without_collector
 class AioOperation(Operation):
     """The operation of an asyncio client: `await` it for its outcome."""
 

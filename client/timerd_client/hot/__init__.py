@@ -3,6 +3,7 @@
     python.py      what each of these is, in Python
     compiled/      the same, compiled
     commands.py    commands as they travel, in Python: one `struct` each
+    ids.py         which pending operation has an id; both forms use it
 
 Both forms give the same frames and the same outcomes (tests/client/test_client_fast.py). The compiled form is taken
 where it was built; $TIMERD_CLIENT chooses (timerd_wire/choice.py).
@@ -42,5 +43,6 @@ plain_keys = chosen.plain_keys
 settle_all = chosen.settle_all
 takes_fire = chosen.takes_fire
 takes_register = chosen.takes_register
+without_collector = chosen.without_collector
 
 COMPILED: Final = chosen.__name__.endswith(".compiled")

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
-from weakref import WeakValueDictionary
 
 from timerd_client.arguments import U64_MAX, each, key_bytes, timeout_ns, unsigned, watch
 from timerd_client.conditions import When
@@ -24,6 +23,7 @@ from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.wire import CommandKind, OutcomeRecord, ReportHeader, WireAnswer
 
 from .commands import KEY_COMMAND_SIZE, PURGATORY_AT, REGISTER_SIZE, in_purgatory, pack_key, pack_register
+from .ids import Ids
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -74,8 +74,6 @@ class Line:
         self.sealed = False  # no more commands are issued: the link is closed, or is being closed
         self.idle = False  # whether no thread or loop is about to send
         self.alarm = ISSUED_MAX  # see wake_if_due
-        # Operations of this client that have an id, by purgatory and hash of the id.
-        self.ids: WeakValueDictionary[tuple[str, bytes], Any] = WeakValueDictionary()
 
     def wake(self) -> None:
         """Have all that is to be sent sent. Called with the lock held."""
@@ -99,6 +97,7 @@ class Ledger:
         self.issued = 0
         self.applied = 0
         self.pending = Pending()
+        self.ids = Ids()
         self.incarnation = b""
         self.arena = 0
         self._commands: list[bytes] = []  # `_commands[i]` is the command with the number `_base + i`
@@ -156,6 +155,7 @@ class Ledger:
     def begin_after(self, number: int) -> None:
         """Forget all commands; the next one has the number after this one."""
         self._commands.clear()
+        self.ids.clear()
         self._base, self.issued, self.applied = number + 1, number, number
 
     def move_purgatories(self, moved: dict[int, int]) -> None:
@@ -174,18 +174,19 @@ class Ledger:
 
 
 class Promised:
-    """Something that is settled once: its settlement, and the callbacks of those that wait.
+    """Something that is settled once, and the callbacks of those that wait.
 
-    Operation, Batch and Reply derive from it, so that each is one object (client/DESIGN.md).
+    Operation, Batch and Reply derive from it, so that each is one object (client/DESIGN.md). It has no slots: each of
+    the three has its own, because an operation needs fewer bytes than the others.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_link", "_settlement")
-
-    def __init__(self, link: Any) -> None:
-        """`link` is for derived classes; nothing here uses it."""
-        self._link = link
-        self._settlement: Any = None
-        self._callbacks: list[Callable[[Any], object]] | None = None
+    if TYPE_CHECKING:
+        __slots__ = ("_callbacks", "_link", "_settlement")
+    else:
+        __slots__ = ()
+    _link: Any  # for derived classes; nothing here uses it
+    _settlement: Any
+    _callbacks: list[Callable[[Any], object]] | None
 
     def done(self) -> bool:
         """Whether it has settled."""
@@ -205,7 +206,7 @@ class Handle(Promised):
     Operation derives from it: a second object for each request would cost a third of the instructions of `register`.
     """
 
-    __slots__ = ("_id", "_names", "_reply", "command", "deadline_ns", "payload")
+    __slots__ = ("_callbacks", "_id", "_link", "_names", "_reply", "_settlement", "command", "deadline_ns", "payload")
     _reply: Any  # the reply to register(wait=True)
     _id: tuple[Key, str] | None  # its id and purgatory
 
@@ -218,13 +219,22 @@ class Handle(Promised):
         self.deadline_ns = deadline_ns  # CLOCK_MONOTONIC, as far as this client knows; NO_DEADLINE = none
 
 
+Made = TypeVar("Made", bound=type[Handle])
+
+
+def without_collector(made: Made) -> Made:
+    """Decorates a class of operations. In the compiled form its objects have no header of the garbage collector."""
+    return made
+
+
 class Rows(Promised):
     """Operations that were registered together. They settle row by row; the whole is done when all have settled."""
 
-    __slots__ = ("_parts", "_settlements", "left")
+    __slots__ = ("_callbacks", "_link", "_parts", "_settlement", "_settlements", "left")
 
     def __init__(self, link: Any, rows: int) -> None:
-        super().__init__(link)
+        self._link = link
+        self._settlement = self._callbacks = None
         self.left = rows
         self._settlements: list[RawSettlement | None] = [None] * rows
         self._parts: list[tuple[int, int, int]] = []  # (first command, first row, rows) of each part

@@ -13,7 +13,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from typing import Protocol as Interface
 
 from timerd_client.arguments import wait_s
 from timerd_client.errors import OperationCancelled
@@ -60,16 +59,6 @@ def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
     )
 
 
-class Identified(Interface):
-    """An operation with an id, by which a later call may name it."""
-
-    def done(self) -> bool:
-        """Whether it has settled."""
-
-    def move(self, deadline_ns: int) -> None:
-        """This client has asked for another deadline."""
-
-
 class Flush(NamedTuple):
     """What a flush waits for."""
 
@@ -83,8 +72,6 @@ class Link(Line):
 
     It derives from Line: its lock, clock and flags are those that the hot path reads.
     """
-
-    ids: weakref.WeakValueDictionary[tuple[str, bytes], Identified]
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any
 
 from timerd_client.arguments import orphans_of, shown, timeout_ns
-from timerd_client.hot import Handle
+from timerd_client.hot import Handle, without_collector
 from timerd_client.hot.commands import deadline_after, operation_command
 from timerd_client.outcome import Outcome, State
 from timerd_client.types import Key, Timeout
@@ -110,6 +110,7 @@ class Operation(Handle, Promise):
         return self._reply._error
 
 
+@without_collector
 class ThreadedOperation(Operation):
     """The operation of a threaded client: its methods block."""
 
@@ -121,7 +122,7 @@ class ThreadedOperation(Operation):
         While the daemon is lost, an operation settles as UNAVAILABLE a second after its deadline. Without a deadline it
         waits until the daemon is back.
         """
-        if self._settlement is None and not self.wait(timeout):
+        if not self.done() and not self.wait(timeout):
             raise TimeoutError(f"not settled within {timeout:g} s: {self!r}")
         return Outcome(self.keys, self.payload, self._settlement)
 

@@ -141,10 +141,12 @@ class Promise(Promised):
 class Reply(Promise):
     """The answer to a command that wants one, or to a question."""
 
-    __slots__ = ("_error", "_subject", "_value")
+    __slots__ = ("_callbacks", "_error", "_link", "_settlement", "_subject", "_value")
 
     def __init__(self, link: Home, subject: Subject = NO_SUBJECT) -> None:
-        super().__init__(link)
+        self._link = link
+        self._settlement: Settlement | None = None
+        self._callbacks: list[Callable[[Any], object]] | None = None
         self._subject = subject
         self._value: Any = None
         self._error: TimerdError | None = None

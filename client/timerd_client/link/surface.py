@@ -162,10 +162,9 @@ class Surface(Caller, Generic[OperationT]):
                 marked, sequence, command = since.on_wire(ledger.arena, ledger.incarnation)
                 flags |= marked
             if hashed is not None:
-                holder = link.ids.get((self.name, hashed))
-                held = holder is not None and not holder.done()
-                if held and if_exists == "keep":
-                    return holder  # type: ignore[return-value]
+                holder: OperationT | None = ledger.ids.find(ledger.pending, self.name, hashed)
+                if holder is not None and if_exists == "keep":
+                    return holder
             packed = pack_register(
                 _REGISTER,
                 self._indices[self.name],
@@ -190,8 +189,8 @@ class Surface(Caller, Generic[OperationT]):
                 operation._reply = self._protocol.incoming.replies[number] = reply
             if hashed is not None:
                 operation._id = (id, self.name)  # type: ignore[assignment]
-                if not held or if_exists == "replace":  # else the daemon will refuse it
-                    link.ids[self.name, hashed] = operation
+                if holder is None or if_exists == "replace":  # else the daemon will refuse it
+                    ledger.ids.add(ledger.pending, self.name, hashed, number)
             link.wake_if_due(ledger.issued)
         if reply is not None:
             self._registered(operation)
@@ -299,8 +298,8 @@ class Surface(Caller, Generic[OperationT]):
         )
         reply = self._ask(command, id)
         with self._link.lock:
-            mine = self._link.ids.get((self.name, hashed))
-            if mine is not None and not mine.done():
+            mine = self._ledger.ids.find(self._ledger.pending, self.name, hashed)
+            if mine is not None:
                 mine.move(deadline_after(registered_ns, duration_ns))
         return reply
 

@@ -334,11 +334,14 @@ class Program(World):
             words = [
                 rng.choice(commands),
                 number if rng.random() < 0.9 else 0,
-                *(rng.getrandbits(64) for _ in range(7)),
+                *(rng.getrandbits(64) for _ in range(5)),
+                *(rng.getrandbits(rng.choice((1, 16, 17, 64))) for _ in range(2)),  # the keys, one bit each
             ]
             numbers = [
-                rng.choice((0, 8, 39, 40, 41, BIG - 1)), rng.choice((0, 1, 8, 40, 1_000, BIG - 1)), 0, 0,
-                rng.choice((0, 4, 13)), rng.choice((0, 1, 2, 3, 4, 5, 200)), rng.randrange(3), rng.randrange(32), 0,
+                rng.choice((0, 8, 39, 40, 41, BIG - 1)), rng.choice((0, 1, 8, 40, 1_000, BIG - 1)),
+                *(rng.choice((0, 0, 0, 0, 0, 0, 0, 5)) for _ in range(2)),
+                rng.choice((0, 4, 13)), rng.choice((0, 1, 2, 3, 4, 5, 200)), rng.randrange(3), rng.randrange(32),
+                rng.choice((0, 0, 0, 2)),
             ]  # fmt: skip
             rows.append(struct_of(OutcomeRecord).pack(*words, *numbers))
         header = ReportHeader._make(struct_of(ReportHeader).unpack(bytes(struct_of(ReportHeader).size)))._replace(

@@ -7,7 +7,8 @@
     outcomes   the outcomes of a report settle what is pending
 
 The other .pxd files are plain C under these: pending_table and pending_batches find who waits for a command number,
-command_buffer keeps the bytes of commands, fast_arguments checks arguments, and watch the keys and the condition.
+kept has how an operation has settled, command_buffer keeps the bytes of commands, fast_arguments checks arguments, and
+watch the keys and the condition.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .calls import Caller, Line, takes_fire, takes_register
 from .columns import Watches, amounts_of, are_bodies, durations_of, issue_events, issue_registrations, plain_keys
 from .ledger import Ledger, Pending
 from .outcomes import settle_all
-from .promises import Handle, Promised, Rows, copy_records
+from .promises import Handle, Promised, Rows, copy_records, without_collector
 
 __all__ = (
     "Caller",
@@ -37,4 +38,5 @@ __all__ = (
     "settle_all",
     "takes_fire",
     "takes_register",
+    "without_collector",
 )

@@ -20,7 +20,6 @@ from timerd_shm.generated.records cimport *
 import threading
 import time
 from functools import update_wrapper
-from weakref import WeakValueDictionary
 
 from timerd_client.arguments import id_hash
 from timerd_client.conditions import ANY, When
@@ -57,14 +56,12 @@ cdef class Line:
     cdef public bint sealed
     cdef public bint idle
     cdef public int64_t alarm
-    cdef public object ids
     cdef object guard
     cdef object is_locked  # the lock's method: the look-up would cost more than the call
     cdef object clock
 
     def __init__(self, now_ns):
         self.alarm = ISSUED_MAX
-        self.ids = WeakValueDictionary()
         self.now_ns = now_ns
         self.lock = threading.Lock()
 
@@ -217,9 +214,7 @@ cdef Handle register_fast(
         elif not is_own_mark(ledger, since, &head):
             return None
         if id is not None:
-            holder = line.ids.get((caller.name, hashed))
-            if holder is not None and holder.done():
-                holder = None
+            holder = ledger.ids.find(ledger.pending, caller.name, hashed)
             if holder is not None and if_exists == "keep":
                 return holder
         head.purgatory = caller._indices[caller.name]  # under the lock: in another arena it is another one
@@ -236,9 +231,9 @@ cdef Handle register_fast(
         Py_INCREF(made)
         table_put(&ledger.pending.table, made.command, <PyObject *>made)
         if id is not None:
-            made._id = (id, caller.name)
+            made.extra = None, (id, caller.name)
             if holder is None or if_exists == "replace":  # else the daemon will refuse it
-                line.ids[caller.name, hashed] = made
+                ledger.ids.add(ledger.pending, caller.name, hashed, made.command)
     finally:
         line.leave(entered)
     line.ring(ledger.issued)

@@ -3,8 +3,8 @@
 The commands lie in the order of their numbers, until a command is replaced by a longer one (`scattered`).
 """
 
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove
 
 cdef extern from *:
@@ -34,8 +34,8 @@ cdef struct CommandBuffer:
 
 
 cdef inline void buffer_free(CommandBuffer *buffer) noexcept:
-    free(buffer.data)
-    free(buffer.entries)
+    PyMem_RawFree(buffer.data)
+    PyMem_RawFree(buffer.entries)
 
 
 cdef inline const char *bytes_at(CommandBuffer *buffer, Entry *entry) noexcept nogil:
@@ -66,7 +66,7 @@ cdef inline int move_bytes(CommandBuffer *buffer, uint64_t size) except -1:
             return 0
     while (buffer.live + size) * 2 > larger:
         larger *= 2
-    made = <char *>malloc(larger)
+    made = <char *>PyMem_RawMalloc(larger)
     if made == NULL:
         raise MemoryError(f"{larger} bytes for commands that are not acknowledged")
     for at in range(buffer.head, buffer.head + buffer.count):
@@ -74,7 +74,7 @@ cdef inline int move_bytes(CommandBuffer *buffer, uint64_t size) except -1:
         memcpy(made + to, bytes_at(buffer, entry), entry.size)
         entry.at = to
         to += entry.size
-    free(buffer.data)
+    PyMem_RawFree(buffer.data)
     buffer.data, buffer.size, buffer.origin, buffer.used, buffer.scattered = made, larger, 0, to, False
     return 0
 
@@ -88,12 +88,12 @@ cdef inline int move_entries(CommandBuffer *buffer, int64_t rows) except -1:
         return 0
     while (buffer.count + rows) * 2 > capacity:
         capacity *= 2
-    made = <Entry *>malloc(capacity * sizeof(Entry))
+    made = <Entry *>PyMem_RawMalloc(capacity * sizeof(Entry))
     if made == NULL:
         raise MemoryError(f"a list of {capacity} commands that are not acknowledged")
     if buffer.count:
         memcpy(made, buffer.entries + buffer.head, buffer.count * sizeof(Entry))
-    free(buffer.entries)
+    PyMem_RawFree(buffer.entries)
     buffer.entries, buffer.capacity, buffer.head = made, capacity, 0
     return 0
 
@@ -167,5 +167,5 @@ cdef inline void buffer_clear(CommandBuffer *buffer) noexcept:
     buffer.used = buffer.live = buffer.origin = 0
     buffer.scattered = False
     if buffer.size > BYTES_KEPT:
-        free(buffer.data)
+        PyMem_RawFree(buffer.data)
         buffer.data, buffer.size = NULL, 0

@@ -46,6 +46,7 @@ cdef class Ledger:
     cdef public int64_t issued
     cdef public int64_t applied
     cdef public Pending pending
+    cdef readonly object ids  # Ids
     cdef public object incarnation
     cdef public object arena
     cdef CommandBuffer commands

@@ -10,6 +10,7 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy
 from timerd_shm.generated.records cimport *
 
+from timerd_client.hot.ids import Ids
 from timerd_shm.declare import wire
 from timerd_shm.declare.fields import size_of
 
@@ -34,13 +35,14 @@ cdef class Pending:
         table_begin(&self.table, TABLE_FIRST)
 
     def __dealloc__(self):
-        cdef uint64_t at
+        cdef uint64_t at, row
         cdef int64_t one
         if self.table.row != NULL:
             for at in range(self.table.mask + 1):
-                if self.table.row[at].number:
-                    Py_DECREF(<object>self.table.row[at].waiter)
-            free(self.table.row)
+                for row in range(ENTRY_ROWS):
+                    if self.table.row[at].waiter[row] != NULL:
+                        Py_DECREF(<object>self.table.row[at].waiter[row])
+            table_free(&self.table)
         for one in range(self.batches.used):
             if self.batches.row[one].pending:
                 Py_DECREF(<object>self.batches.row[one].waiter)
@@ -57,10 +59,15 @@ cdef class Pending:
         return iter(self.numbers())
 
     cdef list numbers(self):
-        cdef uint64_t at
+        cdef uint64_t at, row
         cdef int64_t one
         cdef PendingBatch *batch
-        numbers = [self.table.row[at].number for at in range(self.table.mask + 1) if self.table.row[at].number]
+        numbers = [
+            (self.table.row[at].group - 1) * ENTRY_ROWS + row
+            for at in range(self.table.mask + 1)
+            for row in range(ENTRY_ROWS)
+            if self.table.row[at].waiter[row] != NULL
+        ]
         for one in range(self.batches.used):
             batch = self.batches.row + one
             numbers += [batch.first + at for at in range(batch.rows) if batch_has(&self.batches, one, batch.first + at)]
@@ -68,13 +75,13 @@ cdef class Pending:
 
     cdef PyObject *find(self, uint64_t number) noexcept:
         """Who waits for this number, without a reference; NULL = nobody."""
-        cdef PendingEntry *entry
+        cdef PyObject *waiter
         cdef int64_t at
         if number == 0:
             return NULL
-        entry = table_find(&self.table, number)
-        if entry.number:
-            return entry.waiter
+        waiter = table_get(&self.table, number)
+        if waiter != NULL:
+            return waiter
         at = batch_of(&self.batches, number)
         return self.batches.row[at].waiter if batch_has(&self.batches, at, number) else NULL
 
@@ -122,6 +129,7 @@ cdef class Pending:
 cdef class Ledger:
     def __cinit__(self):
         self.pending = Pending()
+        self.ids = Ids()
         self.words, self.newest_at = [0], 0
 
     def __init__(self, window):
@@ -188,6 +196,7 @@ cdef class Ledger:
 
     def begin_after(self, int64_t number):
         buffer_clear(&self.commands)
+        self.ids.clear()
         self.issued = self.applied = number
 
     def move_purgatories(self, dict moved):

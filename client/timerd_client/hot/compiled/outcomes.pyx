@@ -1,6 +1,6 @@
 """The outcomes of a report settle the operations that are pending.
 
-A record is copied into its operation or batch, so no object is made for it. A pending operation was written long ago and
+A record is copied for its operation or batch, so no object is made for it. A pending operation was written long ago and
 is in no cache: outcomes are therefore handled in groups of 16, and each group is prefetched before its turn.
 """
 
@@ -9,10 +9,11 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
+from timerd_client.hot.compiled.kept cimport INLINE_MAX, settlement_of
 from timerd_client.hot.compiled.ledger cimport Pending
 from timerd_client.hot.compiled.pending_batches cimport PendingBatches, batch_has, batch_of
 from timerd_client.hot.compiled.pending_table cimport prefetch, prefetch_entry, prefetch_waiter
-from timerd_client.hot.compiled.promises cimport Handle, Rows, settlement_of
+from timerd_client.hot.compiled.promises cimport Handle, Rows, settle_record
 from timerd_shm.generated.records cimport *
 
 cdef extern from *:
@@ -86,7 +87,7 @@ def settle_all(
         Py_DECREF(one)
         at = min(heap + record.heap_offset, size)
         end = min(at + record.value_length, size)
-        if at == end:
+        if at == end or (isinstance(one, Handle) and end - at <= INLINE_MAX):  # a Handle keeps the bytes themselves
             value = _EMPTY
         elif at == shared_at and end == shared_end:  # one event has settled several operations
             value = shared
@@ -94,7 +95,7 @@ def settle_all(
             value = shared = PyBytes_FromStringAndSize(start + at, end - at)
             shared_at, shared_end = at, end
         if isinstance(one, Handle):
-            notify = (<Handle>one).settle_record(&record, value, arena)
+            notify = settle_record(<Handle>one, &record, start + at, end - at, value, arena)
         elif isinstance(one, Rows):
             notify = (<Rows>one).settle_record(&record, value, arena)
         else:

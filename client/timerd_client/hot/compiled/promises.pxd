@@ -1,50 +1,43 @@
 """What is settled later, as the fast path sees it: the fields, and how an outcome's record settles them."""
 
-from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint64_t
+from timerd_client.hot.compiled.kept cimport *
 from timerd_shm.generated.records cimport *
-
-cdef extern from "Python.h":
-    void PyObject_GC_UnTrack(void *one)
-
-
-cdef inline tuple settlement_of(const OutcomeRecord *record, object value, uint64_t arena):
-    """The settlement that a record makes. The garbage collector does not track it: nothing in it can be in a cycle."""
-    cdef tuple settlement = (PyBytes_FromStringAndSize(<const char *>record, sizeof(OutcomeRecord)), value, arena, None)
-    PyObject_GC_UnTrack(<void *>settlement)
-    return settlement
 
 
 cdef class Promised:
-    cdef object __weakref__
-    cdef public object _link
-    cdef object callbacks
-    cdef object settled_by
+    pass
 
 
 cdef class Handle(Promised):
-    cdef public object _names
-    cdef public object payload
-    cdef public object _reply
-    cdef public object _id
+    """80 bytes, and five lines of the cache for four. So there are no methods of C, which would need a table of them."""
+
+    cdef object callbacks
+    cdef Kept *kept  # how it has settled; NULL = it is pending
     cdef public uint64_t command
     cdef public uint64_t deadline_ns
-    cdef object value
-    cdef uint64_t arena
-    cdef bint recorded  # `record` says how it has settled
-    cdef OutcomeRecord record
+    cdef public object _link
+    cdef public object _names
+    cdef public object payload
+    cdef object extra  # None, or (_reply, _id): few operations have one of them
 
-    cdef inline bint settle_record(self, const OutcomeRecord *record, object value, uint64_t arena) noexcept:
-        """Do what settle() does, with a record of a report."""
-        if self.recorded or self.settled_by is not None:
-            return False
-        self.record = record[0]
-        self.value = value
-        self.arena = arena
-        self.recorded = True
-        return self.callbacks is not None
+
+cdef inline bint settle_record(
+    Handle handle, const OutcomeRecord *record, const char *value, uint64_t size, object shared, uint64_t arena
+) except -1:
+    """Do what settle() does, with a record of a report. `shared` is the value if that has more than INLINE_MAX bytes."""
+    if handle.kept != NULL:
+        return False
+    if not is_usual(record, handle.command, size):
+        handle.kept = keep_whole(settlement_of(record, PyBytes_FromStringAndSize(value, size), arena))
+    elif size > INLINE_MAX:
+        handle.kept = keep_record(record, FORM_SHARED, NULL, shared, arena)
+    else:
+        handle.kept = keep_record(record, <uint8_t>size, value, None, arena)
+    return handle.callbacks is not None
 
 
 cdef struct Part:
@@ -56,6 +49,9 @@ cdef struct Part:
 cdef class Rows(Promised):
     """The outcomes by row: a column of records, a column of values, and a dict of all that is not a plain record."""
 
+    cdef public object _link
+    cdef public object _callbacks
+    cdef public object _settlement
     cdef public int64_t left
     cdef int64_t rows
     cdef Part *parts
@@ -81,8 +77,8 @@ cdef class Rows(Promised):
         self.left -= 1
         if self.left:
             return False
-        self.settled_by = ()
-        return self.callbacks is not None
+        self._settlement = ()
+        return self._callbacks is not None
 
     cdef inline bint settle_record(self, const OutcomeRecord *record, object value, uint64_t arena) except -1:
         """Do what settle() does, with a record of a report."""

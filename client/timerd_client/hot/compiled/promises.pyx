@@ -1,29 +1,57 @@
 """What is settled later: one operation (`Handle`), or the rows of a batch (`Rows`).
 
-An operation holds a copy of its outcome's record, so a request makes one object. The garbage collector sees a Handle
-only when it has a callback.
+A request makes one object, and its outcome a block of bytes (`kept`). The garbage collector knows no Handle. A callback
+may be part of a cycle, but only until the operation settles: then the callbacks are called and dropped.
 """
 
+cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_XDECREF
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
-from timerd_client.hot.compiled.pending_table cimport prefetch_handle
+from timerd_client.hot.compiled.pending_table cimport prefetch, prefetch_handle
 
 from timerd_client.hot import python
 
 cdef extern from "Python.h":
-    bint PyObject_GC_IsTracked(object one)
-    void PyObject_GC_Track(void *one)
+    ctypedef struct PyTypeObject:
+        Py_ssize_t tp_basicsize
+        unsigned long tp_flags
+        void *tp_traverse
+        void *tp_clear
+        void *tp_free
+    const unsigned long Py_TPFLAGS_HAVE_GC
+    void PyObject_Free(void *memory)
+    void PyType_Modified(PyTypeObject *changed)
     PyObject *PyList_GET_ITEM(object column, Py_ssize_t row)  # without a reference
 
 cdef object _EMPTY = b""
 
 
 cdef class Promised:
-    def __init__(self, link):
+    def done(self):
+        return self._settlement is not None
+
+    def settle(self, command, settlement):
+        if self._settlement is not None:
+            return False
+        self._settlement = settlement
+        return self._callbacks is not None
+
+
+@cython.no_gc
+cdef class Handle(Promised):
+    def __init__(self, link, command, names, payload, deadline_ns):
         self._link = link
+        self.command = command
+        self._names = names
+        self.payload = payload
+        self.deadline_ns = deadline_ns
+
+    def __dealloc__(self):
+        if self.kept != NULL:
+            kept_free(self.kept)
 
     @property
     def _callbacks(self):
@@ -32,57 +60,57 @@ cdef class Promised:
     @_callbacks.setter
     def _callbacks(self, callbacks):
         self.callbacks = callbacks
-        if callbacks is not None and not PyObject_GC_IsTracked(self):  # a Handle: from now on it may be part of a cycle
-            PyObject_GC_Track(<void *>self)
+
+    @property
+    def _reply(self):
+        return None if self.extra is None else self.extra[0]
+
+    @_reply.setter
+    def _reply(self, reply):
+        self.extra = reply, self._id
+
+    @property
+    def _id(self):
+        return None if self.extra is None else self.extra[1]
+
+    @_id.setter
+    def _id(self, id):
+        self.extra = self._reply, id
 
     @property
     def _settlement(self):
-        return self.settled_by
+        return None if self.kept == NULL else kept_settlement(self.kept, self.command)
 
     @_settlement.setter
     def _settlement(self, settlement):
-        self.settled_by = settlement
+        cdef Kept *before = self.kept
+        self.kept = keep_whole(settlement)
+        if before != NULL:
+            kept_free(before)
 
     def done(self):
-        return self.settled_by is not None
+        return self.kept != NULL
 
     def settle(self, command, settlement):
-        if self.settled_by is not None:
+        if self.kept != NULL:
             return False
-        self.settled_by = settlement
+        self.kept = keep_whole(settlement)
         return self.callbacks is not None
 
 
-cdef class Handle(Promised):
-    def __cinit__(self):
-        PyObject_GC_UnTrack(<void *>self)  # until it has a callback
+def without_collector(type made not None):
+    """Python gives each class of Python the collector's header. Without it an object has 16 bytes less.
 
-    def __init__(self, link, command, names, payload, deadline_ns):
-        self._link = link
-        self.command = command
-        self._names = names
-        self.payload = payload
-        self.deadline_ns = deadline_ns
-
-    @property
-    def _settlement(self):
-        if self.settled_by is None and self.recorded:
-            self.settled_by = settlement_of(&self.record, self.value, self.arena)
-        return self.settled_by
-
-    @_settlement.setter
-    def _settlement(self, settlement):
-        self.settled_by = settlement
-        self.recorded = False
-
-    def done(self):
-        return self.recorded or self.settled_by is not None
-
-    def settle(self, command, settlement):
-        if self.recorded or self.settled_by is not None:
-            return False
-        self.settled_by = settlement
-        return self.callbacks is not None
+    CPython has such types ("a non GC dynamic type" in its subtype_dealloc). This one has no field besides Handle's.
+    """
+    cdef PyTypeObject *changed = <PyTypeObject *>made
+    if not issubclass(made, Handle) or changed.tp_basicsize != sizeof(Handle):
+        raise TypeError(f"{made} is no Handle without fields of its own")
+    changed.tp_flags &= ~Py_TPFLAGS_HAVE_GC
+    changed.tp_traverse = changed.tp_clear = NULL
+    changed.tp_free = <void *>PyObject_Free
+    PyType_Modified(changed)
+    return made
 
 
 cdef class Rows(Promised):
@@ -96,7 +124,7 @@ cdef class Rows(Promised):
             if self.cells == NULL or self.column == NULL:
                 raise MemoryError(f"the outcomes of {rows} operations")
         else:
-            self.settled_by = ()
+            self._settlement = ()
 
     def __dealloc__(self):
         cdef int64_t row
@@ -148,7 +176,7 @@ cdef class Rows(Promised):
             if self.cells[row].number == 0:
                 self.others.setdefault(row, settlement)
         self.left = 0
-        self.settled_by = ()
+        self._settlement = ()
 
     def settlement(self, int64_t row):
         if not 0 <= row < self.rows:
@@ -203,12 +231,17 @@ def copy_records(handles, bytearray into not None, Py_ssize_t at):
     cdef list those = list(handles)
     cdef Py_ssize_t rows = len(those), row
     cdef Handle one
+    cdef PyObject *ahead
     cdef char *to = room_in(into, at, rows)
     for row in range(rows):
+        if row + 8 < rows:
+            prefetch_handle(PyList_GET_ITEM(those, row + 8))
         if row + 4 < rows:
-            prefetch_handle(PyList_GET_ITEM(those, row + 4))
+            ahead = PyList_GET_ITEM(those, row + 4)
+            if isinstance(<object>ahead, Handle):
+                prefetch((<Handle>ahead).kept)
         one = those[row]
-        if not one.recorded:
+        if one.kept == NULL or one.kept.form == FORM_WHOLE:
             return python.copy_records(those, into, at)
-        memcpy(to + row * sizeof(OutcomeRecord), &one.record, sizeof(OutcomeRecord))
+        write_record(one.kept, one.command, to + row * sizeof(OutcomeRecord))
     return True

@@ -319,7 +319,7 @@ class Books:
             who = f"{watched.process.name}: {watched.what} on {watched.key!r}, command {watched.operation.command}"
             if watched.settlement is None:
                 self.fail(f"{who}: no outcome at the end ({watched.process.client._protocol.state})")
-            elif watched.operation._settlement is not watched.settlement:
+            elif watched.operation._settlement != watched.settlement:
                 self.fail(f"{who}: delivered {watched.settlement}, then {watched.operation._settlement}")
             elif watched.what == "total":
                 self._settle_total(watched, who)

@@ -146,7 +146,10 @@ class Simulation:
             finally:
                 for process in self.processes:
                     process.kill()
-                    process.link.protocol.ledger.pending = Pending()  # the garbage collector does not look into it
+                    # The garbage collector sees neither the table nor an operation, whose callback may be in a cycle.
+                    for _, waiter in process.link.protocol.ledger.pending.items():
+                        waiter._callbacks = None
+                    process.link.protocol.ledger.pending = Pending()
                 self.daemon.kill()
                 self.schedule.end()
                 self.undo.close()
