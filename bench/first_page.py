@@ -56,7 +56,7 @@ FIRST_PAGE = (
                 "goals",
                 (("keys", 3),),
                 (
-                    "keys", "api", "case", "rate", "runs", "reached_rate", "sustained", "violations",
+                    "keys", "api", "case", "transport", "rate", "runs", "reached_rate", "sustained", "violations",
                     "misjudged_percent", "completion_p50_ms", "completion_p99_ms", "cpu_us", "stolen_percent",
                 ),
             ),

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from common import Parser, Suite, amount, chosen, listed, need_memory, real, run_suite
 from loads import APIS, figures, gives_up, memory_of, run_load, workload_of, worst
+from timerd_wire.transports import Transport
 
 CASES = ("low", "high")
 OTHERS_MOST = 1_000_000  # operations at a point of the other series
@@ -37,6 +38,7 @@ class Goal(NamedTuple):
     api: str
     case: str
     rate: int
+    transport: Transport = "zeromq"
 
 
 GOALS = (
@@ -48,6 +50,9 @@ GOALS = (
     Goal(1, "per-op", "high", 300_000),
     Goal(1, "bulk", "low", 1_000_000),
     Goal(1, "per-op", "low", 500_000),  # more than timerd has to reach
+    Goal(1, "per-op", "low", 300_000, "unix"),
+    Goal(1, "bulk", "low", 1_200_000, "unix"),
+    Goal(1, "bulk", "high", 1_200_000, "unix"),
 )
 
 
@@ -58,6 +63,7 @@ class Series(NamedTuple):
     api: str
     case: str
     pending: int
+    transport: Transport = "zeromq"
 
 
 def series_of(args: Namespace) -> Iterator[tuple[Series, bool]]:
@@ -67,6 +73,8 @@ def series_of(args: Namespace) -> Iterator[tuple[Series, bool]]:
             for case in args.cases:
                 full = (keys, pending, case) == (args.keys[0], args.pending[0], args.cases[0])
                 yield from ((Series(keys, api, case, pending), full) for api in args.apis)
+    for api in args.apis:
+        yield Series(args.keys[0], api, args.cases[0], args.pending[0], "unix"), False
 
 
 def play(suite: Suite) -> None:
@@ -98,7 +106,7 @@ def play_series(suite: Suite, series: Series, full: bool) -> None:
         suite.say(f"{in_words(series)}, {series.pending:,} beside: {rate:,}/s")
         seconds = args.seconds if full else min(args.seconds, OTHERS_MOST / rate)
         workload = workload_of(rate, seconds, series.case, suite.seed, series.keys)
-        document = run_load(workload, series.api, series.pending)
+        document = run_load(workload, series.api, series.pending, transport=series.transport)
         rows.append(suite.add("points", **series._asdict(), rate=rate, **figures(document)))
         judge(suite, document)
         if gives_up(rows, rate):
@@ -112,7 +120,7 @@ def play_goal(suite: Suite, goal: Goal) -> None:
         what = f"{in_words(goal)}: {goal.rate:,}/s for {args.goal_seconds:g} s"
         suite.say(f"{what}, run {run + 1} of {args.goal_runs}")
         workload = workload_of(goal.rate, args.goal_seconds, goal.case, suite.seed + run, goal.keys)
-        document = run_load(workload, goal.api)
+        document = run_load(workload, goal.api, transport=goal.transport)
         runs.append(figures(document))
         suite.add("goal_runs", **goal._asdict(), run=run + 1, **runs[-1])
         judge(suite, document)
@@ -121,7 +129,7 @@ def play_goal(suite: Suite, goal: Goal) -> None:
 
 
 def in_words(what: Series | Goal) -> str:
-    return f"{what.keys} {'key' if what.keys == 1 else 'keys'}, {what.api}, {what.case} case"
+    return f"{what.keys} {'key' if what.keys == 1 else 'keys'}, {what.api}, {what.case} case, {what.transport}"
 
 
 def judge(suite: Suite, document: dict[str, Any]) -> None:

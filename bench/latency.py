@@ -5,8 +5,9 @@
 These are runs of `timerctl load` with a daemon of its own. Each kind has three runs, with seeds of their own, and the
 worst of each figure counts (*runs* has each run). A completion is measured from the call of fire() in one process to
 the callback of the owner in another one, in the low case. An expiry is measured from the deadline to the owner's
-callback, in a case in which nearly all expire: at ticks of 1 ms, and those at 10k/s at ticks of 100 us. *settled* is
-the part of this time until the daemon settled the operation: it lasts at least until the end of the tick.
+callback, in a case in which nearly all expire: at ticks of 1 ms, and those at 10k/s at ticks of 100 us. Each transport
+has such runs, in turns. *settled* is the part of this time until the daemon settled the operation: it lasts at least
+until the end of the tick.
 
 *hops* is measured before each run: 4,000 frames a second between processes that do nothing else, over the sockets that
 timerd uses (hops.py). A completion takes two hops, an expiry one. No timer service over this transport is faster on
@@ -17,12 +18,14 @@ processors' time that the host took during a run.
 from __future__ import annotations
 
 import sys
+from itertools import product
 from typing import Any
 
 from common import Parser, Row, Suite, amount, chosen, listed, need_memory, real, run_suite
 from hops import hops
 from loads import APIS, measured, memory_of, run_load, why_not, workload_of, worst
 from timerctl.load.report import percentiles
+from timerd_wire.transports import TRANSPORTS, Transport
 
 HOPS = {"one hop": 1, "two hops": 2}
 HOPS_S = 1.0
@@ -45,27 +48,29 @@ def play(suite: Suite) -> None:
     }
     for case, rate, tick in map(runs.__getitem__, suite.args.runs):
         for api in suite.args.apis:
-            found: dict[str, list[Row]] = {}
-            for run in range(suite.args.repeat):
+            found: dict[tuple[str, Transport], list[Row]] = {}
+            for run, transport in product(range(suite.args.repeat), TRANSPORTS):
                 bare: dict[int, Row] = {}
                 for what, count in HOPS.items():
                     bare[count] = in_ms(percentiles(hops(count, min(seconds, HOPS_S))))
-                    before = f"{case}, {rate:,}/s, {api}, run {run + 1}"
+                    before = f"{case}, {rate:,}/s, {api}, {transport}, run {run + 1}"
                     suite.add("hops", what=what, before=before, **bare[count])
-                suite.say(f"{case}: {rate:,}/s, {api}, a tick of {tick}, run {run + 1} of {suite.args.repeat}")
-                document = run_load(workload_of(rate, seconds, case, suite.seed + run), api, flags=[f"--tick={tick}"])
+                which = f"{api}, {transport}, a tick of {tick}"
+                suite.say(f"{case}: {rate:,}/s, {which}, run {run + 1} of {suite.args.repeat}")
+                workload = workload_of(rate, seconds, case, suite.seed + run)
+                document = run_load(workload, api, flags=[f"--tick={tick}"], transport=transport)
                 held = not document["violations"]
                 says = "; ".join(document["examples"]) if not held else "none lost, delivered twice or early"
                 suite.check("outcomes", held, says)
                 for what, name in LATENCIES.items():
                     if (what == "completion") == (case == "low"):
                         row = row_of(document, name, bare[2 if case == "low" else 1])
-                        found.setdefault(what, []).append(row)
-                        suite.add("runs", what=what, rate=rate, tick=tick, api=api, run=run + 1, **row)
-            for what, runs_of_it in found.items():
-                suite.add(
-                    "latency", what=what, rate=rate, tick=tick, api=api, runs=len(runs_of_it), **worst(runs_of_it)
-                )
+                        found.setdefault((what, transport), []).append(row)
+                        about = {"what": what, "rate": rate, "tick": tick, "api": api, "transport": transport}
+                        suite.add("runs", **about, run=run + 1, **row)
+            for (what, transport), runs_of_it in found.items():
+                about = {"what": what, "rate": rate, "tick": tick, "api": api, "transport": transport}
+                suite.add("latency", **about, runs=len(runs_of_it), **worst(runs_of_it))
 
 
 def row_of(document: dict[str, Any], name: str, bare: Row) -> Row:

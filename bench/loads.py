@@ -16,6 +16,7 @@ from common import Failed, Row, run_child
 from timerctl.load.own_daemon import INSTANCE, flags_of, private_daemon
 from timerd_client.workload import Workload, check
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_wire.transports import TRANSPORTS, Transport
 
 MS = 1_000_000
 CASES = {"low": (20, 60), "high": (200, 400), "expire": (10_000, 20_000)}  # median and upper quartile, in ms
@@ -33,20 +34,25 @@ def workload_of(rate: float, seconds: float, case: str, seed: int, keys: int = 1
     return check(plan)
 
 
-def run_load(workload: Workload, api: str, pending: int = 0, flags: Sequence[str] = ()) -> dict[str, Any]:
+def run_load(
+    workload: Workload, api: str, pending: int = 0, flags: Sequence[str] = (), transport: Transport = TRANSPORTS[0]
+) -> dict[str, Any]:
     """The document of one run. `flags`: further flags of the daemon, beside those for its size. Raises Failed."""
     with private_daemon([*flags_of(workload, pending), *flags]) as paths:
-        return load_on(paths, workload, api, pending)
+        return load_on(paths, workload, api, pending, transport)
 
 
-def load_on(paths: InstancePaths, workload: Workload, api: str, pending: int = 0) -> dict[str, Any]:
+def load_on(
+    paths: InstancePaths, workload: Workload, api: str, pending: int = 0, transport: Transport = TRANSPORTS[0]
+) -> dict[str, Any]:
     """The document of one run with that daemon. Raises Failed when there is none."""
-    return document_of(run_child(load_command(workload, api, pending), environment_of(paths)))
+    return document_of(run_child(load_command(workload, api, pending, transport), environment_of(paths)))
 
 
-def load_command(workload: Workload, api: str, pending: int = 0) -> list[str]:
+def load_command(workload: Workload, api: str, pending: int = 0, transport: Transport = TRANSPORTS[0]) -> list[str]:
     """The command `timerctl load --json` for this workload."""
     command = [sys.executable, "-m", "timerctl", "load", "--json", f"--instance={INSTANCE}"]
+    command += [f"--transport={transport}"]
     command += [f"--rate={workload.rate:.3f}", f"--count={workload.count}", f"--pending={pending}"]
     command += [f"--p50={workload.p50_ns // MS}ms", f"--p75={workload.p75_ns // MS}ms", f"--seed={workload.seed}"]
     command += [f"--registrars={workload.registrars}", f"--firers={workload.firers}"]

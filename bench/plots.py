@@ -41,7 +41,7 @@ def of_article(case: str, y: str, title: str, y_label: str, log_y: bool) -> Plot
 
 def of_ladder(name: str, y: str, title: str, y_label: str) -> Plot:
     """A plot of the ladder: a figure against the rate, without other operations beside it."""
-    series, alone = ("keys", "api", "case"), (("pending", 0),)
+    series, alone = ("keys", "api", "case", "transport"), (("pending", 0),)
     return Plot(f"ladder-{name}", title, "ladder", "points", "rate", y, series, RATE, y_label, True, True, alone)
 
 

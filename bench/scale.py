@@ -7,7 +7,8 @@ result, again and again. Every step waits for the one before. *polls* are the lo
 waits for the event of its own key, and registers again when it has come. Another process fires the events, one poll
 after the other, at a rate. The latency is from the call of fire() to the return of the poll's `await`.
 
-CPU is that of all threads of all processes, the daemon's too. The two take turns. A figure is the median of the rounds,
+Each is measured over ZeroMQ and over `unix`. CPU is that of all threads of all processes, the daemon's too. All four
+take turns. A figure is the median of the rounds,
 and the worst round is beside it.
 """
 
@@ -20,6 +21,7 @@ import statistics
 import sys
 import time
 from contextlib import ExitStack
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from quiet import PATIENCE_S, latencies, of_rounds, spent, wait_for_end
 from quiet_ways import READY_S, TIMEOUT_S, VALUE, Found, daemon, found_in
 from timerctl.load.own_daemon import INSTANCE
 from timerd_client import aio
+from timerd_wire.transports import TRANSPORTS, Transport
 
 
 def begin(connection: Connection) -> None:
@@ -39,10 +42,10 @@ def begin(connection: Connection) -> None:
     connection.recv()
 
 
-def be_looper(directory: Path, number: int, seconds: float, connection: Connection) -> None:
+def be_looper(directory: Path, transport: Transport, number: int, seconds: float, connection: Connection) -> None:
     """A process of loops. It sends how many it made, and how many of them did not complete with their own value."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with td.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S) as client:
+    with td.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport) as client:
         begin(connection)
         made = wrong = 0
         end = time.monotonic() + seconds
@@ -56,13 +59,15 @@ def be_looper(directory: Path, number: int, seconds: float, connection: Connecti
         wait_for_end(connection)
 
 
-def be_poller(directory: Path, polls: int, each: int, connection: Connection) -> None:
+def be_poller(directory: Path, transport: Transport, polls: int, each: int, connection: Connection) -> None:
     """The process of the long polls. It sends what each event carried, and how long it took."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     found: Found = []
 
     async def play() -> None:
-        async with await aio.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S) as client:
+        async with await aio.connect(
+            INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport
+        ) as client:
             first = [client.register(f"p{number}", timeout=TIMEOUT_S) for number in range(polls)]
             await client.flush()
             begin(connection)
@@ -81,10 +86,10 @@ def be_poller(directory: Path, polls: int, each: int, connection: Connection) ->
     wait_for_end(connection)
 
 
-def be_firer(directory: Path, polls: int, count: int, rate: int, connection: Connection) -> None:
+def be_firer(directory: Path, transport: Transport, polls: int, count: int, rate: int, connection: Connection) -> None:
     """The process that fires the events of the polls."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with td.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S) as client:
+    with td.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport) as client:
         begin(connection)
         began = time.monotonic()
         for number in range(count):
@@ -94,11 +99,14 @@ def be_firer(directory: Path, polls: int, count: int, rate: int, connection: Con
         wait_for_end(connection)
 
 
-def loops(processes: int, seconds: float) -> tuple[Row, int]:
+def loops(transport: Transport, processes: int, seconds: float) -> tuple[Row, int]:
     """One run of the loops: its row, and how many loops were wrong."""
     with ExitStack() as stack:
         directory, servers = stack.enter_context(daemon())
-        loopers = [stack.enter_context(process(be_looper, directory, number, seconds)) for number in range(processes)]
+        loopers = [
+            stack.enter_context(process(be_looper, directory, transport, number, seconds))
+            for number in range(processes)
+        ]
         end = time.monotonic() + seconds + PATIENCE_S
         pids = [*servers, *(answer(looper, end) for looper in loopers)]
         before, began = spent(pids), time.monotonic()
@@ -111,13 +119,13 @@ def loops(processes: int, seconds: float) -> tuple[Row, int]:
     return row, sum(wrong for _, wrong in found)
 
 
-def long_polls(polls: int, each: int, rate: int) -> tuple[Row, int]:
+def long_polls(transport: Transport, polls: int, each: int, rate: int) -> tuple[Row, int]:
     """One run of the polls, each of which waits for `each` events: its row, and how many events were wrong."""
     count = polls * each
     with (
         daemon() as (directory, servers),
-        process(be_poller, directory, polls, each) as poller,
-        process(be_firer, directory, polls, count, rate) as firer,
+        process(be_poller, directory, transport, polls, each) as poller,
+        process(be_firer, directory, transport, polls, count, rate) as firer,
     ):
         end = time.monotonic() + count / rate + PATIENCE_S
         pids = [*servers, answer(poller, end), answer(firer, end)]
@@ -140,31 +148,34 @@ def missing(found: Found, count: int) -> int:
 def play(suite: Suite) -> None:
     args = suite.args
     each = max(round(args.rate * args.seconds / args.polls), 1)
-    rows: dict[str, list[Row]] = {"loops": [], "polls": []}
+    rows: dict[tuple[str, Transport], list[Row]] = {which: [] for which in product(("loops", "polls"), TRANSPORTS)}
     try:
         for at in range(args.rounds):
-            for what in rows:
-                suite.say(f"{what}, round {at + 1} of {args.rounds}")
-                made = (
-                    loops(args.processes, args.seconds) if what == "loops" else long_polls(args.polls, each, args.rate)
-                )
-                rows[what].append(made[0])
+            for what, transport in rows:
+                suite.say(f"{what} over {transport}, round {at + 1} of {args.rounds}")
+                if what == "loops":
+                    made = loops(transport, args.processes, args.seconds)
+                else:
+                    made = long_polls(transport, args.polls, each, args.rate)
+                rows[what, transport].append(made[0])
                 says = "each completed once, with its value" if not made[1] else f"{made[1]} of the {what} did not"
                 suite.check("outcomes", not made[1], says)
     finally:  # after an interruption too: of the rounds so far
         show(suite, rows)
 
 
-def show(suite: Suite, rows: dict[str, list[Row]]) -> None:
+def show(suite: Suite, rows: dict[tuple[str, Transport], list[Row]]) -> None:
     """The tables."""
     args = suite.args
-    if rows["loops"]:
-        worst = min(row["loops_per_s"] for row in rows["loops"])
-        medians = {column: statistics.median(row[column] for row in rows["loops"]) for column in rows["loops"][0]}
-        suite.add("loops", processes=args.processes, rounds=len(rows["loops"]), **medians, loops_per_s_worst=worst)
-    if rows["polls"]:
-        about = {"polls": args.polls, "rate": args.rate, "rounds": len(rows["polls"])}
-        suite.add("polls", **about, **of_rounds(rows["polls"], ""))
+    for (what, transport), rounds in rows.items():
+        if rounds and what == "loops":
+            about = {"transport": transport, "processes": args.processes, "rounds": len(rounds)}
+            worst = min(row["loops_per_s"] for row in rounds)
+            medians = {column: statistics.median(row[column] for row in rounds) for column in rounds[0]}
+            suite.add("loops", **about, **medians, loops_per_s_worst=worst)
+        elif rounds:
+            about = {"transport": transport, "polls": args.polls, "rate": args.rate, "rounds": len(rounds)}
+            suite.add("polls", **about, **of_rounds(rounds, ""))
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from common import Row, rows_with
 from ladder import GOALS, Goal
+from timerd_wire.transports import Transport
 
 M = 1_000_000
 Documents = Mapping[str, Mapping[str, Any]]  # by suite
@@ -92,7 +93,7 @@ def over_one_key(call: str, what: str, stage: str) -> Target:
 
 def end_to_end(api: str, goal: float) -> Target:
     """The highest rate of the load test that was sustained, with three keys for each operation."""
-    find = highest("rate", "sustained", keys=3, api=api, case="low", pending=0)
+    find = highest("rate", "sustained", keys=3, api=api, case="low", pending=0, transport="zeromq")
     what = f"three keys, three processes, low case, {api} API, every outcome right: sustained"
     return Target(what, goal, "/s", "ladder", find, "points", at_least=True)
 
@@ -101,7 +102,7 @@ def at_goal(goal: Goal, cpu_us: float | None = None) -> list[Target]:
     """Targets of the runs of 10 s at a rate to reach: 99 % of it, with outcomes as planned. The worst run counts."""
 
     def target(what: str, figure: str, limit: float, unit: str, *, at_least: bool = False) -> Target:
-        keys = {1: "one key", 3: "three keys"}[goal.keys]
+        keys = {1: "one key", 3: "three keys"}[goal.keys] + (", over unix" if goal.transport == "unix" else "")
         name = f"{keys}, {goal.rate:,}/s, {goal.api} API, {goal.case} case, worst of three runs of 10 s: {what}"
         return Target(name, limit, unit, "ladder", cell(figure, **goal._asdict()), "goals", at_least)
 
@@ -120,11 +121,38 @@ def article(case: str) -> Target:
     return Target(what, M, "/s", "article", find, "saturation", at_least=True)
 
 
-def latency(what: str, figure: str, goal: float, row: str, rate: int, tick: str, unit: str = "ms") -> Target:
+def latency(
+    what: str,
+    figure: str,
+    goal: float,
+    row: str,
+    rate: int,
+    tick: str,
+    unit: str = "ms",
+    transport: Transport = "zeromq",
+) -> Target:
     """How late an outcome reaches its owner: the worst of three runs."""
     column = f"{figure}_ms" if unit == "ms" else figure.replace(" ", "_")
-    find = cell(column, what=row, rate=rate, tick=tick, api="per-op")
-    return Target(f"{what}, {figure}", goal, unit, "latency", find, "latency")
+    find = cell(column, what=row, rate=rate, tick=tick, api="per-op", transport=transport)
+    over = " over unix" if transport == "unix" else ""
+    return Target(f"{what}{over}, {figure}", goal, unit, "latency", find, "latency")
+
+
+def quiet_unix(figure: str, goal: float) -> Target:
+    """One operation on a quiet machine, over packets."""
+    what = f"fire() to result() on a quiet machine, over unix, {figure}"
+    return Target(what, goal, "us", "quiet", cell(f"{figure}_us", way="timerd unix"), "latency")
+
+
+def under_blpop(what: str, table: str, column: str, **where: Any) -> Target:
+    """timerd over packets, over redis-py's BLPOP in the same run."""
+    find = ratio(column, {"way": "timerd unix", **where}, {"way": "redis blpop", **where})
+    return Target(f"quiet machine, over unix, over redis-py's BLPOP: {what}", 1, "times", "quiet", find, table)
+
+
+def scale(what: str, table: str, column: str, goal: float, unit: str, *, at_least: bool = False) -> Target:
+    """Many who wait at once, over packets: the median of the rounds."""
+    return Target(what, goal, unit, "scale", cell(column, transport="unix"), table, at_least)
 
 
 def over_hops(figure: str, goal: float) -> Target:
@@ -152,7 +180,11 @@ def snapshots(size: str, pending: int) -> Target:
 
 
 # Limits of the CPU of all processes for a request, in us, where a goal of the ladder has one.
-CPU_US = {Goal(1, "per-op", "low", 300_000): 6, Goal(1, "bulk", "low", M): 2}
+CPU_US = {
+    Goal(1, "per-op", "low", 300_000): 6,
+    Goal(1, "bulk", "low", M): 2,
+    Goal(1, "per-op", "low", 300_000, "unix"): 3,
+}
 assert set(CPU_US) <= set(GOALS), f"{set(CPU_US) - set(GOALS)} are no goals of the ladder"
 THREE_KEYS = (
     *(target for goal in GOALS if goal.keys == 3 for target in at_goal(goal)),
@@ -199,6 +231,15 @@ TARGETS = (
     latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p99", 0.4, "expiry", 10_000, "100us"),
     over_hops("p50", 1.15),
     over_hops("p99", 1.3),
+    quiet_unix("p50", 100),
+    quiet_unix("p99", 300),
+    under_blpop("p50", "latency", "p50_us"),
+    under_blpop("p99", "latency", "p99_us"),
+    *(under_blpop(f"CPU an operation at {rate:,}/s", "cost", "cpu_us", rate=rate) for rate in (100, 1_000, 10_000)),
+    latency("completion, fire() to owner, 100k/s", "p50", 0.2, "completion", 100_000, "1ms", transport="unix"),
+    latency("completion, fire() to owner, 100k/s", "p99", 1, "completion", 100_000, "1ms", transport="unix"),
+    scale("blocking loops in 8 processes, over unix", "loops", "loops_per_s", 30_000, "/s", at_least=True),
+    scale("1,000 asyncio long polls at 5k/s, over unix: p50", "polls", "p50_us", 150, "us"),
     quiet_cost("switch-ins", "switch_ins", 10, ""),
     quiet_cost("CPU", "cpu_us", 250, "us"),
     Target(

@@ -126,7 +126,7 @@ def test_each_suite_writes_one_document_and_leaves_no_files(name: str, place: Pa
             "8,000,000 pending operations need 8.9 GiB of memory, and 768.0 MiB are available: ",
         ),
         ("alternatives", ("--ways=celery",), "'celery' is none of timerd, timerd-bulk, redis, "),
-        ("quiet", ("--ways=celery",), "'celery' is none of timerd, timerd asyncio, hops, "),
+        ("quiet", ("--ways=celery",), "'celery' is none of timerd, timerd asyncio, timerd unix, "),
         ("gil", ("--crews=3",), "'' is not a number such as 500"),
         ("overload", ("--seconds=nan",), "nan is not between 1 and 3600 seconds"),
         ("rivals", ("--contestants=redis",), "'redis' is none of timerd, wheel of 20, bare, heapq, "),
@@ -329,12 +329,13 @@ def test_the_first_page_has_three_keys_then_the_quiet_machine_then_the_numbers_t
     tmp_path: Path, call: Callable[..., int]
 ) -> None:
     goal = {"api": "bulk", "case": "low", "rate": 500_000, "reached_rate": 499_000, "cpu_us": 2.5}
+    goal["transport"] = "zeromq"
     write_document(tmp_path, "ladder", {"goals": [goal | {"keys": 1}, goal | {"keys": 3, "cpu_us": 3.5}]})
     write_document(
         tmp_path, "quiet", {"latency": [{"way": "seqpacket", "p50_us": 61.0, "p99_us": 254.0, "p90_us": 77.0}]}
     )
     first, rest = report_of(tmp_path, call).split("## Numbers to reach")
-    assert "| 3 | bulk | low | 500,000 | - | 499,000 |" in first and "| 1 | bulk |" not in first
+    assert "| 3 | bulk | low | zeromq | 500,000 | - | 499,000 |" in first and "| 1 | bulk |" not in first
     assert "| Kafka's own purgatory (JVM, warm) | 414,000 to 460,000 | 4.0 to 5.1 us |" in first
     assert "| seqpacket | - | 61.0 | 254 |" in first and "| 77.0 |" not in first, "the section has what is left out"
     order = ["## Three keys", "`python bench/ladder.py`, machine A", "### Kafka's own", "## A quiet machine"]
@@ -377,7 +378,16 @@ def test_the_worst_of_several_runs_counts_for_each_figure(monkeypatch: pytest.Mo
 def test_a_report_that_is_stale_or_lacks_a_plot_is_refused(
     tmp_path: Path, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0, "rate": 10, "reached_rate": 10, "cpu_us": 1.0}
+    row = {
+        "keys": 3,
+        "api": "bulk",
+        "case": "low",
+        "pending": 0,
+        "transport": "unix",
+        "rate": 10,
+        "reached_rate": 10,
+        "cpu_us": 1.0,
+    }
     write_document(tmp_path, "ladder", {"points": [row | {"sustained": True}]})
     given = (f"--results={tmp_path}", f"--out={tmp_path / 'R.md'}")
     assert call("report", *given, "--check") == 1
@@ -397,11 +407,11 @@ def test_a_plot_is_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.
     from plots import PLOTS, draw, points
 
     plot = next(plot for plot in PLOTS if plot.name == "ladder-cpu")
-    row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0}
+    row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0, "transport": "unix"}
     rows = [row | {"rate": 10**at, "cpu_us": 9.0 / at} for at in (1, 2, 3)]
     rows.append(row | {"pending": 1_000_000, "rate": 10, "cpu_us": 20.0})  # the plot has those that were alone
     lines = points(plot, {"ladder": {"tables": {"points": rows}}})
-    assert lines == {"3 keys, bulk, low": ([10, 100, 1000], [9.0, 4.5, 3.0])}
+    assert lines == {"3 keys, bulk, low, unix": ([10, 100, 1000], [9.0, 4.5, 3.0])}
     for name in ("one.svg", "two.svg"):
         draw(plot, lines, tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()

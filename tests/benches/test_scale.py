@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scale import long_polls, loops, missing
+from timerd_wire.transports import TRANSPORTS, Transport
+
+EACH = pytest.mark.parametrize("transport", TRANSPORTS)
 
 
-def test_each_loop_completes_with_its_own_value() -> None:
-    row, wrong = loops(2, 0.2)
+@EACH
+def test_each_loop_completes_with_its_own_value(transport: Transport) -> None:
+    row, wrong = loops(transport, 2, 0.2)
     assert wrong == 0 and row["loops_per_s"] > 0 and row["cpu_us"] > 0
 
 
-def test_each_poll_gets_each_of_its_events_once() -> None:
-    row, wrong = long_polls(polls=5, each=4, rate=500)
+@EACH
+def test_each_poll_gets_each_of_its_events_once(transport: Transport) -> None:
+    row, wrong = long_polls(transport, polls=20, each=3, rate=100)
     assert wrong == 0 and 0 < row["p50_us"] <= row["p99_us"] <= row["max_us"]
 
 

@@ -35,13 +35,14 @@ def test_targets_of_three_keys_come_first() -> None:
 
 
 def test_the_highest_rate_counts_that_was_sustained_with_three_keys() -> None:
-    row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0}
+    row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0, "transport": "zeromq"}
     rows = [
         row | {"rate": 300_000, "sustained": True},
         row | {"rate": 600_000, "sustained": True},
         row | {"rate": 1_000_000, "sustained": False},
         row | {"rate": 1_000_000, "sustained": True, "case": "high"},
         row | {"rate": 1_000_000, "sustained": True, "keys": 1},
+        row | {"rate": 1_000_000, "sustained": True, "transport": "unix"},
     ]
     assert list(reached("ladder", "points", rows).values()) == [600_000]
     rows = [row | {"rate": 300_000, "sustained": False}]
@@ -95,7 +96,8 @@ def test_the_main_series_has_all_rates_and_others_beside_it() -> None:
         Series(3, "bulk", "low", 0),
     ]
     assert list(series)[:2] == [Series(3, "per-op", "low", 0), Series(3, "bulk", "low", 0)]
-    assert {(each.keys, each.pending) for each in series} == {(3, 0), (3, M), (1, 0)} and len(series) == 12
+    assert {(each.keys, each.pending) for each in series} == {(3, 0), (3, M), (1, 0)} and len(series) == 14
+    assert list(series)[-2:] == [Series(3, api, "low", 0, "unix") for api in ("per-op", "bulk")]
 
 
 def test_a_load_has_so_many_keys_for_each_operation(seed: int) -> None:
