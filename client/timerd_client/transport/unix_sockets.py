@@ -24,6 +24,7 @@ from timerd_wire.packets import FRAME, SUBSCRIBE, Joined, Packets, cut
 from .lifeline import REFUSED_NS, changing
 from .sockets import Held
 
+BUFFER: Final = 1 << 20  # bytes for packets that the daemon has not read; the kernel gives 425,984 by default
 RETRY_FIRST_NS: Final = 20_000_000
 RETRY_LAST_NS: Final = 500_000_000
 
@@ -62,6 +63,7 @@ class UnixSockets:
         with changing:
             made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             made.setblocking(False)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
             try:
                 made.connect(str(self._paths.packets))
             except OSError:  # no daemon listens, or very many clients connect
@@ -109,7 +111,7 @@ class UnixSockets:
             sent = packets.send(FRAME, frame) if len(frame) <= PACKET_SIZE_MAX else self._send_parts(packets, frame)
         except OSError:
             return False  # it has ended: receive() finds that, behind the last frames
-        if sent == self._is_full:
+        if sent == self._is_full and packets is self._packets:  # else who receives has found its end meanwhile
             self._is_full = not sent
             self._epoll.modify(self._descriptor, select.EPOLLIN if sent else select.EPOLLIN | select.EPOLLOUT)
         return sent
