@@ -31,7 +31,7 @@ class PacketServer:
     """Listens at `path` from the moment it is made (listener.py). `on_end` is called for each connection that is
     closed, `on_error` before that for one that has sent what no client sends. Raises ResourceLimitError.
 
-    `asking` are the connections that have shown a session since it was last emptied.
+    `asking` are the open connections that have shown a session, and were not taken out since.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PacketServer:
         self._by_number: dict[int, PacketConnection] = {}
         self._listed: deque[PacketConnection] = deque()  # to be looked at without waiting
         self._writable: dict[int, PacketConnection] = {}  # by descriptor
-        self.asking: deque[PacketConnection] = deque()
+        self.asking: dict[int, PacketConnection] = {}  # by number
         self._listener = Listener(path, socket.SOCK_SEQPACKET, shares, selector, group_id, self._add)
 
     def has_input(self) -> bool:
@@ -117,6 +117,7 @@ class PacketServer:
             return
         del self._by_descriptor[connection.descriptor], self._by_number[connection.number]
         self._writable.pop(connection.descriptor, None)
+        self.asking.pop(connection.number, None)
         self._selector.forget(connection.descriptor)
         self._shares.remove(connection.share, connection)
         connection.close()
@@ -139,7 +140,7 @@ class PacketServer:
         if kind != SUBSCRIBE or len(body) != SESSION_SIZE:
             raise ValueError(f"a packet of kind {kind} has {len(body)} bytes")
         connection.session = body
-        self.asking.append(connection)
+        self.asking[connection.number] = connection
         return None
 
     def _on_ready(self, descriptor: int, events: int) -> None:
@@ -159,8 +160,8 @@ class PacketServer:
             try:
                 connection.write_more()
             except OSError:
+                connection.drop_waiting()  # where the client has not ended, it would be writable for ever
                 self._list(connection)
-                continue
             self._set_interest(connection)
 
     def _add(self, descriptor: int, share: Share) -> None:
