@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import timerd as td
+from timerd_client.types import Transport
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
 
 PATIENCE_S = 10.0
@@ -42,13 +43,13 @@ class Bystander:
         return Seen(*self._pipe.recv())
 
 
-def stand(paths: InstancePaths, pipe: Any) -> None:
+def stand(paths: InstancePaths, transport: Transport, pipe: Any) -> None:
     """The bystander's process."""
     os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
     taken: list[int] = []
     wrong: list[str] = []
     unavailable, counts = 0, False
-    with td.connect(paths.instance, timeout=PATIENCE_S, name="bystander") as client:
+    with td.connect(paths.instance, timeout=PATIENCE_S, name="bystander", transport=transport) as client:
         pipe.send("ready")
         number = 0
         while True:
@@ -76,11 +77,11 @@ def stand(paths: InstancePaths, pipe: Any) -> None:
 
 
 @contextlib.contextmanager
-def bystander(paths: InstancePaths) -> Iterator[Bystander]:
+def bystander(paths: InstancePaths, transport: Transport) -> Iterator[Bystander]:
     """Run a bystander, which is served when the block begins."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=stand, args=(paths, theirs), daemon=True)
+    process = context.Process(target=stand, args=(paths, transport, theirs), daemon=True)
     process.start()
     try:
         if not ours.poll(3 * PATIENCE_S):

@@ -65,7 +65,11 @@ class Run(NamedTuple):
 def play_run(name: str, seconds: float, seed: int, *, attacked: bool) -> Run:
     """A daemon and a bystander, and beside them the attack, if this is an attacked run."""
     stolen, attack = Stolen(), ATTACKS[name]
-    with own_flags(attack.flags) as flags, unit(flags, attack.files) as served, bystander(served.paths) as beside:
+    with (
+        own_flags(attack.flags) as flags,
+        unit(flags, attack.files) as served,
+        bystander(served.paths, attack.transport) as beside,
+    ):
         pause(WARM_S)
         memory = Memory(served)
         beside.look()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import timerd_client
 from timerd_client import aio
 
@@ -61,3 +63,9 @@ from timerd import *
 assert ANY is timerd_client.ANY
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_client_over_packets_does_not_load_pyzmq(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIMERD_TRANSPORT", "unix")
+    code = "import timerd as td; from timerd_client import aio; td.client; aio.connect"
+    assert "zmq" not in third_party(loaded_by(code))

@@ -1,8 +1,13 @@
-"""Each test of this folder that asks for `face` or `client` runs over both faces, but where it says `@THREADED`."""
+"""Each test of this folder that asks for `face` or `client` runs over both faces, but where it says `@THREADED`.
+
+Every test runs over both transports. Over packets `make test` runs those where the transport matters, of the threaded
+face alone; `make test-long` runs the others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +15,31 @@ import pytest
 from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S
+from timerd_client.arguments import TRANSPORT_VARIABLE, TRANSPORTS
+
+OVER_PACKETS = (  # in `make test`
+    "test_client_ends",
+    "test_client_process",
+    "test_client_unavailable",
+    "test_closing",
+    "test_dropped",
+    "test_transports",
+)
+
+
+def pytest_itemcollected(item: pytest.Function) -> None:
+    params = item.callspec.params
+    matters = item.path.stem in OVER_PACKETS and params.get("face") != "aio"
+    if params["transport"] != TRANSPORTS[0] and not matters:
+        item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(autouse=True, params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The transport of all clients of the test and of its children; `runtime_dir` has taken what was set before."""
+    name: str = request.param
+    monkeypatch.setenv(TRANSPORT_VARIABLE, name)
+    return name
 
 
 @pytest.fixture

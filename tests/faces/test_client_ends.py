@@ -15,6 +15,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,7 +25,8 @@ from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S, eventually
 from tiers import in_tiers
-from timerd_client.transport.lifeline import REFUSED_NS
+from timerd_client.arguments import TRANSPORT_VARIABLE
+from timerd_client.transport.lifeline import REFUSED_NS, Lifeline
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ClientRecord
@@ -35,6 +37,9 @@ from timerd_shm.read.reader import ArenaReader
 MakeDaemon = Callable[..., Daemon]
 Spawn = Callable[..., "Child"]
 AT_ONCE_S = 0.1
+
+# What is about NAME.live, which clients over packets do not use.
+OVER_ZEROMQ = pytest.mark.parametrize("transport", ["zeromq"], indirect=True)
 
 # What the tests patch into their daemons.
 NO_PIDFD = """
@@ -137,9 +142,15 @@ class Look:
 
 
 def held_connections(daemon: Daemon) -> int:
-    """Liveness connections that clients hold; the listening socket is not one."""
+    """Connections that clients hold and whose end is theirs; the listening socket is not one."""
+    over_packets = os.environ[TRANSPORT_VARIABLE] == "unix"
+    path = daemon.paths.packets if over_packets else daemon.paths.liveness
     mine = psutil.Process(daemon.pid).net_connections("unix")
-    return [str(each.laddr) for each in mine].count(str(daemon.paths.liveness)) - 1
+    return [str(each.laddr) for each in mine].count(str(path)) - 1
+
+
+def made_ns(connection: Any) -> int:
+    return int(connection._held_ns if isinstance(connection, Lifeline) else connection._connected_ns)
 
 
 # death ------------------------------------------------------------------------------------------------------------
@@ -166,6 +177,7 @@ def test_without_pidfds_proc_shows_a_death_within_two_beats(make_daemon: MakeDae
     assert eventually(lambda: look.pending() == 0, "its operation was not cancelled") < 3
 
 
+@OVER_ZEROMQ
 def test_without_any_sign_of_death_a_client_is_silent_first_and_dead_much_later(
     make_daemon: MakeDaemon, spawn: Spawn
 ) -> None:
@@ -208,6 +220,7 @@ def test_an_asyncio_client_is_noticed_by_its_connection(make_daemon: MakeDaemon,
     eventually(lambda: look.pending() == 0, "its operation was not cancelled")  # silence alone is death an hour later
 
 
+@OVER_ZEROMQ
 def test_clients_without_room_at_the_liveness_socket_work_without_it(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     daemon = make_daemon(patch="import timerd.host.descriptors as d; d.divide = lambda clients: d.Descriptors(2, 200)")
     look = Look(daemon)
@@ -322,11 +335,12 @@ def test_a_client_that_noticed_the_end_of_its_daemon_waits_two_seconds_for_the_n
     with face.connect() as client:
         client._protocol.silence.lost_ns = 3_600_000_000_000  # silence alone says nothing
         line, silence = client._link.lifeline, client._protocol.silence
+        connection = line if isinstance(line, Lifeline) else client._link.sockets
 
         def is_quiet() -> bool:
             """No connection that was refused; and no frame is under way, which would say that the daemon is there."""
             now_ns = time.monotonic_ns()
-            taken = line.fileno() >= 0 and now_ns - line._held_ns > REFUSED_NS
+            taken = line.fileno() >= 0 and now_ns - made_ns(connection) > REFUSED_NS
             return bool(taken and 50_000_000 < now_ns - silence.last_frame_ns < 500_000_000)
 
         eventually(is_quiet)

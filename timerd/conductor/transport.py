@@ -163,11 +163,13 @@ class SocketTransport:
         return ()
 
     def _hear(self, limit: int) -> Iterator[Heard]:
-        while self._packets.asking:
-            asking = self._packets.asking.popleft()
-            if not asking.is_closed:
-                yield Heard(asking.number, NOT_ADMITTED, asking.session)  # refused, it may still say hello
-        while self._news:
+        asking = self._packets.asking
+        while asking and limit > 0:
+            limit -= 1
+            number = next(iter(asking))
+            yield Heard(number, NOT_ADMITTED, asking.pop(number).session)  # refused, it may still say hello
+        while self._news and limit > 0:
+            limit -= 1
             yield self._news.popitem()[1]
         for number, message in self._outcomes.received(limit):
             connection = self._outcomes.get(number)
@@ -191,9 +193,8 @@ class SocketTransport:
             self._end_outlet(slot)
             self.close_outlet(packets.slot)  # it has shown another session before
             packets.slot, packets.watch = slot, self._liveness.adopt(packets.session)
-            if not packets.is_admitted:
-                packets.is_admitted = True
-                packets.share.clients += 1
+            packets.is_admitted = True
+            packets.share.clients += 1
             self._heard_by[slot] = packets
         self._news[slot] = Heard(connection, slot, SUBSCRIBE)
 
@@ -202,7 +203,7 @@ class SocketTransport:
         if isinstance(found, PacketConnection):  # commands may still come over it
             self._news.pop(slot, None)
             del self._heard_by[slot]
-            found.slot, found.watch = NOT_ADMITTED, 0
+            self._leave_slot(found)
         else:
             self._end_outlet(slot)
 
@@ -211,10 +212,17 @@ class SocketTransport:
         self._news.pop(slot, None)
         found = self._heard_by.pop(slot, None)
         if isinstance(found, PacketConnection):
-            found.slot, found.watch = NOT_ADMITTED, 0
+            self._leave_slot(found)
             self._packets.close_connection(found)
         elif found is not None:
             self._outcomes.close_connection(found)
+
+    def _leave_slot(self, packets: PacketConnection) -> None:
+        """It hears nobody's outcomes from now on. Its end is no client's end, and it is no client's connection."""
+        self._liveness.adopted_ended(packets.watch, is_client=False)  # the session would be watched by it for ever
+        packets.slot, packets.watch = NOT_ADMITTED, 0
+        packets.is_admitted = False
+        packets.share.clients -= 1
 
     def publish(self, slot: int, frame: bytes) -> None:
         found = self._heard_by.get(slot)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from timerd_shm.declare.errors import ResourceLimitError
 
 BACKLOG = 1_024  # connections that wait to be accepted: all workers of a host start at once
+SO_PASSRIGHTS = 83  # of Linux 6.16; Python's socket module does not name it yet
 
 
 def listen_guarded(listener: socket.socket, path: Path, group_id: int | None) -> None:
@@ -27,4 +29,8 @@ def listen_guarded(listener: socket.socket, path: Path, group_id: int | None) ->
     if group_id is not None:
         os.chown(path, -1, group_id)
         os.chmod(path, 0o660)
+    with suppress(OSError):  # an older kernel
+        # Descriptors that come along are refused to their sender. Where the daemon's receive would close the last copy,
+        # it may block: a TCP socket with SO_LINGER is closed when its data is sent, or after as long as its owner said.
+        listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
     listener.listen(BACKLOG)

@@ -93,11 +93,11 @@ class PacketConnection:
 
     def take_part(self, kind: int, body: bytes) -> bytes | None:
         """A part of a frame has come: the frame, if it is complete. Raises ValueError for what no client sends."""
-        joined = self._joined
         if not self.share.has_room(len(body)):
-            joined.drop()
-        frame = joined.take(kind, body)
-        self._charge(joined.held)
+            self.drop_parts()
+            return None
+        frame = self._joined.take(kind, body)
+        self._charge(self._joined.held)
         return frame
 
     def drop_parts(self) -> None:
@@ -129,14 +129,18 @@ class PacketConnection:
             self._queued -= len(body)
             self.share.give(len(body))
 
+    def drop_waiting(self) -> None:
+        """Forget what waits to be sent."""
+        self._waiting.clear()
+        given, self._queued = self._queued, 0
+        self.share.give(given)
+
     def close(self) -> None:
         """Close the descriptor; what waited is dropped."""
         self.is_closed = True
         self.packets.close()
-        self._waiting.clear()
-        self._charge(0)
-        given, self._queued = self._queued, 0
-        self.share.give(given)
+        self.drop_parts()
+        self.drop_waiting()
 
     def _wait_with(self, packets: Iterable[tuple[int, bytes]], size: int) -> bool:
         if self._queued + size > QUEUED_MAX:

@@ -1,6 +1,6 @@
 """A listening socket of packets with its connections, in the conductor's thread. Nothing here blocks.
 
-    the selector reports --> received(): accept some, read some, and give the frames one by one, connections in turn
+    the selector reports --> received(): accept some, read some, and give the frames one by one, processes in turn
 
 What a call does is bounded: connections accepted, packets, bytes. What is not read stays in the kernel, and holds its
 sender back.
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import select
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from timerd.host.listener import Listener
 from timerd.host.selector import Selector
 from timerd.host.shares import Share, Shares
+from timerd.host.turns import Turns
 from timerd_wire.packets import FRAME, MORE, PART, SUBSCRIBE
 
 from .connection import PacketConnection
@@ -31,7 +31,7 @@ class PacketServer:
     """Listens at `path` from the moment it is made (listener.py). `on_end` is called for each connection that is
     closed, `on_error` before that for one that has sent what no client sends. Raises ResourceLimitError.
 
-    `asking` are the connections that have shown a session since it was last emptied.
+    `asking` are the open connections that have shown a session, and were not taken out since.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class PacketServer:
         self._on_error = on_error
         self._by_descriptor: dict[int, PacketConnection] = {}
         self._by_number: dict[int, PacketConnection] = {}
-        self._listed: deque[PacketConnection] = deque()  # to be looked at without waiting
+        self._listed: Turns[PacketConnection] = Turns()  # to be looked at without waiting
         self._writable: dict[int, PacketConnection] = {}  # by descriptor
-        self.asking: deque[PacketConnection] = deque()
+        self.asking: dict[int, PacketConnection] = {}  # by number
         self._listener = Listener(path, socket.SOCK_SEQPACKET, shares, selector, group_id, self._add)
 
     def has_input(self) -> bool:
@@ -70,7 +70,7 @@ class PacketServer:
     def received(self, limit: int) -> Iterator[tuple[int, bytes]]:
         """Up to `limit` frames as (connection's number, frame), taken one by one as they are asked for.
 
-        Connections take turns, packet by packet.
+        Processes take turns, packet by packet, and so do the connections of a process.
         """
         if self._writable:
             self._write()
@@ -79,7 +79,7 @@ class PacketServer:
         steps, left, listed = STEPS_PER_CALL, BYTES_PER_CALL, self._listed
         while listed and steps > 0 and left > 0 and limit > 0:
             steps -= 1
-            connection = listed.popleft()
+            connection = listed.next()
             connection.is_listed = False
             if connection.is_closed:
                 continue
@@ -117,6 +117,7 @@ class PacketServer:
             return
         del self._by_descriptor[connection.descriptor], self._by_number[connection.number]
         self._writable.pop(connection.descriptor, None)
+        self.asking.pop(connection.number, None)
         self._selector.forget(connection.descriptor)
         self._shares.remove(connection.share, connection)
         connection.close()
@@ -139,7 +140,7 @@ class PacketServer:
         if kind != SUBSCRIBE or len(body) != SESSION_SIZE:
             raise ValueError(f"a packet of kind {kind} has {len(body)} bytes")
         connection.session = body
-        self.asking.append(connection)
+        self.asking[connection.number] = connection
         return None
 
     def _on_ready(self, descriptor: int, events: int) -> None:
@@ -159,8 +160,8 @@ class PacketServer:
             try:
                 connection.write_more()
             except OSError:
+                connection.drop_waiting()  # where the client has not ended, it would be writable for ever
                 self._list(connection)
-                continue
             self._set_interest(connection)
 
     def _add(self, descriptor: int, share: Share) -> None:
@@ -178,7 +179,7 @@ class PacketServer:
     def _list(self, connection: PacketConnection) -> None:
         if not connection.is_listed:
             connection.is_listed = True
-            self._listed.append(connection)
+            self._listed.add(connection.share, connection)
 
     def _set_interest(self, connection: PacketConnection) -> None:
         """Wait for what the connection can go on with."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from . import collisions, connections, files, frames, members, operations, outlets
+from timerd_client.types import Transport
+
+from . import collisions, connections, files, frames, members, operations, outlets, packets
 from .attacker import Attacker
 
 
@@ -22,6 +24,7 @@ class Attack(NamedTuple):
     files: int = 0  # that the daemon may open; 0: as many as this process
     kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again
     says: str = ""  # what its log says then
+    transport: Transport = "zeromq"  # of the attacker's clients, and of the bystander
 
 
 FEW_CLIENTS = ("--clients=64", "--quota-clients=64")
@@ -50,4 +53,17 @@ ATTACKS = {
     "midst": Attack(connections.leave_in_the_midst),
     "parts": Attack(connections.send_parts_without_end),
     "large": Attack(connections.hang_in_large_frames),
+    "descriptors": Attack(packets.send_descriptors),
+    "unix-connections": Attack(connections.connect_packets, transport="unix"),
+    "unix-looks": Attack(connections.look_and_leave, transport="unix"),
+    "unix-midst": Attack(packets.leave_in_the_midst, transport="unix"),
+    "unix-parts": Attack(packets.send_parts_without_end, transport="unix"),
+    "unix-large": Attack(packets.hang_in_large_frames, transport="unix"),
+    "unix-smallest": Attack(packets.send_smallest, transport="unix"),
+    "unix-sessions": Attack(packets.show_sessions, transport="unix"),
+    "unix-hellos": Attack(packets.greet_in_parts, transport="unix"),
+    "unix-unread": Attack(packets.read_nothing, transport="unix"),
+    "unix-slots": Attack(members.take_slots, transport="unix"),
+    "unix-dropped": Attack(members.drop_clients, transport="unix"),
+    "unix-fan": Attack(operations.fire_many_watchers, transport="unix"),
 }

@@ -14,6 +14,7 @@ from typing import Any
 import zmq
 
 import timerd as td
+from timerd_client.arguments import TRANSPORT_VARIABLE
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
 
 PATIENCE_S = 10.0
@@ -61,6 +62,7 @@ def attack_from(name: str, paths: InstancePaths, ready: Any, stop: Any, acts: An
     from . import ATTACKS
 
     os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
+    os.environ[TRANSPORT_VARIABLE] = ATTACKS[name].transport
     ready.set()
     try:
         ATTACKS[name].act(Attacker(paths, stop, acts, seed))

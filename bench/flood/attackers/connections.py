@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
+from pathlib import Path
 
 from timerd_shm.declare.limits import FRAME_SIZE_MAX
 
@@ -15,16 +16,24 @@ CONNECTIONS = 4_000
 
 def connect_raw(attacker: Attacker) -> None:
     """Hold as many connections as possible, and say nothing."""
+    _hold(attacker, [attacker.paths.commands, attacker.paths.liveness, attacker.paths.outcomes], socket.SOCK_STREAM)
+
+
+def connect_packets(attacker: Attacker) -> None:
+    """The same with NAME.unix."""
+    _hold(attacker, [attacker.paths.packets], socket.SOCK_SEQPACKET)
+
+
+def _hold(attacker: Attacker, paths: list[Path], kind: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with contextlib.ExitStack() as stack:
         held = 0
         while attacker.is_on():
-            paths = [attacker.paths.commands, attacker.paths.liveness, attacker.paths.outcomes]
             for path in paths if held < CONNECTIONS else ():
                 with contextlib.suppress(OSError):
-                    connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+                    connection = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
                     connection.setblocking(False)
                     connection.connect(str(path))
                     held += 1
@@ -35,8 +44,9 @@ def connect_raw(attacker: Attacker) -> None:
 def look_and_leave(attacker: Attacker) -> None:
     """Connect and leave, as fast as possible."""
     while attacker.is_on():
-        for path in (attacker.paths.commands, attacker.paths.liveness, attacker.paths.outcomes):
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        for path in (attacker.paths.commands, attacker.paths.liveness, attacker.paths.outcomes, attacker.paths.packets):
+            kind = socket.SOCK_SEQPACKET if path == attacker.paths.packets else socket.SOCK_STREAM
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as connection:
                 connection.setblocking(False)
                 connection.connect(str(path))
                 attacker.did()

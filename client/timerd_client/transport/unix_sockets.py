@@ -12,6 +12,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable
+from io import FileIO
 from time import monotonic_ns
 from typing import Final
 
@@ -44,6 +45,7 @@ class UnixSockets:
         self._connected_ns = 0  # when it was made
         self._retry_wait_ns = RETRY_FIRST_NS
         self._session = b""  # to be shown over each connection
+        self._is_shown = True  # whether it was
         self._is_full = False
         self._cut: deque[tuple[int, bytes]] = deque()  # what is left of the frame that is sent in parts
         self._cut_of: bytes | None = None
@@ -75,6 +77,8 @@ class UnixSockets:
         self._epoll.register(self._descriptor, select.EPOLLIN)
         self._connected_ns = self._now_ns()
         self.due_ns = NEVER
+        self._is_full = False
+        self._cut_of = None
         if self._session:
             self.subscribe(self._session)
 
@@ -85,6 +89,9 @@ class UnixSockets:
     def _ended(self) -> None:
         """The connection has ended. Soon after it was made it was refused; later, the daemon has ended."""
         was_refused = self._now_ns() - self._connected_ns < REFUSED_NS
+        with contextlib.suppress(OSError, ValueError):
+            # A child between its fork and its exec has a copy of the connection, for which the epoll would be readable.
+            self._epoll.unregister(self._descriptor)
         self._close()
         if not was_refused:
             self._retry_wait_ns = RETRY_FIRST_NS
@@ -92,28 +99,30 @@ class UnixSockets:
         self._end.report(is_daemons=not was_refused)
 
     def _close(self) -> None:
+        """Close the connection. Another thread may be in send(): what is sent is forgotten by the next connection."""
         with changing:
             packets, self._packets, self._descriptor = self._packets, None, -1
             if packets is not None:
                 packets.close()
-        self._is_full = False
-        self._cut.clear()
-        self._cut_of = None
         self._joined.drop()
 
     # frames -----------------------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> bool:
-        packets = self._packets
+        packets, descriptor = self._packets, self._descriptor
         if packets is None:
             return False
         try:
-            sent = packets.send(FRAME, frame) if len(frame) <= PACKET_SIZE_MAX else self._send_parts(packets, frame)
-        except OSError:
-            return False  # it has ended: receive() finds that, behind the last frames
-        if sent == self._is_full and packets is self._packets:  # else who receives has found its end meanwhile
-            self._is_full = not sent
-            self._epoll.modify(self._descriptor, select.EPOLLIN if sent else select.EPOLLIN | select.EPOLLOUT)
+            if not self._is_shown:
+                self._is_shown = packets.send(SUBSCRIBE, self._session)
+            sent = self._is_shown and (
+                packets.send(FRAME, frame) if len(frame) <= PACKET_SIZE_MAX else self._send_parts(packets, frame)
+            )
+            if sent == self._is_full:
+                self._is_full = not sent
+                self._epoll.modify(descriptor, select.EPOLLIN if sent else select.EPOLLIN | select.EPOLLOUT)
+        except (OSError, ValueError):
+            return False  # it has ended: receive() finds that, behind the last frames, or has found it in its thread
         return sent
 
     def _send_parts(self, packets: Packets, frame: bytes) -> bool:
@@ -129,9 +138,10 @@ class UnixSockets:
 
     def subscribe(self, session: bytes) -> None:
         self._session = session
+        self._is_shown = False  # where there is no room now, send() shows it before the next frame
         if self._packets is not None:
             with contextlib.suppress(OSError):
-                self._packets.send(SUBSCRIBE, session)
+                self._is_shown = self._packets.send(SUBSCRIBE, session)
 
     def receive(self, *, published: bool) -> bytes | None:
         packets = self._packets
@@ -182,7 +192,7 @@ class End:
     """The lifeline of a link whose connection for frames is one: a descriptor that is readable after its end."""
 
     def __init__(self) -> None:
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed with what is dropped, too
         self._session = b""
         self._is_daemons = False  # whether the last end was the daemon's
         self._is_over = False
@@ -190,10 +200,11 @@ class End:
     def report(self, *, is_daemons: bool) -> None:
         """The connection has ended."""
         self._is_daemons = is_daemons
-        os.eventfd_write(self._bell, 1)
+        if not self._bell.closed:
+            os.eventfd_write(self._bell.fileno(), 1)
 
     def fileno(self) -> int:
-        return self._bell if self._session else -1
+        return self._bell.fileno() if self._session else -1
 
     def is_held(self, session: bytes) -> bool:
         return self._session == session
@@ -216,10 +227,9 @@ class End:
     def close(self) -> None:
         """Close the descriptor; where the link watches it, as soon as it does not."""
         self._is_over = True
-        if self._bell >= 0 and not self._session:
-            os.close(self._bell)
-            self._bell = -1
+        if not self._session:
+            self._bell.close()
 
     def _take_bell(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+        with contextlib.suppress(BlockingIOError, ValueError):  # it has not rung; it is closed
+            os.eventfd_read(self._bell.fileno())

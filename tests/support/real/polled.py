@@ -23,11 +23,13 @@ class PolledTransport(SocketTransport):
     def __init__(self, paths: InstancePaths, **bounds: Any) -> None:
         self.selector = Selector()
         self.adopted: list[tuple[int, bytes | bool]] = []  # (watch, session), and (watch, whether the client ended it)
+        self._watches = 0
         super().__init__(paths, self.selector, self, **bounds)
 
     def adopt(self, session: bytes) -> int:
-        self.adopted.append((len(self.adopted) + 1, session))
-        return len(self.adopted)
+        self._watches += 1
+        self.adopted.append((self._watches, session))
+        return self._watches
 
     def adopted_ended(self, watch: int, *, is_client: bool) -> None:
         self.adopted.append((watch, is_client))

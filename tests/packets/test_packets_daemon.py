@@ -1,0 +1,81 @@
+"""A daemon and bare packets: whose end is whose, and what may not hold the daemon up."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from packetpeer import PacketPeer
+from patience import PATIENCE_S, eventually
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.wire import DownKind, ReportHeader
+from timerd_shm.host.paths import read_location
+from timerd_shm.read.reader import ArenaReader
+from timerd_wire.packets import SUBSCRIBE
+
+# A process that shows the session of its second client over the connection of its first one, and is killed.
+TWO_SESSIONS = """
+import os, signal
+import timerd as td
+from timerd_wire.packets import SUBSCRIBE
+first, second = (td.connect(transport=transport) for transport in ("unix", "{other}"))
+for client in (first, second):
+    client.register("k", timeout=600, wait=True)
+first._link.sockets._packets.send(SUBSCRIBE, second._link.protocol.session.secret)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def pending(daemon: Daemon) -> int:
+    with ArenaReader.from_path(read_location(daemon.paths).path) as reader:
+        return int(sum(client.pending for client in reader.clients))
+
+
+@pytest.mark.parametrize("other", ["zeromq", "unix"])
+def test_a_client_whose_connection_has_shown_another_session_still_ends_with_its_process(
+    daemon: Daemon, other: str
+) -> None:
+    killed = subprocess.run([sys.executable, "-c", TWO_SESSIONS.format(other=other)], check=False, timeout=30)
+    assert killed.returncode == -signal.SIGKILL
+    eventually(lambda: not pending(daemon), "an operation outlived its client")
+
+
+@pytest.mark.skipif(
+    tuple(int(part) for part in os.uname().release.split(".")[:2]) < (6, 16), reason="needs SO_PASSRIGHTS (Linux 6.16)"
+)
+@pytest.mark.parametrize("name", ["packets", "commands", "outcomes", "liveness"])
+def test_a_descriptor_whose_close_takes_long_does_not_hold_the_daemon_up(daemon: Daemon, name: str) -> None:
+    """The receive that gets the last copy of a TCP socket with SO_LINGER would wait until its data is sent."""
+    kind = socket.SOCK_SEQPACKET if name == "packets" else socket.SOCK_STREAM
+    with td.connect(timeout=PATIENCE_S) as client, socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.socket(socket.AF_UNIX, kind) as hostile:
+            hostile.connect(str(getattr(daemon.paths, name)))
+            full = socket.create_connection(server.getsockname())
+            full.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while full.send(bytes(1 << 20)):
+                    pass
+            full.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 10))
+            with pytest.raises(PermissionError):
+                along = array.array("i", [full.fileno()])
+                hostile.sendmsg([b"\1x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, along)])
+            full.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+            full.close()
+        assert client.fire_wait("nothing") == 0
+
+
+def test_a_session_that_nobody_has_is_answered_by_hello_first(daemon: Daemon) -> None:
+    with PacketPeer(daemon.paths.packets) as stranger:
+        stranger.send(SUBSCRIBE, os.urandom(16))
+        _, frame = stranger.receive()
+        assert ReportHeader._make(struct_of(ReportHeader).unpack_from(frame)).kind == DownKind.HELLO_FIRST

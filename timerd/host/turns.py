@@ -1,0 +1,41 @@
+"""Whose turn it is: connections that are to be looked at, process after process, and those of a process one by one.
+
+As an example, one process has 400 connections with a large packet in each, and another has one connection. The other
+one's is looked at after one packet of the first process, and not after 400.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+from timerd.host.shares import Share
+
+Connection = TypeVar("Connection")
+
+
+class Turns(Generic[Connection]):
+    """Connections in turn, by the share of their process."""
+
+    def __init__(self) -> None:
+        self._by_share: dict[Share, deque[Connection]] = {}  # in the order of their turns; no deque is empty
+
+    def __bool__(self) -> bool:
+        return bool(self._by_share)
+
+    def add(self, share: Share, connection: Connection) -> None:
+        """It is looked at after the others of its process."""
+        waiting = self._by_share.get(share)
+        if waiting is None:
+            self._by_share[share] = deque((connection,))
+        else:
+            waiting.append(connection)
+
+    def next(self) -> Connection:
+        """The next one; its process is the last from now on. There must be one."""
+        share, waiting = next(iter(self._by_share.items()))
+        connection = waiting.popleft()
+        del self._by_share[share]
+        if waiting:
+            self._by_share[share] = waiting
+        return connection
