@@ -2,9 +2,10 @@
 
     python bench/storm.py [--seconds N] [--workers N] [--json FILE]
 
-Workers register, fire, take and give jobs (limited events), cancel and reschedule. A worker that takes jobs is often
-stopped for a while and then killed: the grants that it got meanwhile are requeued. A daemon that was killed is started
-again on its arena. At the end all goes on, the workers end, the daemon ends in order, and then
+Workers register, fire, take and give jobs (limited events), cancel and reschedule. Every second worker does it over
+packets (transport="unix"), the others over ZeroMQ. A worker that takes jobs is often stopped for a while and then
+killed: the grants that it got meanwhile are requeued. A daemon that was killed is started again on its arena. At the
+end all goes on, the workers end, the daemon ends in order, and then
 
 * the audit computes each outcome again from the journal, and finds nothing;
 * `timerctl check` finds nothing in the arena;

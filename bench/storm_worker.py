@@ -14,11 +14,13 @@ from collections import deque
 from collections.abc import Callable
 
 import timerd as td
+from timerd_client.types import Transport
 
 KEYS = tuple(f"k{number}" for number in range(40))
 KEPT = 200  # operations that a worker has a handle of
 TAKING = 12  # pending operations that take a job
 PATIENCE_S = 120.0
+TRANSPORTS: tuple[Transport, ...] = ("zeromq", "unix")  # of the workers in turn
 
 
 class Worker:
@@ -33,6 +35,7 @@ class Worker:
             timeout=PATIENCE_S,
             group="storm" if rng.random() < 0.5 else None,
             orphans="cancel" if rng.random() < 0.7 else "keep",
+            transport=TRANSPORTS[int(seed.rpartition("/")[2]) % len(TRANSPORTS)],
         )
         self.kept: deque[td.Operation] = deque(maxlen=KEPT)
         self.taking: deque[td.Operation] = deque()

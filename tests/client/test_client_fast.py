@@ -37,6 +37,7 @@ from trees import ROOT, file_of_tests, python_path
 
 PROGRAMS = int(os.environ.get("TIMERD_PROGRAMS", "24"))
 PURE_TESTS = (
+    "test_asking.py",
     "test_caller.py",
     "test_protocol.py",
     "test_protocol_unavailable.py",

@@ -10,14 +10,17 @@ import pytest
 from simulation.daemon import core_faults
 from simulation.measured import Measure
 from simulation.measured import lines_executed as coverage
-from simulation.run import Failure, Simulation, simulate
+from simulation.run import TRANSPORTS, Failure, Simulation, simulate
 from tiers import in_tiers
+from timerd.conductor.transport import SocketTransport
+from timerd.packets.connection import PacketConnection
 from timerd_client.groups.calls import Calls, Job
 from timerd_client.groups.plan import Plan
 from timerd_client.groups.steps import Acknowledge, Steps
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.incoming import Incoming
 from timerd_client.protocol.outgoing import Outgoing
+from timerd_client.transport.unix_sockets import UnixSockets
 from timerd_shm.generate import DEFECTS
 
 # What is measured runs three times as long: as few as go through nearly all of it, those with groups first.
@@ -55,7 +58,7 @@ def test_the_fixed_seeds_cover_nearly_all_of_conductor_and_protocol(
 ) -> None:
     measure = Measure()
     simulations: list[Simulation] = []
-    measure.of(lambda: simulations.extend(map(simulate, seeds)))
+    measure.of(lambda: simulations.extend(simulate(seed, transports="zeromq") for seed in seeds))
     percent = measure.percent()
     print(coverage(percent))
     assert min(percent.values()) >= covered_percent, coverage(percent)
@@ -63,8 +66,13 @@ def test_the_fixed_seeds_cover_nearly_all_of_conductor_and_protocol(
     assert not [fault for fault in wanted if not faults[fault]], f"there were only {faults}"
 
 
-def test_a_seed_takes_the_same_steps_each_time() -> None:
-    traces = [list(simulate(1, 500).books.trace) for _ in range(2)]
+def test_the_fixed_seeds_have_clients_of_either_transport_and_of_both() -> None:
+    assert {Simulation(seed, 0).transports for seed in OTHER_SEEDS} == set(TRANSPORTS)
+
+
+@pytest.mark.parametrize("transports", TRANSPORTS)
+def test_a_seed_takes_the_same_steps_each_time(transports: str) -> None:
+    traces = [list(simulate(1, 500, transports).books.trace) for _ in range(2)]
     assert traces[0] == traces[1]
 
 
@@ -133,6 +141,31 @@ def test_a_client_that_resends_commands_under_new_numbers_is_found(monkeypatch: 
 
     monkeypatch.setattr(Outgoing, "go_back", go_back)
     assert found()
+
+
+def test_a_client_that_shows_its_session_over_its_first_connection_alone_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subscribe = UnixSockets.subscribe
+
+    def once(self: UnixSockets, session: bytes) -> None:
+        if session != self._session:
+            subscribe(self, session)
+
+    monkeypatch.setattr(UnixSockets, "subscribe", once)
+    assert "no outcome at the end" in found(0, 2, 6)
+
+
+def test_a_daemon_that_takes_its_own_end_of_a_connection_for_the_clients_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ended(self: SocketTransport, connection: PacketConnection) -> None:
+        if connection.watch:
+            self._liveness.adopted_ended(connection.watch, is_client=True)
+        self._left(connection.slot, connection)
+
+    monkeypatch.setattr(SocketTransport, "_on_packets_end", ended)
+    assert "the daemon takes it for ended" in found(0, 8)
 
 
 def test_a_client_that_reuses_command_numbers_after_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

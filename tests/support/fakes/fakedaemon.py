@@ -32,6 +32,7 @@ from timerd_shm.declare.wire import (
     CommandFlag,
     CommandHeader,
     CommandKind,
+    DownFlag,
     DownKind,
     FrameFlag,
     KeyCommand,
@@ -80,6 +81,7 @@ class FakeDaemon:
         self.apply_up_to = 1 << 63  # commands above this number are not applied in this turn
         self.requeued: list[int] = []  # registrations whose grant was requeued
         self.report_due = False
+        self.outcomes_max = 1 << 63  # of a report
         self.confirms_unasked = True  # that commands are applied is reported to a client that has not asked for it
 
     def receive(self, frame: bytes) -> None:
@@ -102,7 +104,7 @@ class FakeDaemon:
                 self._confirm(header)
             case UpKind.ASK:
                 self.asked += 1
-                self.routed.append(self.report(DownKind.REPORT, everything=True))
+                self.routed.append(self.report(DownKind.REPORT, everything=True, flags=DownFlag.ASKED))
             case UpKind.QUERY:
                 query = msgpack.unpackb(frame[HEADER:])
                 self.routed.append(self.message(DownKind.RESULT, {"id": query["id"], "index": 3}))
@@ -229,8 +231,8 @@ class FakeDaemon:
         self.outcomes[self.outcome_number] = (record, value)
         self.report_due = True
 
-    def report(self, kind: DownKind, *, everything: bool = False) -> bytes:
-        rows = sorted(self.outcomes.items()) if everything else []
+    def report(self, kind: DownKind, *, everything: bool = False, flags: int = 0) -> bytes:
+        rows = sorted(self.outcomes.items())[: self.outcomes_max] if everything else []
         answers = sorted(self.answers.items()) if everything else []
         heap = b""
         records = b""
@@ -242,7 +244,7 @@ class FakeDaemon:
             topic=5,
             version=PROTOCOL_VERSION,
             kind=kind,
-            flags=0,
+            flags=flags,
             outcomes=len(rows),
             answers=len(answers),
             reserved=0,
@@ -265,8 +267,10 @@ class FakeDaemon:
 class World:
     """A protocol, a daemon and the network between them. Time passes in pass_time() only."""
 
-    def __init__(self, *, window: int = 65_536, shared_clock: bool = True) -> None:
+    def __init__(self, *, window: int = 65_536, shared_clock: bool = True, one_way: bool = False) -> None:
+        """`one_way`: answers come where outcomes come, as over packets."""
         self.now = 1_000 * MS
+        self.one_way = one_way
         self.daemon = FakeDaemon(shared_clock=shared_clock)
         self.protocol = Protocol(Identity("test"), self.now, window=window)
         self.link = cast(
@@ -318,7 +322,7 @@ class World:
             taken, frames[:] = list(frames), []
             for frame in taken:
                 if not self.lose_down(frame):
-                    self.protocol.receive(frame, self.now, published=published)
+                    self.protocol.receive(frame, self.now, published=published or self.one_way)
         for waiter in self.protocol.incoming.take_ready():
             waiter.notify()
 

@@ -149,6 +149,14 @@ class Lifelines:
             self.connections.remove(connection)
             self.came.append(Sign(connection, kind))
 
+    def adopt(self, session: bytes) -> int:
+        self._made += 1
+        self.came.append(Sign(self._made, Kind.SHOWN, session))
+        return self._made
+
+    def adopted_ended(self, watch: int, *, is_client: bool) -> None:
+        self.came.append(Sign(watch, Kind.ENDED if is_client else Kind.BROKEN))
+
     def start_ticks_of(self, pid: int) -> int | None:
         self.looks += 1
         if self.full:

@@ -37,8 +37,10 @@ from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ClientRecord
 
+from .kernel import Kernel
 from .network import MS, Network
 from .schedule import Schedule
+from .unix import PATHS, Transports
 
 core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
 
@@ -123,13 +125,24 @@ class Daemon:
     """One instance: its arena, and the process that serves it, if there is one."""
 
     def __init__(
-        self, schedule: Schedule, rng: Random, faults: Counter[str], directory: Path | None, **knobs: Any
+        self,
+        schedule: Schedule,
+        rng: Random,
+        faults: Counter[str],
+        kernel: Kernel,
+        directory: Path | None,
+        **knobs: Any,
     ) -> None:
         """`directory`: of its journals; None: it writes none."""
         self.schedule = schedule
+        self.kernel = kernel
         self.network = Network(schedule, rng, faults, self._on_input)
         self.on_kill: Callable[[], None] = lambda: None
+        self.transports: Transports | None = None
+        self._adopted: dict[int, bytes] = {}  # by watch: the session that a connection of packets has shown
         self.lifelines: Lifelines | None = None
+        # Whether a client that runs, and is not closed, has this session.
+        self.is_living: Callable[[bytes], bool] = lambda session: False
         self.away: set[bytes] = set()  # incarnations of clients that were ever taken for silent or dead
         self.memory = bytearray()
         self.stopped = False
@@ -185,12 +198,13 @@ class Daemon:
             self._faults["transactions finished by a start"] += 1
         self.check("after a start")
         self.lifelines = Lifelines(self._pidfds)
+        self.transports = Transports(self.network, self.kernel, self, self._on_input)
         WatchedSessions.away = self.away
         steps = Random(repr(self._rng.getstate()))  # its own, so that a copy changes nothing else of the simulation
         self._copies = SteppedCopies(self._core, self.memory, steps, self._faults)
         _, self._conductor = attached(
             self._core,
-            self.network,
+            self.transports,
             self.schedule.clock,
             self.lifelines,
             self._record,
@@ -236,7 +250,8 @@ class Daemon:
             self._drop_journal()
             self._copies.remove()
             self._core.release()
-            self.lifelines = None
+            self.lifelines = self.transports = None
+            self.kernel.kill_daemon()
             self.network.holds_back = None
             self.network.unbind()
 
@@ -247,6 +262,7 @@ class Daemon:
     def _turn_that_is_cut(self) -> None:
         core_faults.record(POINTS_MAX)
         self.network.holds_back = []
+        self.kernel.drops_what_the_daemon_sends = True
         if self._journal is not None:
             self._journal.held = True
         self._turn()
@@ -259,6 +275,34 @@ class Daemon:
             self.memory[:] = copy[: len(self.memory)]
             self._buffer[:] = copy[len(self.memory) :]
         self.on_kill()
+
+    def end_connection(self, descriptor: int) -> None:
+        """End a connection of packets, which may not be accepted yet."""
+        if self.transports is None or not self.transports.end(descriptor):
+            self.kernel.close(descriptor)
+
+    def end_a_connection(self) -> bool:
+        """End a connection of packets, as where there are too many; False: there is none."""
+        return self.transports is not None and self.transports.end_some(self._rng.randrange)
+
+    def adopt(self, session: bytes) -> int:
+        """A connection of packets has shown this session."""
+        assert self.lifelines is not None
+        watch = self.lifelines.adopt(session)
+        self._adopted[watch] = session
+        return watch
+
+    def adopted_ended(self, watch: int, *, is_client: bool) -> None:
+        """That connection has ended. A client that lives has not."""
+        assert self.lifelines is not None
+        session = self._adopted.pop(watch)
+        assert not (is_client and self.is_living(session)), "a client lives, and the daemon takes it for ended"
+        self.lifelines.adopted_ended(watch, is_client=is_client)
+
+    def intrude(self, frame: bytes) -> None:
+        """A frame comes from a stranger, over each transport."""
+        self.network.intrude(frame)
+        self.kernel.intrude(PATHS.packets, frame)
 
     def stop(self) -> None:
         """SIGSTOP."""
@@ -293,14 +337,15 @@ class Daemon:
         else:
             self._turn()
             conductor, now_ns = self._conductor, self.schedule.now_ns
-            assert conductor is not None
-            if self.network.has_input() or (self.lifelines is not None and self.lifelines.pending()):
+            assert conductor is not None and self.transports is not None
+            if self.transports.has_input() or (self.lifelines is not None and self.lifelines.pending()):
                 self._wake(now_ns + 1_000)
             elif conductor.due_ns != NEVER:
                 self._wake(max(conductor.due_ns, now_ns + 1_000) + self._rng.randrange(50_000))
 
     def _turn(self) -> None:
-        assert self._conductor is not None
+        assert self._conductor is not None and self.transports is not None
+        self.transports.look()
         self._conductor.do_work(self.schedule.now_ns)
 
     def look(self) -> None:

@@ -22,8 +22,9 @@ from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
 from timerd_shm.declare.states import Orphans
 
-from .process import PATHS, Process
+from .process import Process
 from .schedule import Gate, Killed
+from .unix import PATHS
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -112,6 +113,7 @@ class SimulatedLink(LoopLink):
         schedule = process.schedule
         super().__init__(PATHS, process.name, orphans, group, process.sockets, lambda: schedule.now_ns)
         self.protocol = Protocol(process.identity(orphans, group), schedule.now_ns, process.rng.randbytes, window)
+        self.protocol.outgoing.frame_size_max = process.sockets.frame_size_max
         process.sockets.on_input = self._on_input
         process.lifeline.on_end = self.lifeline_ended
 
@@ -127,6 +129,8 @@ class SimulatedLink(LoopLink):
     def _pump(self) -> None:
         self.process.lifeline.look()
         super()._pump()
+        if not self.closed:
+            self.process.sockets.passed()
 
     def received(self) -> None:
         complaints, self.protocol.incoming.complaints = self.protocol.incoming.complaints, []

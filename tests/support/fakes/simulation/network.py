@@ -24,6 +24,7 @@ from .schedule import Schedule
 
 MS = 1_000_000
 STRANGER = -1  # the connection of somebody who is not answered
+CONNECTIONS_FROM = 1 << 32  # their numbers begin here, so that they are not those of packets
 HEADER_KIND_AT = offset_of(CommandHeader, "kind")
 
 
@@ -55,7 +56,7 @@ class Network(DaemonEnd["Sockets"]):
         self.is_open = False
         self.holds_back: list[Callable[[], None]] | None = None  # what the daemon sends in a turn that may be its last
         self._by_routing: dict[int, Sockets] = {}
-        self._made = 0
+        self._made = CONNECTIONS_FROM
 
     # the daemon's end ---------------------------------------------------------------------------------------------
 
@@ -299,6 +300,9 @@ class Sockets:
 
     def tend(self, now_ns: int) -> None:
         """Nothing to do."""
+
+    def passed(self) -> None:
+        """Nothing to do: after a pass nothing is left."""
 
     def forked(self) -> None:
         """Nothing to do."""

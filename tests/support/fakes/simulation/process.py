@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +15,15 @@ from timerd_client.protocol.session import Identity
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.link import ThreadedLink
 from timerd_shm.declare.states import Orphans
-from timerd_shm.host.paths import InstancePaths
 
 from .daemon import Daemon
 from .network import Lifeline, Sockets
 from .schedule import Act, Caller, Condition, Gate, Schedule
+from .unix import PATHS, PacketEnd, PacketSockets
 
 if TYPE_CHECKING:
     from .books import Books
 
-PATHS = InstancePaths(Path("/nowhere"), "simulated")
 GROUP = "workers"
 
 
@@ -46,6 +44,7 @@ class Process:
         shares_clock: bool = True,
         is_member: bool,
         orphans: Orphans = Orphans.CANCEL,
+        transport: str = "zeromq",
     ) -> None:
         self.name = name
         self.schedule: Schedule = daemon.schedule
@@ -63,8 +62,14 @@ class Process:
         while self.pid in PROCESSES:
             self.pid += 1
         PROCESSES[self.pid] = rng.getrandbits(32)
-        self.lifeline = Lifeline(self.schedule, lambda: daemon.lifelines, daemon.look)
-        self.sockets = Sockets(daemon.network, self.lifeline, lambda: daemon.memory if maps else None)
+        self.lifeline: Lifeline | PacketEnd
+        self.sockets: Sockets | PacketSockets
+        if transport == "unix":
+            self.sockets = PacketSockets(daemon.kernel, daemon.end_connection, lambda: daemon.memory if maps else None)
+            self.lifeline = self.sockets.packet_end
+        else:
+            self.lifeline = Lifeline(self.schedule, lambda: daemon.lifelines, daemon.look)
+            self.sockets = Sockets(daemon.network, self.lifeline, lambda: daemon.memory if maps else None)
         self.link, self.client = self.connect(orphans, GROUP if is_member else None, window)
 
     def connect(self, orphans: Orphans, group: str | None, window: int) -> tuple[Any, Any]:
@@ -84,6 +89,10 @@ class Process:
             orphans,
             group,
         )
+
+    def has(self, session: bytes) -> bool:
+        """Whether its client goes on, and has this session."""
+        return self.alive and not self.link.closed and bool(self.link.protocol.session.secret == session)
 
     def begin(self, body: Callable[[], None]) -> Caller:
         """Start another thread of this process."""
@@ -167,6 +176,7 @@ class Pump:
         link.idle = False
         link.process.lifeline.look()
         if link.exchange():
+            link.process.sockets.passed()
             self.wake_at(link.due_ns())
             return
         link.end()
@@ -186,6 +196,7 @@ class PumpedLink(ThreadedLink):
         os.close(self._bell)
         self._bell = -1
         self.protocol = Protocol(process.identity(orphans, group), schedule.now_ns, rng.randbytes, window)
+        self.protocol.outgoing.frame_size_max = process.sockets.frame_size_max
         process.sockets.on_input = lambda: self.pump.wake_at(0)
         process.lifeline.on_end = self.lifeline_ended
 

@@ -24,6 +24,7 @@ from timerd_shm.read.segment import segments_of
 
 from .books import Books, is_expected
 from .daemon import LEASE_NS, Daemon, JumpingClock
+from .kernel import Kernel
 from .network import CALM, MS, Weather
 from .process import GROUP, Process
 from .schedule import Schedule
@@ -48,21 +49,25 @@ START_NS = 1_000 * SECOND
 STEPS = 3_000
 PROCESSES_MIN, PROCESSES_MAX = 2, 6
 JOURNALED = 3  # one seed in so many writes a journal
+TRANSPORTS = ("zeromq", "unix", "mixed")  # of a seed's clients; mixed: of each by itself
 
 
 class Failure(AssertionError):
     """Something does not hold. `short` says what, and how to repeat it; the text has the trace before that."""
 
-    def __init__(self, what: str, seed: int = 0, steps: int = 0, step: int = 0, trace: Iterable[str] = ()) -> None:
+    def __init__(
+        self, what: str, seed: int = 0, steps: int = 0, step: int = 0, transports: str = "", trace: Iterable[str] = ()
+    ) -> None:
         again = f"python tests/support/run.py simulation --seed {seed} --steps {steps} --trace"
-        self.short = f"seed {seed}, step {step}: {what}\n    again: {again}"
+        self.short = f"seed {seed}, step {step}, {transports}: {what}\n    again: {again}"
         super().__init__("\n".join((*trace, self.short)))
 
 
 class Simulation:
     """Everything that a seed decides."""
 
-    def __init__(self, seed: int, steps: int) -> None:
+    def __init__(self, seed: int, steps: int, transports: str | None = None) -> None:
+        """`transports`: those of its clients (TRANSPORTS); None: the seed decides."""
         self.seed = seed
         self.steps = steps
         self.undo = ExitStack()
@@ -73,12 +78,17 @@ class Simulation:
         self.clock = JumpingClock(START_NS)
         self.schedule = Schedule(self.clock, Random(rng.getrandbits(64)))
         self.books = Books(self.schedule)
+        self.ways = Random(f"transports {seed}")  # its own, so that seeds of ZeroMQ alone are what they were
+        drawn = self.ways.choice(TRANSPORTS)
+        self.transports = transports or drawn
+        self.kernel = Kernel(self.schedule, Random(f"kernel {seed}"), self.faults)
         PROCESSES.clear()
         self.capacity = rng.choice((16, 32, 64))
         self.daemon = Daemon(
             self.schedule,
             Random(rng.getrandbits(64)),
             self.faults,
+            self.kernel,
             journals,
             capacity=self.capacity,
             nodes=rng.choice((2, 4)) * self.capacity,
@@ -101,6 +111,7 @@ class Simulation:
         self.books.points_may_repeat = len(self.plans) > 1
         self.daemon.on_kill = self._start_daemon_later
         self.books.was_silent_or_dead = self.daemon.away.__contains__
+        self.daemon.is_living = lambda session: any(process.has(session) for process in self.processes)
         self.processes: list[Process] = []
         self.workers: list[Worker] = []
         self.made = 0
@@ -132,13 +143,15 @@ class Simulation:
             if rng.random() < 0.7
         }
         self.chaos[self.spawn] = 1.0
+        if self.transports != "zeromq" and self.ways.random() < 0.7:
+            self.chaos[self.end_connection] = self.ways.random()
         self.stormy = rng.random() < 0.8
 
     # a run --------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run the seed to its end. Raises Failure."""
-        with self._own_secrets():
+        with self._own_secrets(), self.kernel.in_charge():
             try:
                 self._run()
             except Exception as error:
@@ -195,7 +208,8 @@ class Simulation:
 
     def _failure(self, error: Exception) -> Failure:
         what = str(error) if isinstance(error, AssertionError) else repr(error)
-        return Failure(what, self.seed, self.steps, self.step, self.books.trace)
+        clients = "clients of both transports" if self.transports == "mixed" else f"clients of {self.transports} alone"
+        return Failure(what, self.seed, self.steps, self.step, clients, self.books.trace)
 
     # faults -------------------------------------------------------------------------------------------------------
 
@@ -211,6 +225,10 @@ class Simulation:
     def kind_of_process(self) -> type[Process]:
         """The class of the next process: it has a threaded client, or an asyncio one."""
         return Process
+
+    def transport_of_process(self) -> str:
+        """The transport of the next process."""
+        return self.transports if self.transports != "mixed" else self.ways.choice(("zeromq", "unix"))
 
     def acts_of(self, process: Process) -> dict[str, float]:
         """The acts of its workers, and how often each is drawn."""
@@ -232,6 +250,7 @@ class Simulation:
             shares_clock=rng.random() < 0.9,
             is_member=self.members and rng.random() < 0.7,
             orphans=rng.choice((Orphans.CANCEL, Orphans.CANCEL, Orphans.KEEP)),
+            transport=self.transport_of_process(),
         )
         self.processes.append(process)
         self.books.living.append(process)
@@ -334,13 +353,18 @@ class Simulation:
             self.faults["connection broken"] += 1
             process.sockets.disconnected()
 
+    def end_connection(self) -> None:
+        """The daemon ends a connection of packets."""
+        if self.daemon.end_a_connection():
+            self.faults["connection ended by the daemon"] += 1
+
     def change_weather(self) -> None:
         rng = self.rng
         if not self.stormy or rng.random() < 0.4:
-            self.daemon.network.weather = CALM
+            self._have(CALM)
             return
         self.faults["weather changed"] += 1
-        self.daemon.network.weather = Weather(
+        weather = Weather(
             drop=rng.choice((0, 0.01, 0.2)),
             double=rng.choice((0, 0.01, 0.2)),
             overtake=rng.choice((0, 0.01, 0.1)),
@@ -348,6 +372,10 @@ class Simulation:
             long_delay=rng.choice((0, 0.01, 0.1)),
             high_water=rng.choice((2, 20, 1_000)),
         )
+        self._have(weather)
+
+    def _have(self, weather: Weather) -> None:
+        self.daemon.network.weather = self.kernel.weather = weather
 
     def knock(self) -> None:
         """Send a frame as a stranger that is no client."""
@@ -357,7 +385,7 @@ class Simulation:
         frame = bytearray(struct_of(CommandHeader).pack(*header) + rng.randbytes(rng.randrange(40)))
         if rng.random() < 0.5:
             frame[rng.randrange(size)] ^= 1 << rng.randrange(8)
-        self.daemon.network.intrude(bytes(frame[: rng.choice((3, size, len(frame)))]))
+        self.daemon.intrude(bytes(frame[: rng.choice((3, size, len(frame)))]))
 
     def jump_wall(self) -> None:
         self.faults["wall clock jumped"] += 1
@@ -374,7 +402,7 @@ class Simulation:
         """End all faults: everything runs, and workers end."""
         self.calm = True
         self.books.note("calm")
-        self.daemon.network.weather = CALM
+        self._have(CALM)
         if not self.daemon.is_up:
             self.daemon.start()
         self.daemon.go_on()
@@ -399,6 +427,7 @@ class Simulation:
             window=65_536,
             maps=True,
             is_member=True,
+            transport=self.transport_of_process(),
         )
         self.processes.append(last)
         last.begin(lambda: self._cancel_everything(last))
@@ -503,8 +532,8 @@ class _Secrets:
         self.token_bytes = rng.randbytes
 
 
-def simulate(seed: int, steps: int = STEPS) -> Simulation:
+def simulate(seed: int, steps: int = STEPS, transports: str | None = None) -> Simulation:
     """Run a seed to its end; raises Failure."""
-    simulation = Simulation(seed, steps)
+    simulation = Simulation(seed, steps, transports)
     simulation.run()
     return simulation

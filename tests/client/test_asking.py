@@ -1,0 +1,99 @@
+"""A client asks for what it has missed: where answers come by a way of their own, and where all comes by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakedaemon import FakeDaemon, World, kinds, live_world, state_of
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.outcome import State
+from timerd_shm.declare.fields import unpack
+from timerd_shm.declare.limits import ANNOUNCE_FIRST_NS, COMMANDS_PER_FRAME_MAX, PACKET_SIZE_MAX, PAYLOAD_SIZE_MAX
+from timerd_shm.declare.wire import CommandHeader, DownFlag, DownKind, ReportHeader, UpKind
+
+
+@pytest.fixture(params=[False, True], ids=["two ways", "one way"])
+def world(request: pytest.FixtureRequest) -> World:
+    return live_world(one_way=request.param)
+
+
+def that_missed(world: World, number: int) -> list[ThreadedOperation]:
+    """Operations that the daemon has completed, whose outcomes were lost."""
+    operations = [world.register(b"k%d" % index) for index in range(number)]
+    for index in range(number):
+        world.fire(b"k%d" % index)
+    world.lose_down = lambda frame: unpack(ReportHeader, frame).outcomes > 0
+    world.exchange()
+    world.lose_down = lambda frame: False
+    world.sent.clear()
+    assert not any(operation.done() for operation in operations)
+    return operations
+
+
+def test_a_client_whose_answer_was_cut_asks_for_the_rest_at_once(world: World) -> None:
+    operations = that_missed(world, 10)
+    world.daemon.outcomes_max = 3
+    world.daemon.announce()
+    world.exchange()  # and no time passes
+    assert [state_of(operation) for operation in operations] == [State.COMPLETED] * 10
+    assert world.daemon.asked == 4  # of 3, 3, 3 and 1
+    assert kinds(world.sent).count(UpKind.ASK) == 4
+
+
+def test_a_client_whose_answer_has_all_asks_no_more(world: World) -> None:
+    operations = that_missed(world, 10)
+    world.daemon.announce()
+    world.pass_time(2 * ANNOUNCE_FIRST_NS / 1e6)
+    assert all(operation.done() for operation in operations)
+    assert world.daemon.asked == 1
+
+
+def test_a_report_that_nobody_has_asked_for_says_nothing_of_what_follows_it(world: World) -> None:
+    """The daemon publishes in parts what is new: the next part is on its way, and is not to be asked for."""
+    that_missed(world, 3)
+    world.daemon.announce()
+    world.down()
+    assert kinds(world.up()) == [UpKind.ASK]
+    world.daemon.outcomes_max = 1
+    report = world.daemon.report(DownKind.REPORT, everything=True)
+    world.protocol.receive(report, world.now, published=True)
+    assert world.up() == []
+
+
+def test_an_answer_that_was_cut_and_got_lost_is_asked_for_after_a_while(world: World) -> None:
+    operations = that_missed(world, 4)
+    world.daemon.outcomes_max = 2
+    lost: list[bytes] = []
+
+    def lose_the_second(frame: bytes) -> bool:
+        header = unpack(ReportHeader, frame)
+        if header.flags != DownFlag.ASKED or header.outcome_first != 3 or lost:
+            return False
+        lost.append(frame)
+        return True
+
+    world.lose_down = lose_the_second
+    world.daemon.announce()
+    world.exchange()
+    assert lost
+    assert [operation.done() for operation in operations] == [True, True, False, False]
+    world.pass_time(2 * ANNOUNCE_FIRST_NS / 1e6)
+    assert all(operation.done() for operation in operations)
+
+
+def test_a_frame_of_commands_is_a_packet_where_the_sockets_say_so(world: World) -> None:
+    world.protocol.outgoing.frame_size_max = PACKET_SIZE_MAX
+    for _ in range(20):
+        world.fire(value=b"x" * PAYLOAD_SIZE_MAX)
+    for _ in range(COMMANDS_PER_FRAME_MAX):
+        world.fire(value=b"x" * 100)
+    frames = world.up()
+    sizes = [len(frame) for frame in frames]
+    assert max(sizes) <= PACKET_SIZE_MAX
+    assert min(sizes[:-1]) > PACKET_SIZE_MAX // 4, "frames are smaller than they need to be"
+    headers = [unpack(CommandHeader, frame) for frame in frames]
+    assert sum(header.count for header in headers) == 20 + COMMANDS_PER_FRAME_MAX
+    daemon: FakeDaemon = world.daemon
+    for frame in frames:
+        daemon.receive(frame)
+    assert daemon.applied == 20 + COMMANDS_PER_FRAME_MAX

@@ -1,0 +1,420 @@
+"""As much of a kernel as packets need: sockets, epoll and eventfd on the schedule. What uses them is the real code.
+
+A connection keeps the order of its packets, and loses none while it stands. A packet is seen some time after it was
+sent, as by a reader that the scheduler wakes late. A queue that nobody reads is full after so many packets. Who closes
+a connection lets the other side read what was sent before; what it had not read itself is lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import timerd.conductor.transport
+import timerd.host.listener
+import timerd.host.selector
+import timerd.packets.connection
+import timerd_client.transport.unix_sockets
+import timerd_wire.packets
+from timerd.packets.connection import PacketConnection
+from timerd.packets.server import PacketServer
+from timerd_client.transport.unix_sockets import UnixSockets
+from timerd_wire.packets import FRAME, SUBSCRIBE
+
+from .network import CALM
+from .schedule import Schedule
+
+HUNG_UP = select.EPOLLIN | select.EPOLLHUP
+
+
+class File:
+    """What a descriptor stands for."""
+
+    def __init__(self, kernel: Kernel, *, is_daemons: bool) -> None:
+        self.kernel = kernel
+        self.is_daemons = is_daemons
+        self.is_closed = False
+        self.descriptor = kernel.number(self)
+        self.epolls: dict[Epoll, int] = {}  # who watches it, and for which events
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def ready(self) -> int:
+        """Events that epoll would report."""
+        return 0
+
+    def changed(self) -> None:
+        """Wake who watches it, if it is ready."""
+        for epoll, interest in list(self.epolls.items()):
+            if self.ready() & (interest | select.EPOLLHUP):
+                epoll.on_ready()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.kernel.files.pop(self.descriptor, None)
+        self.epolls.clear()
+
+
+class Bell(File):
+    """An eventfd."""
+
+    count = 0
+
+    def ready(self) -> int:
+        return select.EPOLLIN if self.count else 0
+
+
+class Epoll(File):
+    """An epoll, level-triggered. `on_ready` is called when something that it watches becomes ready."""
+
+    on_ready: Callable[[], None] = staticmethod(lambda: None)
+
+    def register(self, descriptor: int, events: int) -> None:
+        file = self.kernel.file(descriptor)
+        if self in file.epolls:
+            raise FileExistsError(errno.EEXIST, "it is watched already")
+        self._watch(file, events)
+
+    def modify(self, descriptor: int, events: int) -> None:
+        file = self.kernel.file(descriptor)
+        if self not in file.epolls:
+            raise FileNotFoundError(errno.ENOENT, "it is not watched")
+        self._watch(file, events)
+
+    def _watch(self, file: File, events: int) -> None:
+        file.epolls[self] = events
+        file.changed()
+
+    def unregister(self, descriptor: int) -> None:
+        del self.kernel.file(descriptor).epolls[self]
+
+    def poll(self, timeout: float = -1, maxevents: int = -1) -> list[tuple[int, int]]:
+        assert timeout == 0, "the schedule would sleep"
+        found = [
+            (file.descriptor, events)
+            for file in self.kernel.files.values()
+            if self in file.epolls and (events := file.ready() & (file.epolls[self] | select.EPOLLHUP))
+        ]
+        return found[:maxevents] if maxevents > 0 else found
+
+
+class Half(File):
+    """One side of a connection."""
+
+    def __init__(self, kernel: Kernel, *, is_daemons: bool) -> None:
+        super().__init__(kernel, is_daemons=is_daemons)
+        self.peer: Half = self
+        self.arrived: deque[tuple[int, bytes]] = deque()
+        self.queued = 0  # packets that were sent to it and not received, also those that have not arrived
+        self.has_end = False  # the other side is closed, and all that it had sent has arrived
+        self._newest_ns = 0
+
+    def ready(self) -> int:
+        events = HUNG_UP if self.has_end else select.EPOLLIN if self.arrived else 0
+        if self.has_end or 2 * self.peer.queued <= self.kernel.high_water:
+            events |= select.EPOLLOUT
+        return events
+
+    def send(self, kind: int, body: bytes) -> bool:
+        if self.is_closed or self.has_end:
+            raise BrokenPipeError(errno.EPIPE, "the other side has ended")
+        peer = self.peer
+        if peer.is_closed or (self.is_daemons and self.kernel.drops_what_the_daemon_sends):
+            return True  # where that side is closed, this one is to learn it soon
+        if peer.queued >= self.kernel.high_water:
+            self.kernel.faults[f"no room for a packet {'down' if self.is_daemons else 'up'}"] += 1
+            return False
+        peer.queued += 1
+        peer.later(lambda: peer.arrived.append((kind, body)))
+        return True
+
+    def later(self, what: Callable[[], object]) -> None:
+        """Do it at this side in its turn, unless this side is closed by then."""
+        kernel, weather, rng = self.kernel, self.kernel.weather, self.kernel.rng
+        longest_ns = weather.delay_ns
+        if rng.random() < weather.long_delay:
+            kernel.faults["delayed packets"] += 1
+            longest_ns = weather.long_delay_ns
+        self._newest_ns = max(kernel.schedule.now_ns + rng.randrange(1 + longest_ns), self._newest_ns + 1)
+
+        def act() -> None:
+            if not self.is_closed:
+                what()
+                self.changed()
+
+        kernel.schedule.at(self._newest_ns, act)
+
+    def receive(self) -> tuple[int, bytes] | None:
+        if self.arrived:
+            found = self.arrived.popleft()
+            self.queued -= 1
+            self.peer.changed()
+            return found
+        if self.is_closed or self.has_end:
+            raise ConnectionResetError(errno.ECONNRESET, "the other side has ended")
+        return None
+
+    def close(self) -> None:
+        if not self.is_closed:
+            super().close()
+            self.peer.later(self.peer.end)
+
+    def end(self) -> None:
+        """All that the other side had sent has arrived, and there will be no more."""
+        self.has_end = True
+
+    def cut(self) -> None:
+        """The other side is lost, and all that has not been received here."""
+        self.arrived.clear()
+        self.has_end = True
+        self.changed()
+
+
+class Packets:
+    """The packets of a Half, as of timerd_wire.packets."""
+
+    def __init__(self, half: Half) -> None:
+        self.half = half
+        self.kind = 0
+
+    def send(self, kind: int, body: bytes) -> bool:
+        return self.half.send(kind, body)
+
+    def receive(self) -> bytes | None:
+        found = self.half.receive()
+        if found is None:
+            return None
+        self.kind, body = found
+        return body
+
+    def close(self) -> None:
+        self.half.close()
+
+
+class Socket(File):
+    """A socket that is not connected, or one that listens."""
+
+    def __init__(self, kernel: Kernel, *, is_daemons: bool) -> None:
+        super().__init__(kernel, is_daemons=is_daemons)
+        self.backlog: deque[Half] = deque()
+        self._half: Half | None = None
+
+    def ready(self) -> int:
+        return select.EPOLLIN if self.backlog else 0
+
+    def setblocking(self, blocks: bool) -> None:
+        assert not blocks, "the schedule would block"
+
+    def connect(self, path: str) -> None:
+        self._half = self.kernel.connect(path)
+
+    def detach(self) -> int:
+        """The descriptor of what it is connected to."""
+        assert self._half is not None
+        self.close()
+        return self._half.descriptor
+
+    def accept(self) -> tuple[Socket, None]:
+        if not self.backlog:
+            raise BlockingIOError(errno.EAGAIN, "nobody has connected")
+        accepted = Socket(self.kernel, is_daemons=True)
+        accepted._half = self.backlog.popleft()
+        return accepted, None
+
+    def close(self) -> None:
+        super().close()
+        for half in self.backlog:
+            half.close()
+        self.backlog.clear()
+
+
+class CountedServer(PacketServer):
+    """A server that counts the frames that it drops."""
+
+    kernel: Kernel
+
+    def send(self, connection: PacketConnection, frame: bytes) -> bool:
+        sent = super().send(connection, frame)
+        if not sent:
+            self.kernel.faults["dropped where the daemon's queue is full"] += 1
+        return sent
+
+
+class NoServer:
+    """In the place of the servers of ZeroMQ, whose clients have a network of their own."""
+
+    def __init__(self, *given: object, **more: object) -> None:
+        self.received = self._nothing
+
+    def has_input(self) -> bool:
+        return False
+
+    def is_dry(self) -> bool:
+        return True
+
+    def get(self, number: int) -> None:
+        return None
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def _nothing(self, limit: int) -> Iterator[tuple[int, bytes]]:
+        return iter(())
+
+
+class Kernel:
+    """The descriptors of all processes of one simulation; `weather` is what readers and queues are like."""
+
+    def __init__(self, schedule: Schedule, rng: Random, faults: Counter[str]) -> None:
+        self.schedule = schedule
+        self.rng = rng
+        self.faults = faults
+        self.weather = CALM
+        self.drops_what_the_daemon_sends = False  # in a turn that may be its last
+        self.packet_size_max = rng.choice((2_048, 4_096, 131_072))  # a command is smaller
+        self.queued_max = rng.choice((1 << 10, 1 << 13, 4 << 20))
+        self.files: dict[int, File] = {}
+        self._listening: dict[str, Socket] = {}
+        self._made = 0
+
+    @property
+    def high_water(self) -> int:
+        return self.weather.high_water
+
+    def number(self, file: File) -> int:
+        """The descriptor of a new file: 1 and so on, because no two are to be taken for each other."""
+        self._made += 1
+        self.files[self._made] = file
+        return self._made
+
+    def file(self, descriptor: int) -> File:
+        if descriptor not in self.files:
+            raise OSError(errno.EBADF, f"no file is open as {descriptor}")
+        return self.files[descriptor]
+
+    # what is done to it -----------------------------------------------------------------------------------------------
+
+    def connect(self, path: str) -> Half:
+        """A connection to who listens there: the side of the caller. Raises OSError."""
+        listening = self._listening.get(path)
+        if listening is None or listening.is_closed:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
+        if self.rng.random() < self.weather.drop:
+            self.faults["no room to connect"] += 1
+            raise BlockingIOError(errno.EAGAIN, "very many clients connect")
+        mine, others = Half(self, is_daemons=False), Half(self, is_daemons=True)
+        mine.peer, others.peer = others, mine
+        listening.backlog.append(others)
+        listening.changed()
+        return mine
+
+    def close(self, descriptor: int) -> None:
+        """Close this descriptor, if it is open."""
+        file = self.files.get(descriptor)
+        if isinstance(file, Half):
+            file.close()
+            for listening in self._listening.values():
+                if file in listening.backlog:
+                    listening.backlog.remove(file)
+
+    def kill_daemon(self) -> None:
+        """The daemon's descriptors are closed."""
+        self.drops_what_the_daemon_sends = False
+        for file in list(self.files.values()):
+            if file.is_daemons:
+                file.close()
+
+    def intrude(self, path: Path, frame: bytes) -> None:
+        """Connect as a stranger, send something, and end."""
+        try:
+            half = self.connect(str(path))
+        except OSError:
+            return
+        kind = self.rng.choice((FRAME, FRAME, SUBSCRIBE, self.rng.randrange(256)))
+        for _ in range(self.rng.randrange(3)):
+            half.send(kind, frame)
+        half.send(SUBSCRIBE, frame[:16])
+        self.schedule.after(1 + self.rng.randrange(10**9), half.close)
+
+    # in the place of the real one -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def in_charge(self) -> Iterator[None]:
+        """Until the end of the block, both sides use this kernel for packets."""
+        client, wire = timerd_client.transport.unix_sockets, timerd_wire.packets
+        server, listener = timerd.packets.connection, timerd.host.listener
+        CountedServer.kernel = self
+        replaced: list[tuple[Any, str, Any]] = [
+            *((client, name, made) for name, made in self._modules(is_daemons=False).items()),
+            (client, "Packets", self._packets),
+            (UnixSockets, "frame_size_max", self.packet_size_max),
+            *((module, "PACKET_SIZE_MAX", self.packet_size_max) for module in (client, wire, server)),
+            (server, "Packets", self._packets),
+            (server, "QUEUED_MAX", self.queued_max),
+            (listener, "socket", self._modules(is_daemons=True)["socket"]),
+            (listener, "listen_guarded", self._listen),
+            (listener, "_spare_file", lambda: SimpleNamespace(close=lambda: None)),
+            (listener, "_pid_of", lambda accepted: 0),
+            (timerd.host.selector, "select", self._modules(is_daemons=True)["select"]),
+            (timerd.conductor.transport, "Server", NoServer),
+            (timerd.conductor.transport, "PacketServer", CountedServer),
+        ]
+        with ExitStack() as undo:
+            for where, name, what in replaced:
+                undo.enter_context(patch.object(where, name, what))
+            yield
+
+    def _modules(self, *, is_daemons: bool) -> dict[str, Any]:
+        """What a process uses of the standard modules."""
+        return {
+            "socket": SimpleNamespace(
+                AF_UNIX=0,
+                SOCK_SEQPACKET=0,
+                SOCK_NONBLOCK=0,
+                socket=lambda *kind: Socket(self, is_daemons=is_daemons),
+            ),
+            "select": SimpleNamespace(
+                EPOLLIN=select.EPOLLIN,
+                EPOLLOUT=select.EPOLLOUT,
+                epoll=lambda: Epoll(self, is_daemons=is_daemons),
+            ),
+            "os": SimpleNamespace(
+                EFD_NONBLOCK=0,
+                EFD_CLOEXEC=0,
+                eventfd=lambda *given: Bell(self, is_daemons=is_daemons).descriptor,
+                eventfd_write=self._ring,
+                eventfd_read=self._take,
+                close=lambda descriptor: self.file(descriptor).close(),
+            ),
+        }
+
+    def _packets(self, descriptor: int) -> Packets:
+        half = self.file(descriptor)
+        assert isinstance(half, Half)
+        return Packets(half)
+
+    def _listen(self, socket: Socket, path: Path, group_id: int | None) -> None:
+        self._listening[str(path)] = socket
+
+    def _ring(self, descriptor: int, count: int) -> None:
+        bell = self.file(descriptor)
+        assert isinstance(bell, Bell)
+        bell.count += count
+        bell.changed()
+
+    def _take(self, descriptor: int) -> int:
+        bell = self.file(descriptor)
+        assert isinstance(bell, Bell)
+        if not bell.count:
+            raise BlockingIOError(errno.EAGAIN, "it was not rung")
+        count, bell.count = bell.count, 0
+        return count
