@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 import timerd as td
-from timerd_client.types import Transport
+from timerd_wire.transports import Transport
 
 KEYS = tuple(f"k{number}" for number in range(40))
 KEPT = 200  # operations that a worker has a handle of

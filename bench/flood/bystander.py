@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import timerd as td
-from timerd_client.types import Transport
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_wire.transports import Transport
 
 PATIENCE_S = 10.0
 INTERVAL_S = 0.002  # between its requests

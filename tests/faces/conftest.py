@@ -15,7 +15,7 @@ import pytest
 from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S
-from timerd_client.arguments import TRANSPORT_VARIABLE, TRANSPORTS
+from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 
 OVER_PACKETS = (  # in `make test`
     "test_client_ends",

@@ -25,7 +25,6 @@ from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S, eventually
 from tiers import in_tiers
-from timerd_client.arguments import TRANSPORT_VARIABLE
 from timerd_client.transport.lifeline import REFUSED_NS, Lifeline
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Region
@@ -33,6 +32,7 @@ from timerd_shm.declare.records import ClientRecord
 from timerd_shm.declare.states import ClientState
 from timerd_shm.host.paths import read_location
 from timerd_shm.read.reader import ArenaReader
+from timerd_wire.transports import TRANSPORT_VARIABLE
 
 MakeDaemon = Callable[..., Daemon]
 Spawn = Callable[..., "Child"]

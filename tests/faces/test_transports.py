@@ -17,9 +17,9 @@ from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S, eventually
 from timerd_client import aio
-from timerd_client.arguments import TRANSPORT_VARIABLE
 from timerd_shm.host.paths import read_location
 from timerd_shm.read.reader import ArenaReader
+from timerd_wire.transports import TRANSPORT_VARIABLE
 
 MakeDaemon = Callable[..., Daemon]
 AT_ONCE_S = 0.1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from timerd_client.types import Transport
+from timerd_wire.transports import Transport
 
 from . import collisions, connections, files, frames, members, operations, outlets, packets
 from .attacker import Attacker

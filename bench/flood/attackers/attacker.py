@@ -14,8 +14,8 @@ from typing import Any
 import zmq
 
 import timerd as td
-from timerd_client.arguments import TRANSPORT_VARIABLE
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_wire.transports import TRANSPORT_VARIABLE
 
 PATIENCE_S = 10.0
 

@@ -45,6 +45,10 @@ class File:
         self.descriptor = kernel.number(self)
         self.epolls: dict[Epoll, int] = {}  # who watches it, and for which events
 
+    @property
+    def closed(self) -> bool:
+        return self.is_closed
+
     def fileno(self) -> int:
         return self.descriptor
 
@@ -214,6 +218,9 @@ class Socket(File):
     def setblocking(self, blocks: bool) -> None:
         assert not blocks, "the schedule would block"
 
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """The queues of this kernel are as its seed says."""
+
     def connect(self, path: str) -> None:
         self._half = self.kernel.connect(path)
 
@@ -281,7 +288,7 @@ class Kernel:
         self.weather = CALM
         self.drops_what_the_daemon_sends = False  # in a turn that may be its last
         self.packet_size_max = rng.choice((2_048, 4_096, 131_072))  # a command is smaller
-        self.queued_max = rng.choice((1 << 10, 1 << 13, 4 << 20))
+        self.queued_max = rng.choice((1 << 16, 4 << 20))  # at least the largest frame, as the daemon's own bound is
         self.files: dict[int, File] = {}
         self._listening: dict[str, Socket] = {}
         self._made = 0
@@ -380,6 +387,8 @@ class Kernel:
                 AF_UNIX=0,
                 SOCK_SEQPACKET=0,
                 SOCK_NONBLOCK=0,
+                SOL_SOCKET=0,
+                SO_SNDBUF=0,
                 socket=lambda *kind: Socket(self, is_daemons=is_daemons),
             ),
             "select": SimpleNamespace(
@@ -395,6 +404,7 @@ class Kernel:
                 eventfd_read=self._take,
                 close=lambda descriptor: self.file(descriptor).close(),
             ),
+            "FileIO": lambda descriptor, *mode: self.file(descriptor),
         }
 
     def _packets(self, descriptor: int) -> Packets:

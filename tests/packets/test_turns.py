@@ -1,0 +1,36 @@
+"""Turns: processes one after the other, and the connections of a process in their order."""
+
+from __future__ import annotations
+
+from random import Random
+
+from timerd.host.shares import Share
+from timerd.host.turns import Turns
+
+
+def test_a_process_with_many_connections_holds_another_one_up_by_one_turn() -> None:
+    many, one, turns = Share(1), Share(2), Turns[str]()
+    for number in range(400):
+        turns.add(many, f"many {number}")
+    turns.add(one, "one")
+    assert [turns.next() for _ in range(4)] == ["many 0", "one", "many 1", "many 2"]
+
+
+def test_turns_are_those_of_a_dumb_model(seed: int) -> None:
+    rng, turns = Random(seed), Turns[int]()
+    shares = [Share(pid) for pid in range(1, 4)]
+    order: list[int] = []  # processes that have something, the next one first
+    waiting: dict[int, list[int]] = {share.pid: [] for share in shares}
+    for number in range(2_000):
+        if rng.random() < 0.6:
+            share = rng.choice(shares)
+            turns.add(share, number)
+            waiting[share.pid].append(number)
+            if share.pid not in order:
+                order.append(share.pid)
+        elif order:
+            pid = order.pop(0)
+            assert turns.next() == waiting[pid].pop(0)
+            if waiting[pid]:
+                order.append(pid)
+        assert bool(turns) == bool(order)
