@@ -37,4 +37,4 @@ class Bare:
     def pending(self) -> int: ...
     @property
     def bytes_per_task(self) -> float:
-        """Of its record, and its share of the table of keys."""
+        """Of its record, and its share of the table of keys and of the room for free records."""

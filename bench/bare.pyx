@@ -29,8 +29,10 @@ cdef struct Lists:
     Bucket *buckets
     uint64_t mask
     uint64_t now_ms
+    Seed seed  # of the hash, which is the core's
     uint32_t used  # records that were ever used
-    uint32_t unused  # first free record
+    uint32_t *unused  # free records that were used before: the record freed last is allocated first
+    uint32_t unused_count
     uint32_t pending
 
 
@@ -91,12 +93,12 @@ cdef inline void leave(Lists *l, uint32_t index) noexcept nogil:
 
 
 cdef inline uint32_t add(Lists *l, uint64_t hash, const uint8_t *name, uint32_t length, uint64_t deadline_ms) noexcept nogil:
-    cdef uint32_t index = l.unused - 1 if l.unused else l.used
+    cdef uint32_t index = l.unused[l.unused_count - 1] if l.unused_count else l.used
     cdef uint32_t *head = l.heads + (hash & l.mask)
     cdef OpRecord *op = l.ops + index
     cdef WatchNode *node = <WatchNode *>op.first_node
-    if l.unused:
-        l.unused = op.next
+    if l.unused_count:
+        l.unused_count -= 1
     else:
         l.used += 1
     # Field by field: a memset of a known size becomes a string instruction, which takes longer.
@@ -139,8 +141,8 @@ cdef inline void end(Lists *l, uint32_t index) noexcept nogil:
         link = &(<WatchNode *>l.ops[link[0] - 1].first_node).chain
     link[0] = node.chain
     l.ops[index].state = OP_STATE_FREE
-    l.ops[index].next = l.unused
-    l.unused = index + 1
+    l.unused[l.unused_count] = index
+    l.unused_count += 1
     l.pending -= 1
 
 
@@ -158,7 +160,9 @@ cdef class Bare:
 
     @staticmethod
     def size(uint32_t capacity):
-        return capacity * sizeof(OpRecord) + heads_for(capacity) * sizeof(uint32_t) + REACH * sizeof(Bucket)
+        return (
+            capacity * sizeof(OpRecord) + (heads_for(capacity) + capacity) * sizeof(uint32_t) + REACH * sizeof(Bucket)
+        )
 
     def __cinit__(self, uint32_t capacity, uint32_t name_length, uint64_t now_ms, uint8_t[::1] memory):
         if not 1 <= name_length <= KEY_INLINE:
@@ -170,6 +174,8 @@ cdef class Bare:
         self.l.ops = <OpRecord *>&memory[0]
         self.l.buckets = <Bucket *>(self.l.ops + capacity)
         self.l.heads = <uint32_t *>(self.l.buckets + REACH)
+        self.l.unused = self.l.heads + self.l.mask + 1
+        self.l.seed = Seed(now_ms, <uint64_t>memory.shape[0])  # any, but none that the compiler knows
 
     def insert(self, const uint8_t[::1] names, const int64_t[::1] deadlines_ms):
         cdef Lists *l = &self.l
@@ -186,9 +192,11 @@ cdef class Bare:
         with nogil:
             while at < count:
                 for i in range(min(GROUP, count - at)):
-                    hashes[i] = key_hash(Seed(0, 0), 0, &names[(at + i) * length], length)
+                    hashes[i] = key_hash(l.seed, 0, &names[(at + i) * length], length)
                     __builtin_prefetch(l.heads + (hashes[i] & l.mask))
                     prefetch_bucket(l, deadlines_ms[at + i])
+                    if i < l.unused_count:
+                        prefetch_op(l, l.unused[l.unused_count - 1 - i])
                 for i in range(min(GROUP, count - at)):
                     prefetch_last(l, deadlines_ms[at + i])
                 for i in range(min(GROUP, count - at)):
@@ -215,7 +223,7 @@ cdef class Bare:
         with nogil:
             while at < count:
                 for i in range(min(GROUP, count - at)):
-                    hashes[i] = key_hash(Seed(0, 0), 0, &names[(at + i) * self.length], self.length)
+                    hashes[i] = key_hash(self.l.seed, 0, &names[(at + i) * self.length], self.length)
                     __builtin_prefetch(self.l.heads + (hashes[i] & self.l.mask))
                 for i in range(min(GROUP, count - at)):
                     found = self.l.heads[hashes[i] & self.l.mask]
@@ -266,4 +274,4 @@ cdef class Bare:
 
     @property
     def bytes_per_task(self):
-        return sizeof(OpRecord) + (self.l.mask + 1) * sizeof(uint32_t) / <double>self.capacity
+        return sizeof(OpRecord) + (self.l.mask + 1 + self.capacity) * sizeof(uint32_t) / <double>self.capacity
