@@ -21,8 +21,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import helpers  # noqa: F401
+
+# isort: split
 from common import Parser, Row, Suite, amount, run_suite
-from parallel import each, use_test_helpers
+from parallel import each
 
 FRAMES_PER_WORLD = 12_000
 PER_TURN = 12  # of each attacker
@@ -155,7 +158,6 @@ def one(number: int, seed: int, frames: int) -> Row:
 
 
 def play(suite: Suite) -> None:
-    use_test_helpers()
     args = suite.args
     count = -(-args.frames // FRAMES_PER_WORLD) if args.worlds is None else args.worlds
     worlds = range(args.world, args.world + count)

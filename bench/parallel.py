@@ -15,9 +15,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from common import ROOT, Row
+from common import Row
 
 END_S = 0.5
 
@@ -30,16 +29,6 @@ class Share:
     pid: int = 0
     pipe: int = -1
     said: bytes = field(default=b"")
-
-
-def use_test_helpers() -> None:
-    """Let modules of tests/support be imported, as pytest and tests/support/run.py do."""
-    sys.path.insert(0, str(ROOT / "tests" / "support" / "real"))
-    from trees import python_path
-
-    sys.path[:0] = python_path().split(os.pathsep)
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    import interpreted  # noqa: F401 - before anything of timerd is imported
 
 
 def each(numbers: range, work: Callable[[int], Row], processes: int) -> Iterator[tuple[int, Row]]:

@@ -13,8 +13,11 @@ import sys
 from collections import Counter
 from functools import partial
 
+import helpers  # noqa: F401
+
+# isort: split
 from common import Parser, Row, Suite, amount, run_suite
-from parallel import each, use_test_helpers
+from parallel import each
 
 FAILURES_SHOWN = 20
 SAY_EVERY = 100  # seeds
@@ -38,7 +41,6 @@ def one(seed: int, steps: int) -> Row:
 
 
 def play(suite: Suite) -> None:
-    use_test_helpers()
     args = suite.args
     totals: Counter[str] = Counter()
     faults: Counter[str] = Counter()

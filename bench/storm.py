@@ -27,8 +27,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import helpers  # noqa: F401
+
+# isort: split
 from common import ROOT, Failed, Parser, Suite, amount, run_suite
-from parallel import use_test_helpers
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
 WORKER = Path(__file__).resolve().parent / "storm_worker.py"
@@ -224,7 +226,6 @@ def judge(suite: Suite, storm: Storm, seconds: float) -> None:
 
 
 def play(suite: Suite) -> None:
-    use_test_helpers()
     args = suite.args
     directory = Path(tempfile.mkdtemp(prefix="storm-"))
     try:

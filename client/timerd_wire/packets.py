@@ -73,6 +73,8 @@ class Joined:
             if not PACKET_SIZE_MAX < size <= FRAME_SIZE_MAX:
                 raise ValueError(f"a frame in parts has {size} bytes; {PACKET_SIZE_MAX} to {FRAME_SIZE_MAX} are taken")
             self._size = size
+        elif kind != MORE:
+            raise ValueError(f"a packet of kind {kind}")
         elif not self._size:
             return None  # its beginning was lost
         if not body:

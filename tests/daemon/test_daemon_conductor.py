@@ -145,6 +145,7 @@ def test_a_confirmation_rides_with_an_outcome(world: World) -> None:
     bob.send(fire())
     world.settle()
     assert [(header.outcomes, header.applied) for header in alice.take_published()] == [(1, 2)]
+    alice.acknowledge()  # else it is reminded
     assert confirmed(world, alice, CONFIRM_NS) == [], "it was said"
 
 

@@ -465,6 +465,7 @@ def gunicorn(runtime_dir: Path) -> Iterator[str]:
     address = str(runtime_dir / "pool.sock")
     command = [sys.executable, "-m", "gunicorn", "--chdir", str(runtime_dir), "--bind", f"unix:{address}", "--preload"]
     command += ["--workers", str(WORKERS), "--max-requests", str(REQUESTS_EACH), "--log-level", "critical"]
+    command += ["--graceful-timeout", "2"]  # a worker that is just being made misses the signal to end
     server = subprocess.Popen(
         [*command, "--no-control-socket", "pool:application"], stdout=subprocess.DEVNULL, env=os.environ
     )

@@ -16,10 +16,19 @@ from __future__ import annotations
 from timerd_client.hot import Ledger
 from timerd_client.hot.commands import NOTHING, operation_command, with_time_left
 from timerd_shm.declare.fields import size_of
-from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX
-from timerd_shm.declare.wire import CommandFlag, CommandHeader, CommandKind
+from timerd_shm.declare.limits import (
+    COMMANDS_PER_FRAME_MAX,
+    FRAME_SIZE_MAX,
+    KEY_SIZE_MAX,
+    KEYS_MAX,
+    PACKET_SIZE_MAX,
+    PAYLOAD_SIZE_MAX,
+)
+from timerd_shm.declare.wire import CommandFlag, CommandHeader, CommandKind, RegisterCommand
 
 _HEADER_SIZE = size_of(CommandHeader)
+# Any command has to fit in a frame that travels in one packet, or Ledger.fit() finds no number of commands that fits.
+assert size_of(RegisterCommand) + KEYS_MAX * (10 + KEY_SIZE_MAX) + PAYLOAD_SIZE_MAX < PACKET_SIZE_MAX - _HEADER_SIZE
 
 
 class Outgoing:

@@ -58,8 +58,17 @@ class UnixSockets:
     # the connection ---------------------------------------------------------------------------------------------------
 
     def tend(self, now_ns: int) -> None:
-        if now_ns >= self.due_ns:
+        if now_ns < self.due_ns:
+            return
+        if self._packets is None:
             self._connect()
+            return
+        self.due_ns = NEVER
+        if self._is_full and self.has_room():
+            # What had no room became stale and is not sent again, so no send() says that there is room.
+            self._is_full = False
+            with contextlib.suppress(OSError, ValueError):  # who receives has found its end meanwhile
+                self._epoll.modify(self._descriptor, select.EPOLLIN)
 
     def _connect(self) -> None:
         with changing:
@@ -156,6 +165,8 @@ class UnixSockets:
                 frame = self._joined.take(packets.kind, body)
                 if frame is not None:
                     return frame
+            if self._is_full:
+                self.due_ns = 0  # it may be the room that has woken this thread
         except (OSError, ValueError):
             self._ended()
         return None

@@ -1,0 +1,20 @@
+"""Lets modules of tests/support be imported, as pytest and tests/support/run.py do: import this module first of all.
+
+The simulation derives classes from modules that the build compiles. So these have to be imported from their sources,
+and interpreted.py has to come before anything of timerd, also before bench/common.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parent
+
+sys.path.insert(0, str(BENCH.parent / "tests" / "support" / "real"))
+from trees import python_path  # noqa: E402
+
+sys.path[:0] = python_path().split(os.pathsep)
+sys.path.insert(0, str(BENCH))
+import interpreted  # noqa: E402, F401
