@@ -289,10 +289,12 @@ def test_operations_that_came_due_while_no_daemon_ran_expire_at_the_start(
     daemon: Daemon, context: zmq.Context[Any], end: Callable[[Daemon], int]
 ) -> None:
     peer = Peer(daemon, context).connect()
-    peer.send(Register((Key(b"k"),), timeout_ns=100 * MS), Register((Key(b"k"),), timeout_ns=3_600 * S))
+    peer.send(Register((Key(b"k"),), timeout_ns=2 * S), Register((Key(b"k"),), timeout_ns=3_600 * S))
     peer.report(lambda report: report.applied == 2)
     end(daemon)
-    time.sleep(0.15)
+    late, _ = memory_of(daemon).records(Region.OPS)
+    assert late.outcome == Outcome.NONE, "this machine took two seconds to end a daemon"
+    eventually(lambda: time.monotonic_ns() > late.deadline_ns, "no time passes")
     started_ns = time.monotonic_ns()
     daemon.start()
     eventually(lambda: memory_of(daemon).count("expired", 0) == 1, "it did not expire")
