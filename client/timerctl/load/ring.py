@@ -53,8 +53,8 @@ class RingFollower:
         self.unseen = 0
 
     def period_s(self, events_per_s: float) -> float:
-        """The interval of `poll` at that rate: four calls for each round of the ring, and one every 50 ms at least."""
-        return max(0.001, min(0.05, self._size / (4 * events_per_s)))
+        """The interval of `poll` at that rate: four calls for each round of the ring, and one every 10 ms at least."""
+        return max(0.001, min(0.01, self._size / (4 * events_per_s)))
 
     def poll(self) -> None:
         """Look at the new events."""
