@@ -43,6 +43,7 @@ NOT_TOLD: dict[tuple[Region, str], Callable[[Any], bool]] = {
     (Region.BLOCKS, "refs"): lambda block: not block.refs,  # only the first of a chain counts
     (Region.IDS, "next"): lambda record: record.state != IdState.SETTLED,
     (Region.IDS, "prev"): lambda record: record.state != IdState.SETTLED,
+    (Region.OPS, "tag"): lambda op: op.group or not op.client_generation,  # it is in no handle
     (Region.HANDLES, "tag"): lambda handle: handle.op in (0, 0xFFFF_FFFF),
 }
 DERIVED = [

@@ -161,7 +161,7 @@ def test_operations_of_one_bucket_expire_in_the_order_of_their_ticks() -> None:
 
 
 def test_a_wrong_hint_changes_nothing() -> None:
-    """A hint in a bucket, or in a chain of free records, is only prefetched: never believed, nor even read."""
+    """A hint in a bucket, among outcomes or in a chain of free records only brings a record early: never believed."""
     choose = random.Random(12)
     rig = Rig(capacity=512)
     client = rig.client()

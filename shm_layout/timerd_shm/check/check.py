@@ -413,6 +413,8 @@ class Checker(Truth):
                 self.stale(f"{self.name_op(index)} cannot be found by its handle: probing ends at {at}")
             elif tags[at] != tag:
                 self.stale(f"handle {at} of {self.name_op(index)} has tag 0x{tags[at]:x}, not 0x{tag:x}")
+            elif op.tag != tag:
+                self.stale(f"{self.name_op(index)} says that its handle has tag 0x{op.tag:x}, not 0x{tag:x}")
 
     def check_ids(self) -> None:
         reader = self.reader

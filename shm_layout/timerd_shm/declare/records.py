@@ -111,7 +111,7 @@ class OpRecord(NamedTuple):
     id_record: Annotated[int, U32, "its id (index + 1); 0 = none"]
     payload: Annotated[int, U32, "first block of its payload (index + 1)"]
     value: Annotated[int, U32, "first block of the value that settled it (index + 1)", SETTLEMENT]
-    reserved: Annotated[int, U32, "zero"]
+    tag: Annotated[int, U32, "its tag in the table of handles, if it is there", DERIVED]
     failed: Annotated[int, U64, "failed keys, one bit each"]
     outcome_number: Annotated[int, U64, "numbered per client, from 1; 0 = it is with no client now", SETTLEMENT]
     client: Annotated[int, U16, "slot of its owner; of the member that holds it now, if it is a group's"]

@@ -462,7 +462,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t id_record
         uint32_t payload
         uint32_t value
-        uint32_t reserved
+        uint32_t tag
         uint64_t failed
         uint64_t outcome_number
         uint16_t client
@@ -1062,8 +1062,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *OpRecord_word_payload(OpRecord *record)
     uint64_t OpRecord_with_value(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_value(OpRecord *record)
-    uint64_t OpRecord_with_reserved(uint64_t word, uint64_t value)
-    uint64_t *OpRecord_word_reserved(OpRecord *record)
+    uint64_t OpRecord_with_tag(uint64_t word, uint64_t value)
+    uint64_t *OpRecord_word_tag(OpRecord *record)
     uint64_t OpRecord_with_client(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_client(OpRecord *record)
     uint64_t OpRecord_with_bucket(uint64_t word, uint64_t value)

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LAYOUT_VERSION 4
+#define LAYOUT_VERSION 5
 #define HEADER_SIZE 4096
 #define REDO_OFFSET 1024
 #define REDO_MAX 96
@@ -380,7 +380,7 @@
 #define DEFECT_FORGETS_THE_LEAST 21
 #define DEFECT_UNLOGGED_STORE 22
 #define DEFECT_IMAGE_AFTER_STORE 23
-#define LAYOUT_FINGERPRINT 1252960463
+#define LAYOUT_FINGERPRINT 1396887812
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -525,7 +525,7 @@ typedef struct OpRecord {
     uint32_t id_record; /* its id (index + 1); 0 = none */
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
-    uint32_t reserved; /* zero */
+    uint32_t tag; /* its tag in the table of handles, if it is there */
     uint64_t failed; /* failed keys, one bit each */
     uint64_t outcome_number; /* numbered per client, from 1; 0 = it is with no client now */
     uint16_t client; /* slot of its owner; of the member that holds it now, if it is a group's */
@@ -560,7 +560,7 @@ _Static_assert(offsetof(OpRecord, registration) == 56, "OpRecord.registration");
 _Static_assert(offsetof(OpRecord, id_record) == 64, "OpRecord.id_record");
 _Static_assert(offsetof(OpRecord, payload) == 68, "OpRecord.payload");
 _Static_assert(offsetof(OpRecord, value) == 72, "OpRecord.value");
-_Static_assert(offsetof(OpRecord, reserved) == 76, "OpRecord.reserved");
+_Static_assert(offsetof(OpRecord, tag) == 76, "OpRecord.tag");
 _Static_assert(offsetof(OpRecord, failed) == 80, "OpRecord.failed");
 _Static_assert(offsetof(OpRecord, outcome_number) == 88, "OpRecord.outcome_number");
 _Static_assert(offsetof(OpRecord, client) == 96, "OpRecord.client");
@@ -1727,8 +1727,8 @@ static inline uint64_t OpRecord_with_payload(uint64_t word, uint64_t value) { re
 static inline uint64_t *OpRecord_word_payload(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
 static inline uint64_t OpRecord_with_value(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *OpRecord_word_value(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
-static inline uint64_t OpRecord_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *OpRecord_word_reserved(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
+static inline uint64_t OpRecord_with_tag(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *OpRecord_word_tag(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
 static inline uint64_t OpRecord_with_client(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 0)) | ((value & 0xffff) << 0); }
 static inline uint64_t *OpRecord_word_client(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 96); }
 static inline uint64_t OpRecord_with_bucket(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 16)) | ((value & 0xffff) << 16); }

@@ -10,7 +10,7 @@ turn: an entry has 8 bytes.
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
-from timerd.purgatory.memory.hash cimport handle_tag
+from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd_shm.generated.records cimport *
 
 cdef extern from *:
@@ -34,6 +34,13 @@ cdef inline uint64_t probes_between(Arena *a, uint64_t home, uint64_t position) 
     return (rows + (lanes & (HANDLE_LANES - 1)) * ((a.handle_mask + 1) // HANDLE_LANES)) & a.handle_mask
 
 
+cdef inline void prefetch_removal(Arena *a, uint32_t tag) noexcept nogil:
+    """Prefetch what handle_remove() looks at: the entry of that tag, and the one behind it, which may move up."""
+    cdef uint64_t position = tag & a.handle_mask
+    __builtin_prefetch(a.handles + position)
+    __builtin_prefetch(a.handles + next_handle(a, position))
+
+
 cdef inline void handle_insert(Arena *a, uint32_t op_index, uint32_t tag) noexcept nogil:
     """Let the operation be found by its tag: handle_tag() of its client and its command."""
     cdef uint64_t position = tag & a.handle_mask
@@ -45,16 +52,12 @@ cdef inline void handle_insert(Arena *a, uint32_t op_index, uint32_t tag) noexce
     a.turn.touched += steps // STEPS_IN_RECORD
     a.handles[position].tag = tag
     a.handles[position].op = op_index + 1
+    a.ops[op_index].tag = tag
 
 
 cdef inline void handle_remove(Arena *a, uint32_t op_index) noexcept nogil:
     """Remove an operation's entry, if there is one."""
-    handle_remove_tag(a, op_index, handle_tag(a.seed, a.ops[op_index].client, a.ops[op_index].command))
-
-
-cdef inline void handle_remove_tag(Arena *a, uint32_t op_index, uint32_t tag) noexcept nogil:
-    """Remove an operation's entry, if there is one; `tag` is the handle_tag of its client and command."""
-    cdef uint64_t position = tag & a.handle_mask, behind
+    cdef uint64_t position = a.ops[op_index].tag & a.handle_mask, behind
     cdef uint32_t steps = 0
     while a.handles[position].op != op_index + 1:
         if a.handles[position].op == 0:

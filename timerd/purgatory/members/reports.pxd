@@ -14,7 +14,7 @@ from timerd.purgatory.memory.nodes cimport first_node, next_node
 from timerd_shm.generated.records cimport *
 
 from .state cimport NOT_DUE, ReportState
-from .clients cimport is_live, prefetch_outcome, queue_report, topic_of
+from .clients cimport is_live, touch_outcome, queue_report, topic_of
 
 
 cdef extern from *:
@@ -103,7 +103,7 @@ cdef inline void measure(
     x.answer_after = answer_after
     while link and link != head:
         op = op_at(a, link)
-        prefetch_outcome(a, op.prefetch_hint)
+        touch_outcome(a, op.prefetch_hint)
         x.walked += 1
         if op.outcome_number > outcome_after:
             length = heap_length(a, op, last_value)

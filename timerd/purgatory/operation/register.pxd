@@ -68,7 +68,7 @@ cdef inline void fill_record(
     op.id_record = 0
     op.payload = 0
     op.value = 0
-    op.reserved = 0
+    op.tag = 0
     op.failed = 0
     op.outcome_number = 0
     OpRecord_word_client(op)[0] = owner

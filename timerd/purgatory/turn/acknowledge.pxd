@@ -8,52 +8,69 @@ from timerd.purgatory.memory.arena cimport Arena, spent
 from timerd.purgatory.memory.blob cimport blob_length
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.commit cimport commit
-from timerd.purgatory.memory.hash cimport handle_tag
 from timerd.purgatory.memory.list cimport answer_at, at, is_empty, link_of, make_empty, op_at
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
-from timerd.purgatory.index.operation_table cimport handle_remove_tag
+from timerd.purgatory.index.operation_table cimport handle_remove, prefetch_removal
+from timerd.purgatory.members.state cimport ReportState
 from timerd.purgatory.members.answers cimport free_answer
-from timerd.purgatory.members.clients cimport leave_outcomes, prefetch_outcome, nodes_of
+from timerd.purgatory.members.clients cimport leave_outcomes, touch_outcome, nodes_of
 from timerd.purgatory.operation.settle cimport free_parts, stage_free
 from timerd.purgatory.commands.frame cimport FRAME_MALFORMED, apply_frame
 from timerd_shm.generated.records cimport *
 
 
-cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noexcept nogil:
-    """Free the client's first outcomes while they are its own and have no higher number. At least the first one is such."""
-    cdef ClientRecord *c = a.clients + slot
-    cdef OpRecord *ops[BATCH_MAX]
-    cdef uint32_t tags[BATCH_MAX]
+cdef inline uint32_t look_ahead(Arena *a, uint32_t link, uint32_t head, uint64_t acknowledged) noexcept nogil:
+    """Prefetch what freeing will touch of the next BATCH_MAX acknowledged outcomes, from `link` on; the link behind them.
+
+    An outcome's hint brings the record of another one that is freed two batches later. Its own record is here by now.
+    """
     cdef OpRecord *op
-    cdef uint32_t n = 0, i, link = c.next, head = link_of(a, &c.next)
-    cdef uint64_t bytes = 0
-    cdef bint passed = False
+    cdef uint32_t n = 0
     while n < BATCH_MAX and link != head:
         op = op_at(a, link)
-        if op.group or op.outcome_number > acknowledged:
+        if op.outcome_number > acknowledged:
             break
-        prefetch_outcome(a, op.prefetch_hint)
-        tags[n] = handle_tag(a.seed, slot, op.command)
-        __builtin_prefetch(a.handles + (tags[n] & a.handle_mask))
+        touch_outcome(a, op.prefetch_hint)
+        prefetch_removal(a, op.tag)
         if op.payload:
             __builtin_prefetch(a.blocks + (op.payload - 1))
         if op.value:
             __builtin_prefetch(a.blocks + (op.value - 1))
+        link = op.next
+        n += 1
+    return link
+
+
+cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noexcept nogil:
+    """Free the client's first outcomes while they are its own and have no higher number. At least the first one is such."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef ReportState *report_states = a.members.report_states + slot
+    cdef OpRecord *ops[BATCH_MAX]
+    cdef OpRecord *op
+    cdef uint32_t n = 0, i, link = c.next, head = link_of(a, &c.next)
+    cdef uint64_t bytes = 0
+    while n < BATCH_MAX and link != head:
+        op = op_at(a, link)
+        if op.group or op.outcome_number > acknowledged:
+            break
         stage_free(a, op)
         ops[n] = op
         n += 1
-        passed = passed or a.members.report_states[slot].unreported == link
         link = op.next
     commit(a)
-    if passed:
-        a.members.report_states[slot].unreported = 0 if link == head else link
+    if report_states.unreported:
+        for i in range(n):
+            if report_states.unreported == link_of(a, &ops[i].next):
+                report_states.unreported = 0 if link == head else link
+                break
     c.next = link
     at(a, link).prev = head
     for i in range(n):
         op = ops[i]
-        bytes += blob_length(a, op.payload) + blob_length(a, op.value)
+        if op.payload or op.value:
+            bytes += blob_length(a, op.payload) + blob_length(a, op.value)
         c.nodes -= nodes_of(op)
-        handle_remove_tag(a, <uint32_t>(op - a.ops), tags[i])
+        handle_remove(a, <uint32_t>(op - a.ops))
         free_parts(a, op)
     c.unacknowledged -= n
     c.bytes_held -= bytes
@@ -66,6 +83,7 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *op
     cdef uint64_t last = a.members.report_states[slot].outcome
+    cdef uint32_t head = link_of(a, &c.next), ahead = 0
     if c.acknowledged < last and not TD_DEFECT(DEFECT_FREED_UNACKNOWLEDGED):
         last = c.acknowledged
     while not is_empty(a, &c.next):
@@ -77,9 +95,13 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
         if op.group:
             # It is received, and the work is not done: it is held, in no list.
             a.turn.touched += 1
+            if ahead == c.next:
+                ahead = op.next
             leave_outcomes(a, op)
             make_empty(a, &op.next)
         else:
+            # A batch is looked at while the one before it is freed.
+            ahead = look_ahead(a, ahead if ahead else look_ahead(a, c.next, head, last), head, last)
             free_batch(a, slot, last)
     while not is_empty(a, &c.answers_next) and answer_at(a, c.answers_next).command <= c.answers_acknowledged:
         if spent(a):
