@@ -3,13 +3,14 @@
     python bench/scale.py [--processes 8] [--polls 1k] [--rate 5k] [--seconds 3] [--rounds 5] [--short] [--json FILE]
 
 *loops* are what request handlers do: each process registers an operation, fires its event by fire_wait(), and takes the
-result, again and again. Every step waits for the one before. *polls* are the long polls of one asyncio process: each
+result, again and again. Every step waits for the one before. *workers* are *forked*, as gunicorn's are, or started
+*apart*, each as a program of its own. Each program has other addresses, so after each switch the processor predicts
+branches badly, and a loop costs up to twice as much. *polls* are the long polls of one asyncio process: each
 waits for the event of its own key, and registers again when it has come. Another process fires the events, one poll
 after the other, at a rate. The latency is from the call of fire() to the return of the poll's `await`.
 
-Each is measured over ZeroMQ and over `unix`. CPU is that of all threads of all processes, the daemon's too. All four
-take turns. A figure is the median of the rounds,
-and the worst round is beside it.
+Each is measured over ZeroMQ and over `unix`. CPU is that of all threads of all processes, the daemon's too. All take
+turns. A figure is the median of the rounds, and the worst round is beside it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from quiet_ways import READY_S, TIMEOUT_S, VALUE, Found, daemon, found_in
 from timerctl.load.own_daemon import INSTANCE
 from timerd_client import aio
 from timerd_wire.transports import TRANSPORTS, Transport
+
+WORKERS = ("forked", "apart")
 
 
 def begin(connection: Connection) -> None:
@@ -99,12 +102,12 @@ def be_firer(directory: Path, transport: Transport, polls: int, count: int, rate
         wait_for_end(connection)
 
 
-def loops(transport: Transport, processes: int, seconds: float) -> tuple[Row, int]:
+def loops(transport: Transport, workers: str, processes: int, seconds: float) -> tuple[Row, int]:
     """One run of the loops: its row, and how many loops were wrong."""
     with ExitStack() as stack:
         directory, servers = stack.enter_context(daemon())
         loopers = [
-            stack.enter_context(process(be_looper, directory, transport, number, seconds))
+            stack.enter_context(process(be_looper, directory, transport, number, seconds, forked=workers == "forked"))
             for number in range(processes)
         ]
         end = time.monotonic() + seconds + PATIENCE_S
@@ -148,34 +151,37 @@ def missing(found: Found, count: int) -> int:
 def play(suite: Suite) -> None:
     args = suite.args
     each = max(round(args.rate * args.seconds / args.polls), 1)
-    rows: dict[tuple[str, Transport], list[Row]] = {which: [] for which in product(("loops", "polls"), TRANSPORTS)}
+    loop_rows: dict[tuple[str, Transport], list[Row]] = {which: [] for which in product(WORKERS, TRANSPORTS)}
+    poll_rows: dict[Transport, list[Row]] = {transport: [] for transport in TRANSPORTS}
     try:
         for at in range(args.rounds):
-            for what, transport in rows:
-                suite.say(f"{what} over {transport}, round {at + 1} of {args.rounds}")
-                if what == "loops":
-                    made = loops(transport, args.processes, args.seconds)
-                else:
-                    made = long_polls(transport, args.polls, each, args.rate)
-                rows[what, transport].append(made[0])
-                says = "each completed once, with its value" if not made[1] else f"{made[1]} of the {what} did not"
-                suite.check("outcomes", not made[1], says)
+            for workers, transport in loop_rows:
+                suite.say(f"loops over {transport}, workers {workers}, round {at + 1} of {args.rounds}")
+                row, wrong = loops(transport, workers, args.processes, args.seconds)
+                loop_rows[workers, transport].append(row)
+                check(suite, "loops", wrong)
+            for transport in poll_rows:
+                suite.say(f"polls over {transport}, round {at + 1} of {args.rounds}")
+                row, wrong = long_polls(transport, args.polls, each, args.rate)
+                poll_rows[transport].append(row)
+                check(suite, "polls", wrong)
     finally:  # after an interruption too: of the rounds so far
-        show(suite, rows)
+        for (workers, transport), rounds in loop_rows.items():
+            if rounds:
+                about = {"transport": transport, "workers": workers, "processes": args.processes}
+                worst = min(row["loops_per_s"] for row in rounds)
+                medians = {column: statistics.median(row[column] for row in rounds) for column in rounds[0]}
+                suite.add("loops", **about, rounds=len(rounds), **medians, loops_per_s_worst=worst)
+        for transport, rounds in poll_rows.items():
+            if rounds:
+                about = {"transport": transport, "polls": args.polls, "rate": args.rate}
+                suite.add("polls", **about, rounds=len(rounds), **of_rounds(rounds, ""))
 
 
-def show(suite: Suite, rows: dict[tuple[str, Transport], list[Row]]) -> None:
-    """The tables."""
-    args = suite.args
-    for (what, transport), rounds in rows.items():
-        if rounds and what == "loops":
-            about = {"transport": transport, "processes": args.processes, "rounds": len(rounds)}
-            worst = min(row["loops_per_s"] for row in rounds)
-            medians = {column: statistics.median(row[column] for row in rounds) for column in rounds[0]}
-            suite.add("loops", **about, **medians, loops_per_s_worst=worst)
-        elif rounds:
-            about = {"transport": transport, "polls": args.polls, "rate": args.rate, "rounds": len(rounds)}
-            suite.add("polls", **about, **of_rounds(rounds, ""))
+def check(suite: Suite, what: str, wrong: int) -> None:
+    """Note whether a run was right."""
+    says = "each completed once, with its value" if not wrong else f"{wrong} of the {what} did not"
+    suite.check("outcomes", not wrong, says)
 
 
 def main() -> int:

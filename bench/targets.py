@@ -150,9 +150,11 @@ def under_blpop(what: str, table: str, column: str, **where: Any) -> Target:
     return Target(f"quiet machine, over unix, over redis-py's BLPOP: {what}", 1, "times", "quiet", find, table)
 
 
-def scale(what: str, table: str, column: str, goal: float, unit: str, *, at_least: bool = False) -> Target:
+def scale(
+    what: str, table: str, column: str, goal: float, unit: str, *, at_least: bool = False, **where: Any
+) -> Target:
     """Many who wait at once, over packets: the median of the rounds."""
-    return Target(what, goal, unit, "scale", cell(column, transport="unix"), table, at_least)
+    return Target(what, goal, unit, "scale", cell(column, transport="unix", **where), table, at_least)
 
 
 def over_hops(figure: str, goal: float) -> Target:
@@ -238,7 +240,10 @@ TARGETS = (
     *(under_blpop(f"CPU an operation at {rate:,}/s", "cost", "cpu_us", rate=rate) for rate in (100, 1_000, 10_000)),
     latency("completion, fire() to owner, 100k/s", "p50", 0.2, "completion", 100_000, "1ms", transport="unix"),
     latency("completion, fire() to owner, 100k/s", "p99", 1, "completion", 100_000, "1ms", transport="unix"),
-    scale("blocking loops in 8 processes, over unix", "loops", "loops_per_s", 30_000, "/s", at_least=True),
+    scale(
+        "blocking loops in 8 forked workers, over unix", "loops", "loops_per_s", 30_000, "/s", at_least=True,
+        workers="forked",
+    ),
     scale("1,000 asyncio long polls at 5k/s, over unix: p50", "polls", "p50_us", 150, "us"),
     quiet_cost("switch-ins", "switch_ins", 10, ""),
     quiet_cost("CPU", "cpu_us", 250, "us"),

@@ -66,9 +66,12 @@ def run_way(way: Way, workload: Workload) -> Result:
 
 
 @contextmanager
-def process(play: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
-    """Start a process, and wait until it is ready. It is ended when the block ends."""
-    context = multiprocessing.get_context("spawn")
+def process(play: Callable[..., None], *arguments: Any, forked: bool = False) -> Iterator[Connection]:
+    """Start a process, and wait until it is ready. It is ended when the block ends.
+
+    A forked one has the addresses of this process, as a worker of gunicorn has those of its master.
+    """
+    context = multiprocessing.get_context("fork") if forked else multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child: BaseProcess = context.Process(target=play, args=(*arguments, theirs), daemon=True)
     child.start()

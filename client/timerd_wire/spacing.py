@@ -4,20 +4,22 @@ A few passes may follow each other at once, so a caller that does one thing afte
 there is one pass in each interval, with all that piled up in it. (This is the generic cell rate algorithm of ITU-T
 I.371; `_full_ns` is its theoretical arrival time.)
 
-The interval is REST times the duration of the last pass, so the fixed cost of passes has a bounded share of the
-processor. For example, passes of 50 us do not follow each other every 100 us. Where processors are short, a pass takes
-longer by the clock, so passes become fewer and larger. `most_ns` bounds the delay.
+The interval follows the duration of the last pass, so the fixed cost of passes has a bounded share of the processor.
+For example, with `rest=3` a pass of 50 us is followed by the next one after 150 us. Where processors are short, a pass
+takes longer by the clock, so passes become fewer and larger. `most_ns` bounds the delay.
 """
 
 from __future__ import annotations
 
-REST = 3  # an interval is three times as long as the last pass
-
 
 class Spacing:
-    """At most `burst` at once, then one every `least_ns` to `most_ns`. Times are those of one clock."""
+    """At most `burst` at once, then one every `least_ns` to `most_ns`. Times are those of one clock.
 
-    def __init__(self, least_ns: int, most_ns: int, burst: int) -> None:
+    An interval is `rest` times as long as the last pass.
+    """
+
+    def __init__(self, least_ns: int, most_ns: int, burst: int, *, rest: int) -> None:
+        self._rest = rest
         self._least_ns = least_ns
         self._most_ns = most_ns
         self._slack_ns = (burst - 1) * least_ns
@@ -31,5 +33,5 @@ class Spacing:
 
     def done(self, now_ns: int, took_ns: int = 0) -> None:
         """A pass began at `now_ns`, perhaps early, and took so long. The next one is due an interval later at most."""
-        self.interval_ns = min(max(REST * took_ns, self._least_ns), self._most_ns)
+        self.interval_ns = min(max(self._rest * took_ns, self._least_ns), self._most_ns)
         self._full_ns = min(max(self._full_ns, now_ns), now_ns + self._slack_ns) + self.interval_ns

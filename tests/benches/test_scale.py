@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from scale import long_polls, loops, missing
+from scale import WORKERS, long_polls, loops, missing
 from timerd_wire.transports import TRANSPORTS, Transport
 
 EACH = pytest.mark.parametrize("transport", TRANSPORTS)
 
 
+@pytest.mark.parametrize("workers", WORKERS)
 @EACH
-def test_each_loop_completes_with_its_own_value(transport: Transport) -> None:
-    row, wrong = loops(transport, 2, 0.2)
+def test_each_loop_completes_with_its_own_value(transport: Transport, workers: str) -> None:
+    row, wrong = loops(transport, workers, 2, 0.2)
     assert wrong == 0 and row["loops_per_s"] > 0 and row["cpu_us"] > 0
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from random import Random
 
-from timerd_wire.spacing import REST, Spacing
+from timerd_wire.spacing import Spacing
 
-INTERVAL_NS, MOST_NS = 100, 500
+INTERVAL_NS, MOST_NS, REST = 100, 500, 3
 
 
 def test_a_lone_action_is_due_at_once() -> None:
-    spacing = Spacing(INTERVAL_NS, MOST_NS, burst=3)
+    spacing = Spacing(INTERVAL_NS, MOST_NS, burst=3, rest=REST)
     for at_ns in (1_000, 2_000, 2_500):
         assert spacing.due_ns <= at_ns
         spacing.done(at_ns)
 
 
 def test_a_burst_of_actions_is_due_at_once_and_then_one_each_interval() -> None:
-    spacing = Spacing(INTERVAL_NS, MOST_NS, burst=3)
+    spacing = Spacing(INTERVAL_NS, MOST_NS, burst=3, rest=REST)
     for _ in range(3):
         assert spacing.due_ns <= 1_000
         spacing.done(1_000)
@@ -30,7 +30,7 @@ def test_a_burst_of_actions_is_due_at_once_and_then_one_each_interval() -> None:
 
 def test_at_any_times_there_is_at_most_one_action_each_interval_and_a_burst(seed: int) -> None:
     rng = Random(seed)
-    spacing, now_ns, times = Spacing(INTERVAL_NS, MOST_NS, burst=4), 0, []
+    spacing, now_ns, times = Spacing(INTERVAL_NS, MOST_NS, burst=4, rest=REST), 0, []
     for _ in range(2_000):
         now_ns = max(now_ns + rng.randrange(2 * INTERVAL_NS) * rng.randrange(2), spacing.due_ns)
         spacing.done(now_ns)
@@ -41,7 +41,7 @@ def test_at_any_times_there_is_at_most_one_action_each_interval_and_a_burst(seed
 
 
 def test_a_slow_action_is_due_seldom_and_soon_again_when_it_gets_fast() -> None:
-    spacing, now_ns = Spacing(INTERVAL_NS, MOST_NS, burst=1), 1_000
+    spacing, now_ns = Spacing(INTERVAL_NS, MOST_NS, burst=1, rest=REST), 1_000
     longer = ((10, INTERVAL_NS), (50, 50 * REST), (9_000, MOST_NS), (10, INTERVAL_NS))
     for took_ns, interval_ns in longer:
         now_ns = max(now_ns, spacing.due_ns)
@@ -51,7 +51,7 @@ def test_a_slow_action_is_due_seldom_and_soon_again_when_it_gets_fast() -> None:
 
 def test_an_action_slower_than_the_longest_interval_is_due_without_a_pause() -> None:
     """A daemon that cannot keep up is not kept from it."""
-    spacing, now_ns = Spacing(INTERVAL_NS, MOST_NS, burst=1), 1_000
+    spacing, now_ns = Spacing(INTERVAL_NS, MOST_NS, burst=1, rest=REST), 1_000
     for _ in range(20):
         spacing.done(now_ns, 3 * MOST_NS)
         now_ns += 3 * MOST_NS
@@ -59,7 +59,7 @@ def test_an_action_slower_than_the_longest_interval_is_due_without_a_pause() -> 
 
 
 def test_an_action_before_it_is_due_delays_the_next_by_one_interval_only() -> None:
-    spacing, now_ns = Spacing(INTERVAL_NS, MOST_NS, burst=3), 1_000
+    spacing, now_ns = Spacing(INTERVAL_NS, MOST_NS, burst=3, rest=REST), 1_000
     for _ in range(1_000):
         spacing.done(now_ns, MOST_NS)
         assert spacing.due_ns <= now_ns + MOST_NS

@@ -32,6 +32,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TURN_INTERVAL_NS = 100_000  # from turn to turn under load, at least
 TURN_INTERVAL_NS_MAX = 1_000_000  # and at most
 TURN_BURST = 4  # that may follow each other at once when it was quiet
+TURN_REST = 1  # else callers who wait for each other would wait for the daemon's rest, while a processor is free
 
 
 class Loop:
@@ -72,7 +73,7 @@ class Loop:
         conductor, transport, now = self._conductor, self._transport, self._clock.now_ns
         sharpen()
         ping_at_ns = now() if self._ping_ns else NEVER
-        spacing = Spacing(TURN_INTERVAL_NS, TURN_INTERVAL_NS_MAX, TURN_BURST)
+        spacing = Spacing(TURN_INTERVAL_NS, TURN_INTERVAL_NS_MAX, TURN_BURST, rest=TURN_REST)
         self._poll(0)
         while not self._stopped_by:
             now_ns = now()

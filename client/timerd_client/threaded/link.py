@@ -40,6 +40,7 @@ SEND_INTERVAL_NS = 100_000  # under load: the least time from one frame of comma
 SEND_INTERVAL_NS_MAX = 1_000_000  # and the longest
 SEND_COMMANDS = 512  # if so many pile up, the thread does not get the GIL: callers then send again
 SEND_BURST = 4  # so many frames may follow each other at once when it was quiet
+SEND_REST = 3  # intervals for each pass: while the thread works, the callers do not have the GIL
 
 
 class Condition:
@@ -113,7 +114,7 @@ class ThreadedLink(Link):
         self._bell = -1
         self.before_stop: list[Callable[[float], None]] = []  # what must end before the connection
         self._poller = Poller()
-        self._spacing = Spacing(SEND_INTERVAL_NS, SEND_INTERVAL_NS_MAX, SEND_BURST)
+        self._spacing = Spacing(SEND_INTERVAL_NS, SEND_INTERVAL_NS_MAX, SEND_BURST, rest=SEND_REST)
         self._woke_ns = 0  # when the present pass of the thread began
         self._next_frame_ns = NEVER  # under load: when the thread sends next
         self._callers = Callers(self)
