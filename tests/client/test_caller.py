@@ -110,6 +110,17 @@ def test_a_result_wakes_the_links_thread_for_nothing(client: Client, monkeypatch
     assert wakers.count("MainThread") <= 4, wakers
 
 
+def test_a_caller_that_waits_sends_itself_however_lately_frames_were_sent(client: Client, sockets: Observed) -> None:
+    """It writes nothing more down until it has its answer, so its frames cannot become many."""
+    me, mine = threading.get_ident(), 0
+    for number in range(100):
+        operation = client.register(f"k{number}", timeout=60)
+        assert client.fire_wait(f"k{number}") == 1
+        mine += sockets.commands()[-1][2] == me
+        operation.result(PATIENCE_S)
+    assert mine >= 60, f"the link's thread sent for it {100 - mine} times"
+
+
 def test_a_thread_that_fails_in_a_pass_may_take_the_seat_again_to_end() -> None:
     seat, thread, caller = Seat([]), object(), object()
     assert seat.take_for_pass(thread) and seat.take_for_pass(thread) and not seat.take(caller)

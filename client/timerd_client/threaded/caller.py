@@ -25,6 +25,7 @@ from timerd_client.transport.sockets import Sockets
 from .seat import Seat
 
 SLEEP_NS_MAX: Final = 60_000_000_000
+SENDERS_MAX: Final = 4  # so many callers that wait send themselves; the frames of more are fewer if the thread sends
 LEFT_S: Final = 0.001  # a link that ends looks so often whether a caller has left the seat
 
 
@@ -48,6 +49,9 @@ class Home(Interface):
     def wake_thread(self) -> None:
         """Wake the link's thread for a pass. With the lock held."""
 
+    def send_for_caller(self) -> None:
+        """Send what is due or not: a caller is about to wait. With the lock held."""
+
     def needs_its_thread(self) -> bool:
         """Whether there is something that only the link's thread does. With the lock held."""
 
@@ -68,8 +72,12 @@ class CallerGate(Gate):
 
     def wait(self, seconds: float | None) -> bool:
         end_ns = None if seconds is None else monotonic_ns() + int(min(max(seconds, 0), threading.TIMEOUT_MAX) * 1e9)
-        self._callers.receive_for(self, end_ns)
-        return self.is_open or super().wait(None if end_ns is None else (end_ns - monotonic_ns()) / 1e9)
+        self._callers.waiting += 1
+        try:
+            self._callers.receive_for(self, end_ns)
+            return self.is_open or super().wait(None if end_ns is None else (end_ns - monotonic_ns()) / 1e9)
+        finally:
+            self._callers.waiting -= 1
 
 
 class Callers:
@@ -79,6 +87,7 @@ class Callers:
         self._link = link
         self._seat: Seat | None = None  # while the link's thread runs
         self._in_hand: tuple[bytes, bool] | None = None  # a frame that is not taken yet, and whether it was published
+        self.waiting = 0  # callers that wait, the one with the seat too
 
     # the link's thread ------------------------------------------------------------------------------------------------
 
@@ -128,6 +137,8 @@ class Callers:
         raised: BaseException | None = None
         try:
             with link.lock:
+                if self.waiting <= SENDERS_MAX:
+                    link.send_for_caller()
                 if self._leaves_it_to_thread() or not seat.take(gate):
                     return
             while not gate.is_open and not seat.is_wanted:

@@ -166,6 +166,17 @@ class ThreadedLink(Link):
             self.idle = False
             self.wake_thread()
 
+    def send_for_caller(self) -> None:
+        """A caller is about to wait, so it writes nothing more down: send what is there, however lately a frame was.
+
+        With the lock held.
+        """
+        now_ns = self.now_ns()
+        while self.protocol.wants_to_send() and self.send_locked(now_ns):
+            pass
+        if self.sockets.has_answer():
+            self.wake_thread()  # sending may have used up the edge of the answer
+
     def wake_thread(self) -> None:
         """Wake the thread for a pass."""
         os.eventfd_write(self._bell, 1)
