@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,36 @@ def test_frames_of_many_connections_take_turns(transport: PolledTransport, paths
         assert len(first) < 50, "one connection was read to its end first"
     loud.close()
     calm.close()
+
+
+def test_a_process_with_many_connections_has_no_more_turns_than_one_with_one(
+    transport: PolledTransport, paths: InstancePaths
+) -> None:
+    with loud_process(paths.commands, connections=40), raw(paths.commands, HELLO + b"\0\1c"):
+        heard = [frame for _ in range(5) for _, frame in transport.receive(1)]
+        assert b"L" in heard, "the other process is not heard"
+        while b"c" not in heard:
+            heard += [frame for _, frame in transport.receive(10)]
+            assert len(heard) < 40, "each connection had a turn of its own"
+
+
+@contextmanager
+def loud_process(path: Path, connections: int) -> Iterator[None]:
+    """A process of its own, with a pile of messages on each connection."""
+    said = HELLO + b"\0\1L" * 2_000
+    code = f"""
+import socket, sys
+made = [socket.socket(socket.AF_UNIX) for _ in range({connections})]
+for each in made:
+    each.connect({str(path)!r})
+    each.sendall({said!r})
+print("loud", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"loud\n"
+        yield
+        process.kill()
 
 
 # bounds -------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """A listening Unix socket with its connections, in the conductor's thread. Nothing here blocks.
 
-    the selector reports --> received(): accept some, read some, and give the messages one by one, connections in turn
+    the selector reports --> received(): accept some, read some, and give the messages one by one, processes in turn
 
 What a call does is bounded: connections accepted, reads, bytes read. What is not read stays in the kernel, and holds
 its sender back.
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import select
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from timerd.host.listener import Listener
 from timerd.host.selector import Selector
 from timerd.host.shares import Share, Shares
+from timerd.host.turns import Turns
 
 from .connection import Connection
 from .peer import ProtocolError, Side
@@ -49,7 +49,7 @@ class Server:
         self._on_error = on_error
         self._by_descriptor: dict[int, Connection] = {}
         self._by_number: dict[int, Connection] = {}
-        self._listed: deque[Connection] = deque()  # to be looked at without waiting
+        self._listed: Turns[Connection] = Turns()  # to be looked at without waiting
         # By descriptor: the events of connections that can be written to, or were held back.
         self._stuck: dict[int, int] = {}
         self._selector = selector
@@ -70,7 +70,7 @@ class Server:
     def received(self, limit: int) -> Iterator[tuple[int, bytes]]:
         """Up to `limit` messages as (connection's number, message), taken one by one as they are asked for.
 
-        Connections take turns.
+        Processes take turns, and so do the connections of a process.
         """
         steps, left, listed = STEPS_PER_CALL, BYTES_PER_CALL, self._listed
         if self._stuck:
@@ -79,7 +79,7 @@ class Server:
             self._listener.accept()
         while listed and steps > 0 and left > 0 and limit > 0:
             steps -= 1
-            connection = listed.popleft()
+            connection = listed.next()
             connection.is_listed = False
             if connection.is_closed:
                 continue
@@ -192,7 +192,7 @@ class Server:
     def _list(self, connection: Connection) -> None:
         if not connection.is_listed:
             connection.is_listed = True
-            self._listed.append(connection)
+            self._listed.add(connection.share, connection)
 
     def _set_interest(self, connection: Connection) -> None:
         """Wait for what the connection can go on with."""
