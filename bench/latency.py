@@ -12,7 +12,8 @@ until the end of the tick.
 *hops* is measured before each run: 4,000 frames a second between processes that do nothing else, over the sockets that
 timerd uses (hops.py). A completion takes two hops, an expiry one. No timer service over this transport is faster on
 this machine in that minute. *p99 over hops* is the p99 of a run over that of its hops. *stolen* is the share of the
-processors' time that the host took during a run.
+processors' time that the host says it took during a run. *pauses* is measured once: how often, and for how long, a
+process that only reads the clock was stopped (pauses.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 from common import Parser, Row, Suite, amount, chosen, listed, need_memory, real, run_suite
 from hops import hops
 from loads import APIS, measured, memory_of, run_load, why_not, workload_of, worst
+from pauses import pauses
 from timerctl.load.report import percentiles
 from timerd_wire.transports import TRANSPORTS, Transport
 
@@ -46,6 +48,9 @@ def play(suite: Suite) -> None:
         "expiry": ("expire", high, "1ms"),
         "fine": ("expire", low, "100us"),
     }
+    suite.say("pauses of the machine")
+    for row in pauses(seconds):
+        suite.add("pauses", **row)
     for case, rate, tick in map(runs.__getitem__, suite.args.runs):
         for api in suite.args.apis:
             found: dict[tuple[str, Transport], list[Row]] = {}
