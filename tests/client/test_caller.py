@@ -121,6 +121,24 @@ def test_a_caller_that_waits_sends_itself_however_lately_frames_were_sent(client
     assert mine >= 60, f"the link's thread sent for it {100 - mine} times"
 
 
+def test_a_frame_that_had_no_room_is_sent_as_soon_as_there_is_room_though_a_caller_waits(
+    client: Client, sockets: Observed
+) -> None:
+    """Not only after 250 ms, when it would be sent again."""
+    took_s: list[float] = []
+    for number in range(8):
+        operation = client.register(f"k{number}", timeout=60)
+        rest()
+        sockets.full = True
+        thread = later(sockets.make_room)
+        began = time.monotonic()
+        assert client.fire_wait(f"k{number}") == 1
+        took_s.append(time.monotonic() - began)
+        operation.result(PATIENCE_S)
+        thread.join()
+    assert sorted(took_s)[3] < 0.1, took_s
+
+
 def test_a_thread_that_fails_in_a_pass_may_take_the_seat_again_to_end() -> None:
     seat, thread, caller = Seat([]), object(), object()
     assert seat.take_for_pass(thread) and seat.take_for_pass(thread) and not seat.take(caller)

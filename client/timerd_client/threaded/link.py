@@ -174,8 +174,8 @@ class ThreadedLink(Link):
         now_ns = self.now_ns()
         while self.protocol.wants_to_send() and self.send_locked(now_ns):
             pass
-        if self.sockets.has_answer():
-            self.wake_thread()  # sending may have used up the edge of the answer
+        if self._unsent is not None or self.sockets.has_answer():
+            self.wake_thread()  # it sends when there is room; and sending may have used up the edge of the answer
 
     def wake_thread(self) -> None:
         """Wake the thread for a pass."""
@@ -186,7 +186,13 @@ class ThreadedLink(Link):
 
     def needs_its_thread(self) -> bool:
         """Whether there is something that only the thread does. With the lock held."""
-        return bool(self.movers or self._chores or self.closed or self.protocol.session.arena != self._mapped)
+        return bool(
+            self.movers
+            or self._chores
+            or self.closed
+            or self._unsent is not None  # a caller with the seat would be woken by the room, and not send
+            or self.protocol.session.arena != self._mapped
+        )
 
     def may_block(self) -> None:
         if self.in_own_thread():
