@@ -33,6 +33,7 @@ SUITES = (
     "latency",
     "quiet",
     "scale",
+    "cost",
     "alternatives",
     "gil",
     "idle",

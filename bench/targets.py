@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from common import Row, rows_with
 from ladder import GOALS, Goal
-from timerd_wire.transports import Transport
+from timerd_wire.transports import TRANSPORTS, Transport
 
 M = 1_000_000
 Documents = Mapping[str, Mapping[str, Any]]  # by suite
@@ -169,6 +169,15 @@ def quiet_cost(what: str, column: str, goal: float, unit: str) -> Target:
     return Target(name, goal, unit, "quiet", cell(column, way="timerd", rate=100), "cost")
 
 
+def model_off(transport: Transport) -> Target:
+    """By how much the model of the CPU is wrong, in the worst of the runs that it predicts."""
+
+    def worst(rows: list[Row]) -> float | None:
+        return max((row["off_percent"] for row in rows_with(rows, {"transport": transport})), default=None)
+
+    return Target(f"model of the CPU, {transport}: worst prediction is off by", 20, "%", "cost", worst, "predictions")
+
+
 def recovery(size: str, goal: float, pending: int) -> Target:
     """A start on the arena of a daemon that was killed."""
     what = f"recovery of {size} operations after SIGKILL, attach to first turn"
@@ -247,6 +256,7 @@ TARGETS = (
     scale("1,000 asyncio long polls at 5k/s, over unix: p50", "polls", "p50_us", 150, "us"),
     quiet_cost("switch-ins", "switch_ins", 10, ""),
     quiet_cost("CPU", "cpu_us", 250, "us"),
+    *(model_off(transport) for transport in TRANSPORTS),
     Target(
         "idle, 1M due in 2 to 3 hours, no client: wake-ups in 10 s", 1, "", "idle",
         cell("wakeups_in_10_s", pending=M), "idle",

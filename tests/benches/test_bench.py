@@ -88,6 +88,7 @@ TINY = {
     "latency": ("--fine-rate=500", "--seconds=0.2", "--apis=bulk", "--runs=fine"),
     "quiet": ("--count=20", "--rates=100", "--seconds=0.1", "--rounds=1", "--ways=timerd,hops,seqpacket core"),
     "scale": ("--processes=2", "--polls=10", "--rate=200", "--seconds=0.2", "--rounds=1"),
+    "cost": ("--seconds=0.2", "--rounds=1", "--transports=unix"),
     "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),
     "gil": ("--crews=2x2", "--rates=500", "--seconds=0.2"),
     "article": ("--rates=5k", "--requests=1k", "--seconds=0.2", "--purge=100,never", "--memory=20"),
