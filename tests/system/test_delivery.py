@@ -121,6 +121,7 @@ def test_the_daemons_expiry_is_the_outcome_while_the_process_is_stuck(daemon: Da
         from timerd_client.delivery.options import DeliveryOptions
 
         def stuck(records):
+            client.flush()  # the daemon has the operation; from now on nothing of this process runs
             ctypes.PyDLL(None).read(sys.stdin.fileno(), ctypes.create_string_buffer(1), 1)
 
         client = td.connect()
