@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -30,6 +31,7 @@ from timerd_shm.host.paths import InstancePaths
 PATIENCE_S = 3.0
 TRACED = ("/threaded/caller.py", "/threaded/seat.py", "/link/gate.py", "/protocol/")
 REMIND_S = 0.1
+AT_ONCE_S = 0.15  # less than the 250 ms after which a frame is sent again
 SLEEPS_S = 0.004  # so long a caller sleeps before its outcome comes
 
 
@@ -229,6 +231,98 @@ def test_a_signal_interrupts_a_caller_that_receives(client: Client) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def handler_of_signals(handle: Callable[[int, FrameType | None], object], after_s: float = SLEEPS_S) -> Iterator[None]:
+    """A signal comes in so many seconds, and is handled so."""
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, after_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_handler_that_takes_long_holds_nobody_up(client: Client) -> None:
+    """The link's thread receives meanwhile: else others wait, and the daemon would seem to be lost."""
+    first, second = client.register("first", timeout=60), client.register("second", timeout=60)
+    came, seen = threading.Event(), list[bool]()
+    second.add_done_callback(lambda _: came.set())
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        firing = later(lambda: client.fire("second"))
+        seen.append(came.wait(PATIENCE_S))
+        firing.join()
+
+    rest()
+    with handler_of_signals(handle):
+        later(lambda: client.fire("first"), 0.05)
+        assert first.result(2 * PATIENCE_S).state is State.COMPLETED
+    assert seen == [True] and client.connected
+    third = client.register("third", timeout=60)
+    later(lambda: client.fire("third"))
+    assert third.result(PATIENCE_S).state is State.COMPLETED
+
+
+def test_close_does_not_wait_for_a_signal_handler_of_a_caller_that_receives(client: Client) -> None:
+    operation, took_s = client.register("k", timeout=60), list[float]()
+
+    def close() -> None:
+        began = time.monotonic()
+        client.close(PATIENCE_S)
+        took_s.append(time.monotonic() - began)
+
+    rest()
+    with handler_of_signals(lambda number, frame: later(close).join()):
+        assert operation.result(2 * PATIENCE_S).state is State.FAILED
+    assert took_s[0] < PATIENCE_S / 2
+
+
+def test_a_wait_leaves_nothing_behind_in_its_operation(client: Client) -> None:
+    """However it ends. As an example, a loop that waits again after each interrupt may go on for days."""
+    operation = client.register("k", timeout=60)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(5):
+        with handler_of_signals(interrupt), pytest.raises(KeyboardInterrupt):
+            operation.result(PATIENCE_S)
+        with pytest.raises(TimeoutError):
+            operation.result(0.001)
+    assert not operation._callbacks
+    rest()
+    firing = later(lambda: client.fire("k"))
+    assert operation.result(PATIENCE_S).state is State.COMPLETED
+    firing.join()
+    assert operation._callbacks is None
+
+
+def test_an_interrupt_between_two_frames_leaves_the_second_one_to_the_thread(
+    client: Client, sockets: Observed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptor of a socket of ZeroMQ says only once that there is something. The first frame has used that up."""
+    operation = client.register("k", timeout=60)
+    rest()
+    sockets.receivers.clear()
+    receive = sockets.receive
+
+    def interrupted(*, published: bool) -> bytes | None:
+        if "MainThread" in sockets.receivers:
+            monkeypatch.undo()
+            later(lambda: client.fire("k"), 0).join()
+            with suppress(BlockingIOError):
+                os.eventfd_read(sockets.filenos()[0])
+            raise KeyboardInterrupt
+        return receive(published=published)
+
+    monkeypatch.setattr(sockets, "receive", interrupted)
+    later(sockets.remind)
+    with pytest.raises(KeyboardInterrupt):
+        operation.result(PATIENCE_S)
+    assert operation.result(AT_ONCE_S).state is State.COMPLETED
 
 
 def test_an_interrupt_anywhere_loses_nothing(client: Client, sockets: Observed, seed: int) -> None:

@@ -109,9 +109,11 @@ class Promise(Promised):
         gate = self._link.gate()
         if not self._add(gate.open):
             return True
-        if gate.wait(timeout):
-            return True
-        self._remove(gate.open)
+        try:
+            gate.wait(timeout)
+        finally:
+            if not self.done():  # else its callbacks are dropped
+                self._remove(gate.open)
         return self.done()
 
     def _wait_in_loop(self) -> Generator[Any, None, None]:

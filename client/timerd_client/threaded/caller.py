@@ -26,6 +26,7 @@ from .seat import Seat
 
 SLEEP_NS_MAX: Final = 60_000_000_000
 SENDERS_MAX: Final = 4  # so many callers that wait send themselves; the frames of more are fewer if the thread sends
+NEGLECT_NS: Final = 100_000_000  # without a frame for so long, the thread looks whether a caller still receives
 LEFT_S: Final = 0.001  # a link that ends looks so often whether a caller has left the seat
 
 
@@ -104,13 +105,21 @@ class Callers:
         if self._seat is None:
             return True
         if not self._seat.take_for_pass(self):
-            if protocol.state is not LIVE or protocol.session.subscriptions:
+            if protocol.state is LIVE and not protocol.session.subscriptions and not self._is_neglected():
+                return False
+            if not self._seat.take_from_sleeper(self):
                 self._seat.want()
-            return False
+                return False
         if self._in_hand is not None:
             (frame, published), self._in_hand = self._in_hand, None
             protocol.receive(frame, self._link.now_ns(), published=published)
         return True
+
+    def _is_neglected(self) -> bool:
+        """Whether frames wait for a caller that does not take them, because a handler of a signal runs in its sleep."""
+        assert self._seat is not None
+        silent_ns = self._link.now_ns() - self._link.protocol.silence.last_frame_ns
+        return silent_ns > NEGLECT_NS and self._seat.is_neglected()
 
     def end_pass(self) -> None:
         """Leave the seat. With the lock held."""
@@ -121,7 +130,7 @@ class Callers:
         """The link's thread ends. From now on it has the seat."""
         while (seat := self._seat) is not None:
             with self._link.lock:
-                if seat.take_for_pass(self):
+                if seat.take_for_pass(self) or seat.take_from_sleeper(self):
                     self._seat = None
                     return
                 seat.want()
@@ -143,15 +152,18 @@ class Callers:
                     return
             while not gate.is_open and not seat.is_wanted:
                 left_ns = SLEEP_NS_MAX if end_ns is None else min(end_ns - monotonic_ns(), SLEEP_NS_MAX)
-                if left_ns <= 0 or not self._receive(seat.sleep(left_ns)):
+                if left_ns <= 0:
+                    break
+                readable = self._sleep(seat, gate, left_ns)
+                if seat.holder is not gate or not self._receive(readable):
                     break
                 if not gate.is_open and not self._goes_on():
                     break
         except BaseException as error:
             raised = error
-        while seat.holder is gate:  # also where a second interrupt comes
+        while seat.holder is gate or seat.sleeper is gate:  # also where a second interrupt comes
             try:
-                self._leave(seat, gate)
+                self._leave(seat, gate, is_needed=raised is not None)
             except BaseException as error:
                 raised = error
         if raised is not None:
@@ -160,8 +172,17 @@ class Callers:
     def wake(self, gate: CallerGate) -> None:
         """The gate was opened: wake its caller, if that has the seat and sleeps."""
         seat = self._seat
-        if seat is not None and seat.holder is gate and threading.get_ident() != gate.thread:
+        if seat is not None and gate in (seat.holder, seat.sleeper) and threading.get_ident() != gate.thread:
             seat.ring()
+
+    def _sleep(self, seat: Seat, gate: CallerGate, left_ns: int) -> list[int]:
+        """Sleep until a socket has something; the descriptors that are readable. The seat may be lost afterwards."""
+        seat.sleeper = gate
+        readable = seat.sleep(left_ns)
+        with self._link.lock:  # who takes the seat from a sleeper has the lock
+            if seat.holder is gate:
+                seat.sleeper = None
+        return readable
 
     def _receive(self, readable: list[int]) -> bool:
         """Receive all that these sockets have; False: the link's thread has to go on."""
@@ -205,6 +226,7 @@ class Callers:
             if all(isinstance(getattr(callback, "__self__", None), Gate) for callback in callbacks):
                 for callback in callbacks:
                     callback(promise)
+                promise._callbacks = None
                 ready.remove(promise)
         return not ready
 
@@ -222,10 +244,18 @@ class Callers:
             or self._link.needs_its_thread()
         )
 
-    def _leave(self, seat: Seat, gate: CallerGate) -> None:
+    def _leave(self, seat: Seat, gate: CallerGate, *, is_needed: bool) -> None:
+        """Leave the seat; `is_needed`: the caller was interrupted, and the thread has to look for further frames."""
         link, protocol = self._link, self._link.protocol
         with link.lock:
-            if gate.is_open:
+            seat.sleeper = None
+            if seat.holder is not gate:
+                if self._seat is not seat:
+                    seat.close()
+                return
+            if is_needed:
+                is_due = False
+            elif gate.is_open:
                 # Only its own reports can have left something: for what others begin, they wake the thread themselves.
                 is_needed = self._in_hand is not None or link.movers > 0 or protocol.has_left_something
                 # Outcomes are acknowledged with the next frame, or when the daemon reminds; many outcomes now.

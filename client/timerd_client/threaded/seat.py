@@ -4,7 +4,10 @@
     else        the link's thread takes the seat for each pass
 
 Without the seat an outcome would wake the link's thread, and the thread would wake the caller. While a caller has the
-seat, the descriptors of the sockets wake nobody else. The link's lock is held in every method but sleep().
+seat, the descriptors of the sockets wake nobody else. The link's lock is held in every method but sleep() and ring().
+
+In the sleep of a caller, handlers of signals run, for as long as they like. So the link's thread may take the seat from
+a caller that sleeps. The caller finds that out when it wakes.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+from io import FileIO
 
 from timerd_wire.poller import Poller
 
@@ -21,11 +25,13 @@ class Seat:
 
     def __init__(self, descriptors: list[int]) -> None:
         self.holder: object | None = None
+        self.sleeper: object | None = None  # the caller that sleeps, also while it has lost the seat
         self.is_wanted = False  # by the link's thread: no caller takes it before the thread has had it
         self._sockets = select.epoll()  # what is readable of them
         self._shutter = select.epoll()  # the same, for the link's thread: shut while a caller has the seat
         self._shutter.register(self._sockets, select.EPOLLIN)
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._bell_file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed with what is dropped
+        self._bell = self._bell_file.fileno()
         self._poller = Poller()
         self._poller.register(self._bell)
         for descriptor in descriptors:
@@ -43,9 +49,22 @@ class Seat:
         self.holder, self.is_wanted = thread, False
         return True
 
+    def take_from_sleeper(self, thread: object) -> bool:
+        """The link's thread takes it from the caller that sleeps, and wakes that; False: that is awake."""
+        if self.sleeper is None:
+            return False
+        self.holder, self.is_wanted = thread, False
+        self._shutter.modify(self._sockets, select.EPOLLIN)
+        self.ring()
+        return True
+
+    def is_neglected(self) -> bool:
+        """Whether a socket has something that its sleeping caller has not taken."""
+        return self.sleeper is not None and bool(self._sockets.poll(0))
+
     def take(self, caller: object) -> bool:
         """A caller takes it; False: it is not free, or the link's thread wants it."""
-        if self.holder is not None or self.is_wanted:
+        if self.holder is not None or self.is_wanted or self.sleeper is not None:
             return False
         self.holder = caller
         self._shutter.modify(self._sockets, 0)
@@ -80,7 +99,8 @@ class Seat:
         return readable
 
     def close(self) -> None:
-        """Close the descriptors of its own. Nobody has it."""
-        self._shutter.close()
-        self._sockets.close()
-        os.close(self._bell)
+        """Close the descriptors of its own. Where a caller still sleeps at them, they are closed when it has woken."""
+        if self.sleeper is None:
+            self._shutter.close()
+            self._sockets.close()
+            self._bell_file.close()
