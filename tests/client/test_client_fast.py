@@ -25,13 +25,15 @@ import clientprogram
 from clientprogram import Program
 from tiers import in_tiers
 from timerd_client import hot
+from timerd_client.conditions import When
 from timerd_client.hot import python as slow
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
-from timerd_shm.declare.errors import ClosedError
+from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError
 from timerd_shm.declare.fields import size_of, struct_of
+from timerd_shm.declare.states import Condition
 from timerd_shm.declare.wire import OutcomeRecord, ReportHeader
 from trees import ROOT, file_of_tests, python_path
 
@@ -404,6 +406,27 @@ def test_a_closed_client_refuses_calls() -> None:
         program.purgatory.register("key", timeout=5)
     with pytest.raises(ClosedError):
         program.purgatory.fire("key")
+
+
+@pytest.mark.parametrize("parts", [(), (Condition.AT_LEAST,), (Condition.AT_LEAST, 1)])
+def test_a_condition_of_too_few_parts_is_an_error_and_no_read(parts: tuple[int, ...]) -> None:
+    """The class checks its arguments, but tuple.__new__ makes one without it."""
+    purgatory = Program(1).purgatory
+    for register, keys in ((purgatory.register, ["k", "j"]), (purgatory.register_many, [["k", "j"]])):
+        with pytest.raises((TimerdError, IndexError, TypeError)):
+            cast(Callable[..., object], register)(keys, timeout=1, when=tuple.__new__(When, parts))
+
+
+def test_a_payload_that_is_neither_true_nor_false_is_refused_by_name() -> None:
+    """As an example, an array of numpy."""
+
+    class Array:
+        def __bool__(self) -> bool:
+            raise ValueError("the truth value of an array is ambiguous")
+
+    for payload in (Array(), 0, "", None):
+        with pytest.raises(InvalidValueError, match="a payload is bytes"):
+            Program(1).purgatory.register("k", timeout=1, payload=cast(bytes, payload))
 
 
 def test_a_mark_of_a_released_arena_is_an_error_and_no_read() -> None:

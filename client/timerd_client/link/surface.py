@@ -119,12 +119,9 @@ class Surface(Caller, Generic[OperationT]):
             duration_ns = round(timeout * 1e9)
         else:
             duration_ns = timeout_ns(timeout)
-        if payload:
-            if payload.__class__ is not bytes or len(payload) > PAYLOAD_SIZE_MAX:
-                payload = payload_bytes(payload)
-            tail += payload
-        elif payload.__class__ is not bytes:
+        if payload.__class__ is not bytes or len(payload) > PAYLOAD_SIZE_MAX:
             payload = payload_bytes(payload)
+        tail += payload
 
         flags = policy = 0
         reply: Reply | None = None

@@ -60,6 +60,7 @@ AMOUNTS: tuple[Any, ...] = (1, 1, 2, 4096, (1 << 63) - 1, 1 << 63, (1 << 64) - 1
 CONDITIONS: tuple[Any, ...] = (
     ANY, ANY, ANY, ALL, ALL_SETTLED, at_least(2), at_least(64), total(5), total((1 << 64) - 1), None, (0, 1, 0),
     When(Condition.AT_LEAST, 70), When(Condition.AT_LEAST, -1), When(Condition.TOTAL, 0, 1 << 64),
+    tuple.__new__(When, ()), tuple.__new__(When, (Condition.AT_LEAST, 1)),
 )  # fmt: skip
 BIG = 1 << 32
 

@@ -49,7 +49,7 @@ cdef inline bint read_condition(object when, object any_key, object condition, o
     if type(when) is not condition:
         return False
     parts = <tuple>when
-    if type(parts[0]) is not kind:
+    if len(parts) != 3 or type(parts[0]) is not kind:  # no bounds are checked here
         return False
     if type(parts[1]) is not int or type(parts[2]) is not int:
         return False
