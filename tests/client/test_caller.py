@@ -195,6 +195,26 @@ def test_a_caller_that_waits_longer_goes_on_when_the_one_that_receives_has_left(
     assert not waiting.is_alive()
 
 
+def test_a_flush_ends_when_a_caller_has_received_its_confirmation(client: Client, sockets: Observed) -> None:
+    """Not only when the link's thread receives the next frame, up to a second later."""
+    link, took_s = client._threaded, list[float]()
+    for number in range(4):
+        operation = client.register(f"k{number}", timeout=60)
+        waiting = threading.Thread(target=partial(operation.result, 2 * PATIENCE_S))
+        waiting.start()
+        rest()
+        sockets.receivers.clear()
+        confirming = later(sockets.remind)
+        began = time.monotonic()
+        with link.lock:
+            link.wait_locked(lambda: bool(sockets.receivers), PATIENCE_S)
+        took_s.append(time.monotonic() - began)
+        confirming.join()
+        client.fire(f"k{number}")
+        waiting.join()
+    assert sorted(took_s)[2] < AT_ONCE_S, took_s
+
+
 def test_a_caller_that_receives_is_ended_by_close(client: Client) -> None:
     operation = client.register("k", timeout=60)
     closing = later(lambda: client.close(PATIENCE_S))

@@ -53,6 +53,9 @@ class Home(Interface):
     def send_for_caller(self) -> None:
         """Send what is due or not: a caller is about to wait. With the lock held."""
 
+    def notify_locked(self) -> None:
+        """Wake those who wait until the link makes progress. With the lock held."""
+
     def needs_its_thread(self) -> bool:
         """Whether there is something that only the link's thread does. With the lock held."""
 
@@ -253,6 +256,8 @@ class Callers:
                 if self._seat is not seat:
                     seat.close()
                 return
+            if link.movers:
+                link.notify_locked()  # its reports may be the progress
             if is_needed:
                 is_due = False
             elif gate.is_open:
