@@ -254,8 +254,8 @@ def test_a_signal_interrupts_a_caller_that_receives(client: Client) -> None:
 
 
 @contextmanager
-def handler_of_signals(handle: Callable[[int, FrameType | None], object], after_s: float = SLEEPS_S) -> Iterator[None]:
-    """A signal comes in so many seconds, and is handled so."""
+def handler_of_signals(handle: Callable[[int, FrameType | None], object], after_s: float = 0.05) -> Iterator[None]:
+    """A signal comes in so many seconds, and is handled so. The caller sleeps by then: it does not hold the lock."""
     before = signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, after_s)
     try:
@@ -274,11 +274,11 @@ def test_a_signal_handler_that_takes_long_holds_nobody_up(client: Client) -> Non
     def handle(number: int, frame: FrameType | None) -> None:
         firing = later(lambda: client.fire("second"))
         seen.append(came.wait(PATIENCE_S))
-        firing.join()
+        firing.join(PATIENCE_S)
 
     rest()
     with handler_of_signals(handle):
-        later(lambda: client.fire("first"), 0.05)
+        later(lambda: client.fire("first"), 0.1)
         assert first.result(2 * PATIENCE_S).state is State.COMPLETED
     assert seen == [True] and client.connected
     third = client.register("third", timeout=60)
@@ -295,7 +295,7 @@ def test_close_does_not_wait_for_a_signal_handler_of_a_caller_that_receives(clie
         took_s.append(time.monotonic() - began)
 
     rest()
-    with handler_of_signals(lambda number, frame: later(close).join()):
+    with handler_of_signals(lambda number, frame: later(close).join(PATIENCE_S)):
         assert operation.result(2 * PATIENCE_S).state is State.FAILED
     assert took_s[0] < PATIENCE_S / 2
 
