@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from timerd_shm.declare.errors import TimerdUnavailableError
+from timerd_shm.declare.errors import ResourceLimitError, TimerdUnavailableError
 from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, open_arena_file
 from timerd_shm.host.process import boot_id, process_start_ticks
@@ -36,10 +36,10 @@ def open_arena(paths: InstancePaths) -> ArenaReader:
 
 
 def is_alive(paths: InstancePaths, header: ArenaHeader) -> bool:
-    """Whether the instance's daemon runs: by its socket, or by its pid where this user may not look at the socket."""
+    """Whether the instance's daemon runs: by its socket, or by its pid where this user cannot look at the socket."""
     try:
         return daemon_running(paths)
-    except PermissionError:
+    except (PermissionError, ResourceLimitError):
         return header.pid != 0 and process_start_ticks(header.pid) == header.start_ticks
 
 

@@ -21,7 +21,7 @@ from faces import Face
 from patience import PATIENCE_S
 from timerd_client.link import find_daemon
 from timerd_client.link.find_daemon import RESTART_S, Search, has_run_lately
-from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
+from timerd_shm.declare.limits import CONNECT_TIMEOUT_S, IPC_PATH_MAX
 
 MakeDaemon = Callable[..., Daemon]
 
@@ -176,3 +176,13 @@ def test_the_command_in_the_message_names_the_given_directory(face: Face, tmp_pa
     where = str(tmp_path / "here")
     with pytest.raises(td.TimerdUnavailableError, match=f"`timerd --instance x --runtime-dir {where}`"):
         face.connect("x", runtime_dir=where)
+
+
+def test_an_instance_behind_too_long_a_path_is_an_error_that_names_both_lengths(
+    daemon: Daemon, face: Face, tmp_path: Path
+) -> None:
+    """The daemon runs, under another name of its directory. "It is not running: start it" was no help."""
+    alias = tmp_path / ("d" * 120)
+    alias.symlink_to(daemon.paths.directory)
+    with pytest.raises(td.ResourceLimitError, match=f"a socket's path at most {IPC_PATH_MAX}: choose one"):
+        face.connect(runtime_dir=str(alias))

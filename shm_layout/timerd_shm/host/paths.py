@@ -111,6 +111,11 @@ class InstancePaths(NamedTuple):
         return _endpoint(self.outcomes)
 
     @property
+    def packets_address(self) -> str:
+        """Address of `packets`; raises ResourceLimitError when the path is too long for a socket."""
+        return _address(self.packets)
+
+    @property
     def command(self) -> str:
         """The command that starts its daemon at a shell with this environment, for messages."""
         usual = f"`timerd --instance {self.instance}"
@@ -302,7 +307,9 @@ def open_arena_file(paths: InstancePaths) -> int:
 
 
 def daemon_running(paths: InstancePaths) -> bool:
-    """Whether a process listens at NAME.live, or where that is missing at NAME.sock. PermissionError: may not look.
+    """Whether a process listens at NAME.live, or where that is missing at NAME.sock.
+
+    Raises PermissionError where this user may not look, ResourceLimitError where the path is too long for a socket.
 
     Only the daemon's user can bind a socket in its directory, and the kernel ends a socket with its process. So members
     of the group can read this sign, also in another pid namespace, but they can neither hold it nor fake it. A daemon
@@ -311,26 +318,30 @@ def daemon_running(paths: InstancePaths) -> bool:
     for path in (paths.liveness, paths.commands):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as look:
             try:
-                look.connect(str(path))
+                look.connect(_address(path))
             except BlockingIOError:
                 return True  # its queue is full
             except FileNotFoundError:
                 continue  # NAME.live was removed by hand: clients do without it
-            except PermissionError:
+            except (PermissionError, ResourceLimitError):
                 raise
-            except OSError:  # nobody listens; or too long a path, at which nobody can listen
+            except OSError:  # nobody listens
                 return False
         return True
     return False
 
 
 def _endpoint(path: Path) -> str:
+    return f"ipc://{_address(path)}"
+
+
+def _address(path: Path) -> str:
     size = len(os.fsencode(path))
     if size > IPC_PATH_MAX:
         raise ResourceLimitError(
             f"{path} has {size} bytes, and a socket's path at most {IPC_PATH_MAX}: {OTHER_DIRECTORY} that is shorter"
         )
-    return f"ipc://{path}"
+    return str(path)
 
 
 def _is_ours(directory: Path) -> bool:
