@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,8 @@ from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport import unix_sockets
 from timerd_client.transport.lifeline import REFUSED_NS
 from timerd_client.transport.unix_sockets import RETRY_FIRST_NS, RETRY_LAST_NS, UnixSockets
-from timerd_shm.declare.limits import PACKET_SIZE_MAX
+from timerd_shm.declare.errors import ResourceLimitError
+from timerd_shm.declare.limits import IPC_PATH_MAX, PACKET_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire.packets import FRAME, MORE, PART, SUBSCRIBE, cut
 from timerd_wire.plain_packets import PlainPackets
@@ -307,10 +310,89 @@ def test_an_exec_does_not_keep_the_connection(listening: Listening, sockets: Uni
     assert not any(os.get_inheritable(each) for each in descriptors)
 
 
-def test_a_path_that_is_too_long_is_a_daemon_that_is_not_there(tmp_path: Path, clock: Clock) -> None:
-    sockets = UnixSockets(InstancePaths(tmp_path / ("d" * 120), "t"), clock)
-    assert sockets.due_ns != NEVER and not sockets.send(b"x")
+def test_a_path_that_is_too_long_is_an_error_that_names_both_lengths_and_leaves_nothing(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ResourceLimitError, match=rf"{IPC_PATH_MAX}: choose one \(TIMERD_RUNTIME_DIR"):
+        UnixSockets(InstancePaths(tmp_path / ("d" * 120), "t"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+class Tended(UnixSockets):
+    """Sockets whose end another thread finds as soon as tend() has seen that there is a connection."""
+
+    accepted: socket.socket | None = None
+
+    @property
+    def due_ns(self) -> int:
+        return self._due_ns
+
+    @due_ns.setter
+    def due_ns(self, at_ns: int) -> None:
+        if at_ns == NEVER and self.accepted is not None:
+            self.accepted.close()
+            self.accepted = None
+            self.other = threading.Thread(target=lambda: self.receive(published=True))
+            self.other.start()
+            self.other.join(0.2)  # seconds; it waits for tend() to be done
+        self._due_ns = at_ns
+
+
+def test_an_end_that_another_thread_finds_while_this_one_tends_is_followed_by_a_connection(
+    listening: Listening, paths: InstancePaths, clock: Clock
+) -> None:
+    """Without a lock tend() said NEVER after the other thread had said when to connect again."""
+    sockets = Tended(paths, clock)
+    accepted = listening.accept()
+    fill(sockets)
+    drain(accepted)
+    assert sockets.receive(published=True) is None and sockets.due_ns <= clock()
+    sockets.accepted = accepted
+    sockets.tend(clock())
+    sockets.other.join()
+    assert clock() < sockets.due_ns < NEVER, "it never connects again"
+    clock.ns = sockets.due_ns
+    sockets.tend(clock())
+    assert sockets.send(b"x") and drain(listening.accept()) == [(FRAME, b"x")]
     sockets.close(linger=False)
+
+
+@pytest.mark.parametrize("refused", ["socket", "watch"])
+def test_a_connection_for_which_the_system_has_nothing_left_is_tried_again(
+    listening: Listening, paths: InstancePaths, clock: Clock, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """EMFILE ended the thread of the client, which reported its pending operations as failed."""
+    clients_end = listening.accept if refused == "watch" else lambda: None
+    before = len(os.listdir("/proc/self/fd"))
+
+    class Refusing:
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+        def register(self, descriptor: int, events: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def socket(self, *given: int) -> socket.socket:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    sockets = UnixSockets(paths, clock)
+    listening.accept().close()
+    sockets.receive(published=True)
+    with monkeypatch.context() as patched:
+        clock.ns = sockets.due_ns
+        real = sockets._epoll if refused == "watch" else socket
+        if refused == "watch":
+            patched.setattr(sockets, "_epoll", Refusing())
+        else:
+            patched.setattr(unix_sockets, "socket", Refusing())
+        sockets.tend(clock())
+        clients_end()
+    assert sockets.trouble().startswith(f"{paths.packets}: ") and not sockets.send(b"x")
+    clock.ns = sockets.due_ns
+    sockets.tend(clock())
+    assert sockets.send(b"x") and drain(listening.accept()) == [(FRAME, b"x")] and not sockets.trouble()
+    sockets.close(linger=False)
+    listening.close()
+    assert len(os.listdir("/proc/self/fd")) < before
 
 
 def test_a_closed_one_leaves_no_descriptor(listening: Listening, paths: InstancePaths) -> None:

@@ -188,6 +188,8 @@ class Link(Line):
         remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
         if not self.protocol.session.arena:
             remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
+            if self.sockets.trouble():
+                remedy = 'it runs, but this client cannot reach it there; transport="zeromq" goes another way'
         return TimerdUnavailableError(f"no answer from the daemon within {seconds:.3g} s ({self.plight()}): {remedy}")
 
     def fullness(self) -> str:
@@ -197,7 +199,8 @@ class Link(Line):
 
     def plight(self) -> str:
         """The state of the connection, for messages."""
-        return self.protocol.plight(self.now_ns())
+        trouble = self.sockets.trouble()
+        return self.protocol.plight(self.now_ns()) + (f"; {trouble}" if trouble else "")
 
     def ask(self, question: dict[str, Any], asker: Answerable) -> None:
         """Send a question; `asker` gets the answer. Raises ClosedError, or TimerdUnavailableError if lost."""

@@ -54,13 +54,15 @@ class Lifeline:
             return False
         self.let_go()
         with changing:
-            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            made: socket.socket | None = None
             try:
+                made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 made.setblocking(False)
                 made.connect(str(self._path))
                 made.send(session)
             except OSError:
-                made.close()
+                if made is not None:
+                    made.close()
                 self._wait(now_ns)
                 return False
             self._socket = made

@@ -40,6 +40,9 @@ class Sockets(Protocol):
     def tend(self, now_ns: int) -> None:
         """Connect again, where that is due."""
 
+    def trouble(self) -> str:
+        """Why there is no connection, for messages; empty: there is one, or that is not known."""
+
     def send(self, frame: bytes) -> bool:
         """Send a frame to the daemon; False if the socket is full."""
 

@@ -39,6 +39,7 @@ class UnixSockets:
     def __init__(self, paths: InstancePaths, now_ns: Callable[[], int] = monotonic_ns) -> None:
         self.due_ns: int = NEVER
         self._paths = paths
+        self._address = paths.packets_address
         self._now_ns = now_ns
         self._packets: Packets | None = None  # None: not connected
         self._descriptor = -1  # of the connection
@@ -47,6 +48,7 @@ class UnixSockets:
         self._session = b""  # to be shown over each connection
         self._is_shown = True  # whether it was
         self._is_full = False
+        self._failure: OSError | None = None  # why there is no connection
         self._cut: deque[tuple[int, bytes]] = deque()  # what is left of the frame that is sent in parts
         self._cut_of: bytes | None = None
         self._joined = Joined()
@@ -57,39 +59,52 @@ class UnixSockets:
 
     # the connection ---------------------------------------------------------------------------------------------------
 
+    # Who receives, without the link's lock, finds the end while another thread tends. So both hold `changing`.
+
     def tend(self, now_ns: int) -> None:
-        if now_ns < self.due_ns:
-            return
-        if self._packets is None:
-            self._connect()
-            return
-        self.due_ns = NEVER
-        if self._is_full and self.has_room():
-            # What had no room became stale and is not sent again, so no send() says that there is room.
-            self._is_full = False
-            with contextlib.suppress(OSError, ValueError):  # who receives has found its end meanwhile
+        with changing:
+            if now_ns < self.due_ns:
+                return
+            if self._packets is None:
+                self._connect()
+                return
+            self.due_ns = NEVER
+            if self._is_full and self.has_room():
+                # What had no room became stale and is not sent again, so no send() says that there is room.
+                self._is_full = False
                 self._epoll.modify(self._descriptor, select.EPOLLIN)
+
+    def trouble(self) -> str:
+        if self._failure is None:
+            return ""
+        remedy = " (`timerd --unix-group` lets a group in)" if isinstance(self._failure, PermissionError) else ""
+        return f"{self._address}: {self._failure.strerror}{remedy}"
 
     def _connect(self) -> None:
         with changing:
-            made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            made.setblocking(False)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
             try:
-                made.connect(str(self._paths.packets))
-            except OSError:  # no daemon listens, or very many clients connect
-                made.close()
+                self._open()
+            except OSError as error:  # no daemon listens, very many clients connect, no file can be opened
+                self._close()
+                self._failure = error
                 self._retry()
                 return
-            self._descriptor = made.detach()
-            self._packets = Packets(self._descriptor)
-        self._epoll.register(self._descriptor, select.EPOLLIN)
-        self._connected_ns = self._now_ns()
-        self.due_ns = NEVER
-        self._is_full = False
-        self._cut_of = None
+            self._failure = None
+            self._connected_ns = self._now_ns()
+            self.due_ns = NEVER
+            self._is_full = False
+            self._cut_of = None
         if self._session:
             self.subscribe(self._session)
+
+    def _open(self) -> None:
+        with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as made:
+            made.setblocking(False)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+            made.connect(self._address)
+            self._descriptor = made.detach()
+        self._packets = Packets(self._descriptor)
+        self._epoll.register(self._descriptor, select.EPOLLIN)
 
     def _retry(self) -> None:
         self.due_ns = self._now_ns() + self._retry_wait_ns
@@ -98,13 +113,14 @@ class UnixSockets:
     def _ended(self) -> None:
         """The connection has ended. Soon after it was made it was refused; later, the daemon has ended."""
         was_refused = self._now_ns() - self._connected_ns < REFUSED_NS
-        with contextlib.suppress(OSError, ValueError):
-            # A child between its fork and its exec has a copy of the connection, for which the epoll would be readable.
-            self._epoll.unregister(self._descriptor)
-        self._close()
-        if not was_refused:
-            self._retry_wait_ns = RETRY_FIRST_NS
-        self._retry()
+        with changing:
+            with contextlib.suppress(OSError, ValueError):
+                # A child between its fork and its exec has a copy, for which the epoll would be readable.
+                self._epoll.unregister(self._descriptor)
+            self._close()
+            if not was_refused:
+                self._retry_wait_ns = RETRY_FIRST_NS
+            self._retry()
         self._end.report(is_daemons=not was_refused)
 
     def _close(self) -> None:
@@ -166,7 +182,8 @@ class UnixSockets:
                 if frame is not None:
                     return frame
             if self._is_full:
-                self.due_ns = 0  # it may be the room that has woken this thread
+                with changing:
+                    self.due_ns = 0  # it may be the room that has woken this thread
         except (OSError, ValueError):
             self._ended()
         return None

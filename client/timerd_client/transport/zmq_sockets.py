@@ -87,6 +87,9 @@ class ZmqSockets:
     def tend(self, now_ns: int) -> None:
         pass
 
+    def trouble(self) -> str:
+        return ""  # libzmq does not say it
+
     def send(self, frame: bytes) -> bool:
         return self._commands.send(frame)
 

@@ -13,5 +13,6 @@ from timerd_shm.declare.limits import FRAME_SIZE_MAX
 def no_sockets(**methods: Any) -> Sockets:
     """Sockets that have only these methods, and no lifeline."""
     lifeline = SimpleNamespace(fileno=lambda: -1)
-    found = {"lifeline": lifeline, "frame_size_max": FRAME_SIZE_MAX, "due_ns": NEVER, "forked": lambda: None}
+    found: dict[str, Any] = {"lifeline": lifeline, "frame_size_max": FRAME_SIZE_MAX, "due_ns": NEVER}
+    found |= {"forked": lambda: None, "filenos": list, "trouble": str}
     return cast(Sockets, SimpleNamespace(**found, **methods))

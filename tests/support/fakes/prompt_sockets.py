@@ -87,6 +87,9 @@ class Sockets:
     def tend(self, now_ns: int) -> None:
         """Nothing to do."""
 
+    def trouble(self) -> str:
+        return ""
+
     def forked(self) -> None:
         """Nothing to do."""
 

@@ -280,6 +280,9 @@ class Sockets:
             self._under_way = max(0, self._under_way - 1)
         return frames.popleft()
 
+    def trouble(self) -> str:
+        return ""
+
     def has_answer(self) -> bool:
         return bool(self._answers)
 
