@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,8 @@ from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S, eventually
 from timerd_client import aio
+from timerd_client.link import flows
+from timerd_client.transport.make import make_sockets
 from timerd_shm.host.paths import read_location
 from timerd_shm.read.reader import ArenaReader
 from timerd_wire.transports import TRANSPORT_VARIABLE
@@ -118,6 +123,41 @@ def test_very_many_clients_of_a_process_are_served_and_leave_nothing(make_daemon
     for client in clients:
         client.close()
     eventually(lambda: len(os.listdir(f"/proc/{daemon.pid}/fd")) <= before, "connections are left")
+
+
+def connections_of_this_process() -> int:
+    """Of packets."""
+    number = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as copy:
+            number += copy.type == socket.SOCK_SEQPACKET
+    return number
+
+
+def test_a_child_that_is_forked_while_a_client_is_made_has_no_copy_of_its_connection(
+    daemon: Daemon, face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy would keep a dead client alive. Another thread may fork before the client knows its own connection."""
+    pids: list[int] = []
+    threads: list[threading.Thread] = []
+
+    def fork() -> None:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(connections_of_this_process())
+        pids.append(pid)
+
+    def make(*given: Any) -> Any:
+        made = make_sockets(*given)
+        threads.append(threading.Thread(target=fork))
+        threads[0].start()
+        threads[0].join(0.2)  # it forks now, or when the client is made
+        return made
+
+    monkeypatch.setattr(flows, "make_sockets", make)
+    with face.connect(timeout=PATIENCE_S):
+        threads[0].join()
+        assert os.waitpid(pids[0], 0)[1] == 0
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

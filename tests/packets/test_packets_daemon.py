@@ -79,3 +79,49 @@ def test_a_session_that_nobody_has_is_answered_by_hello_first(daemon: Daemon) ->
         stranger.send(SUBSCRIBE, os.urandom(16))
         _, frame = stranger.receive()
         assert ReportHeader._make(struct_of(ReportHeader).unpack_from(frame)).kind == DownKind.HELLO_FIRST
+
+
+# What every step of connect() needs: it fails with one file less, whichever step that is.
+WITHOUT_FILES = """
+import gc, os, resource, sys, threading
+import timerd as td
+td.connect(timeout=15, transport="unix").close()
+gc.collect()
+before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+most = resource.getrlimit(resource.RLIMIT_NOFILE)
+fails = 0
+for spare in range(30):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 60, most[1]))
+    taken = []
+    try:
+        while True:
+            taken.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    for _ in range(spare):
+        os.close(taken.pop())
+    try:
+        td.connect(timeout=15, transport="unix").close()
+    except td.ResourceLimitError as error:
+        assert "files may be open in this process (ulimit -n" in str(error), error
+        fails += 1
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)
+    gc.collect()
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) <= before, f"descriptors are left, with {spare} to spare"
+assert 3 < fails < 29, fails
+"""
+
+
+def test_connect_without_a_file_left_names_the_limit_at_once_and_leaves_nothing(daemon: Daemon) -> None:
+    """Where the client's thread had none for itself, connect() waited in vain, and blamed the daemon."""
+    subprocess.run([sys.executable, "-X", "dev", "-c", WITHOUT_FILES], check=True, timeout=2 * PATIENCE_S)
+
+
+def test_connect_says_why_it_cannot_reach_a_daemon_that_runs(daemon: Daemon) -> None:
+    daemon.paths.packets.unlink()
+    with pytest.raises(td.TimerdUnavailableError, match=r'default\.unix: No such file .* transport="zeromq" goes'):
+        td.connect(timeout=0.2, transport="unix")

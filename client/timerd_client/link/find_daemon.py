@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from timerd_client.transport.lifeline import changing
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, open_arena_file
@@ -62,7 +63,8 @@ class Search:
 def runs(paths: InstancePaths) -> bool:
     """Whether the instance's daemon runs; True if this user may not look."""
     try:
-        return daemon_running(paths)
+        with changing:  # a child that is forked meanwhile would have a copy of the connection
+            return daemon_running(paths)
     except PermissionError:
         return True
 

@@ -10,7 +10,10 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import errno
+import resource
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -29,10 +32,11 @@ from timerd_client.conditions import When
 from timerd_client.hot.commands import operation_command
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState
+from timerd_client.transport.lifeline import changing
 from timerd_client.transport.make import make_sockets
 from timerd_client.transport.sockets import Sockets
 from timerd_client.types import Keys, Timeout
-from timerd_shm.declare.errors import ClosedError, ErrorCode, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.errors import ClosedError, ErrorCode, ResourceLimitError, TimerdError, TimerdUnavailableError
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
@@ -126,19 +130,41 @@ def connect(
     member_of = group_of(group)
     policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
     way = transport_of(transport)
-    paths = (yield Do(partial(start_daemon, instance, runtime_dir))) if autostart else None
-    search = Search(instance, runtime_dir, patience)
-    while paths is None and (paths := search.look()) is None:
-        yield Sleep(LOOK_AGAIN_S)
-    link = make(paths, label, policy, member_of, make_sockets(way, paths))
-    accepted = False
+    with _files_named():
+        paths = (yield Do(partial(start_daemon, instance, runtime_dir))) if autostart else None
+        search = Search(instance, runtime_dir, patience)
+        while paths is None and (paths := search.look()) is None:
+            yield Sleep(LOOK_AGAIN_S)
+        with changing:  # a fork waits, because a child has to know of all that it has to close
+            sockets = make_sockets(way, paths)
+            try:
+                link = make(paths, label, policy, member_of, sockets)
+            except BaseException:
+                sockets.close(linger=False)
+                raise
+        accepted = False
+        try:
+            yield from ready(link, search.patience())
+            accepted = True
+        finally:
+            if not accepted:
+                link.stop()
+        return link
+
+
+@contextmanager
+def _files_named() -> Iterator[None]:
+    """Where no file can be opened, raises ResourceLimitError, which names the limit."""
     try:
-        yield from ready(link, search.patience())
-        accepted = True
-    finally:
-        if not accepted:
-            link.stop()
-    return link
+        yield
+    except Exception as error:  # ZMQError has a number, too
+        if getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
+            raise
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise ResourceLimitError(
+            f"no file can be opened for a client, and {most} files may be open in this process (ulimit -n; of all "
+            f"processes: fs.file-max): close some, or raise the limit"
+        ) from error
 
 
 def ready(link: Link, timeout: float) -> Flow[None]:

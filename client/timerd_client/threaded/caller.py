@@ -95,12 +95,10 @@ class Callers:
 
     # the link's thread ------------------------------------------------------------------------------------------------
 
-    def begin(self) -> Seat:
+    def begin(self, seat: Seat) -> None:
         """The link's thread begins to run. It watches the seat's descriptor."""
-        seat = Seat(self._link.sockets.filenos())
         with self._link.lock:
             self._seat = seat
-        return seat
 
     def begin_pass(self) -> bool:
         """Take the seat for a pass, and a frame that a caller has left; False: a caller has it. With the lock held."""

@@ -30,6 +30,7 @@ from timerd_wire.poller import Poller, sharpen
 from timerd_wire.spacing import Spacing
 
 from .caller import CallerGate, Callers
+from .seat import Seat
 
 if TYPE_CHECKING:
     import asyncio
@@ -118,15 +119,22 @@ class ThreadedLink(Link):
         self._woke_ns = 0  # when the present pass of the thread began
         self._next_frame_ns = NEVER  # under load: when the thread sends next
         self._callers = Callers(self)
+        self._seat: Seat | None = None
         self.planned_ns = 0  # when the thread wakes next by itself
         super().__init__(paths, name, orphans, group, sockets, now_ns)
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._moved = self.condition()  # notified when commands were applied or the state has changed
         self.movers = 0  # callers that wait until the link makes progress
         self._stopping = False
         self._users = Users()
         self._thread = self.thread(self._run, "timerd-client")
-        self._thread.start()
+        try:
+            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._seat = Seat(sockets.filenos())
+            self._thread.start()
+        except BaseException:  # no file can be opened, or no thread be started
+            self.sealed = self.closed = True
+            self._close_own()
+            raise
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         """A thread of this client; the caller starts it."""
@@ -287,8 +295,9 @@ class ThreadedLink(Link):
 
     def _run(self) -> None:
         sharpen()
-        seat = self._callers.begin()
-        for descriptor in (seat.fileno(), self._bell):
+        assert self._seat is not None
+        self._callers.begin(self._seat)
+        for descriptor in (self._seat.fileno(), self._bell):
             self._poller.register(descriptor)
         try:
             while self.exchange():
@@ -296,10 +305,16 @@ class ThreadedLink(Link):
         finally:
             self._callers.end()
             self.end()
-            with self.lock:
-                bell, self._bell = self._bell, -1
+            self._close_own()
+
+    def _close_own(self) -> None:
+        """Close the descriptors that are not the sockets'."""
+        with self.lock:
+            bell, self._bell = self._bell, -1
+        if bell >= 0:
             os.close(bell)
-            seat.close()
+        if self._seat is not None:
+            self._seat.close()
 
     def exchange(self) -> bool:
         """One pass: take what came in, do and send what is due. False if the thread is to end."""
