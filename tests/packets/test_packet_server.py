@@ -104,6 +104,24 @@ def test_a_large_frame_goes_in_parts_both_ways(transport: PolledTransport, peer:
     assert parts[:-1] == list(cut(frame)) and share_of(transport).memory == 0
 
 
+def test_the_largest_packet_is_sent_where_the_system_gives_small_buffers(
+    transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with net.core.wmem_default of 64 KiB: each such packet was dropped, also when it was sent again."""
+    accept = socket.socket.accept
+
+    def accept_with_little(listener: socket.socket) -> tuple[socket.socket, Any]:
+        accepted, address = accept(listener)
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)
+        return accepted, address
+
+    monkeypatch.setattr(socket.socket, "accept", accept_with_little)
+    with PacketPeer(paths.packets) as peer:
+        frame = os.urandom(PACKET_SIZE_MAX)
+        transport.send(number_of(transport, peer), frame)
+        assert peer.receive() == (FRAME, frame)
+
+
 def test_frames_of_many_connections_take_turns(transport: PolledTransport, paths: InstancePaths) -> None:
     with PacketPeer(paths.packets) as loud, PacketPeer(paths.packets) as calm:
         while loud.try_send(FRAME, b"loud"):

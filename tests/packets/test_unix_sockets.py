@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import select
 import socket
 import threading
@@ -315,6 +316,16 @@ def test_a_path_that_is_too_long_is_an_error_that_names_both_lengths_and_leaves_
     with pytest.raises(ResourceLimitError, match=rf"{IPC_PATH_MAX}: choose one \(TIMERD_RUNTIME_DIR"):
         UnixSockets(InstancePaths(tmp_path / ("d" * 120), "t"))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_system_whose_buffers_are_smaller_than_a_packet_is_named_with_the_remedy(
+    listening: Listening, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large frame would be sent for ever."""
+    monkeypatch.setattr(unix_sockets, "BUFFER", 10_000)
+    sockets = UnixSockets(paths)
+    assert re.search(r"needs a buffer of 131105 bytes, and the system gives 20000: raise net\.core", sockets.trouble())
+    sockets.close(linger=False)
 
 
 class Tended(UnixSockets):

@@ -21,6 +21,7 @@ CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 class Listener:
     """Listens at `path` from the moment it is made. `add` gets the descriptor of each connection, and its share.
+    `send_buffer` is SO_SNDBUF of each; 0 = what the system gives.
 
     The socket is made 0600; with a group it is given to the group and opened to it afterwards (0660). A stale socket
     file of a killed daemon is replaced; so the caller holds the instance's lock. Raises ResourceLimitError.
@@ -34,11 +35,13 @@ class Listener:
         selector: Selector,
         group_id: int | None,
         add: Callable[[int, Share], None],
+        send_buffer: int = 0,
     ) -> None:
         self._path = path
         self._shares = shares
         self._selector = selector
         self._add = add
+        self._send_buffer = send_buffer
         self.has_newcomers = False
         self._spare = _spare_file()
         self._socket = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
@@ -65,6 +68,8 @@ class Listener:
                 accepted.close()
             else:
                 accepted.setblocking(False)
+                if self._send_buffer:
+                    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
                 self._add(accepted.detach(), share)
 
     def close(self) -> None:

@@ -25,6 +25,9 @@ WRITES_PER_CALL = 64
 STEPS_PER_CALL = 1_024  # packets, of 1 to 10 us each
 BYTES_PER_CALL = 1 << 20
 SESSION_SIZE = 16
+# The kernel takes it twice, and that is what it gives by default. Where net.core.wmem_default is smaller than a packet,
+# no packet of 128 KiB could ever be sent (EMSGSIZE).
+SEND_BUFFER = 106_496
 
 
 class PacketServer:
@@ -53,7 +56,9 @@ class PacketServer:
         self._listed: Turns[PacketConnection] = Turns()  # to be looked at without waiting
         self._writable: dict[int, PacketConnection] = {}  # by descriptor
         self.asking: dict[int, PacketConnection] = {}  # by number
-        self._listener = Listener(path, socket.SOCK_SEQPACKET, shares, selector, group_id, self._add)
+        self._listener = Listener(
+            path, socket.SOCK_SEQPACKET, shares, selector, group_id, self._add, send_buffer=SEND_BUFFER
+        )
 
     def has_input(self) -> bool:
         """Whether something waits for a call of received()."""

@@ -7,6 +7,7 @@ the connection has ended, the link's thread connects again (tend), and shows the
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -26,6 +27,7 @@ from .lifeline import REFUSED_NS, changing
 from .sockets import Held
 
 BUFFER: Final = 1 << 20  # bytes for packets that the daemon has not read; the kernel gives 425,984 by default
+SENDABLE: Final = 1 + PACKET_SIZE_MAX + 32  # of a buffer, so that the kernel takes the largest packet
 RETRY_FIRST_NS: Final = 20_000_000
 RETRY_LAST_NS: Final = 500_000_000
 
@@ -101,6 +103,13 @@ class UnixSockets:
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as made:
             made.setblocking(False)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+            given = made.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            if given < SENDABLE:
+                raise OSError(
+                    errno.EMSGSIZE,
+                    f"a packet needs a buffer of {SENDABLE} bytes, and the system gives {given}: "
+                    f"raise net.core.wmem_max to {SENDABLE} (sysctl)",
+                )
             made.connect(self._address)
             self._descriptor = made.detach()
         self._packets = Packets(self._descriptor)
