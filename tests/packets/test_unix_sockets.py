@@ -223,6 +223,20 @@ def test_an_end_soon_after_the_beginning_is_a_refusal_and_later_the_daemons(
     assert not sockets.lifeline.is_held(SESSION) and not is_readable(bell)
 
 
+def test_a_connection_that_the_daemon_refuses_is_a_trouble_until_a_session_is_shown(
+    listening: Listening, sockets: UnixSockets, clock: Clock
+) -> None:
+    """The process may have as many as it may; connect() said that the daemon is stopped or overloaded."""
+    for _ in range(3):
+        listening.accept().close()
+        assert sockets.receive(published=True) is None
+        clock.ns = sockets.due_ns
+        sockets.tend(clock())
+        assert sockets.trouble().endswith("the daemon has closed the connection (`timerctl errors` says why)")
+    sockets.subscribe(SESSION)
+    assert not sockets.trouble()
+
+
 def test_a_lost_daemon_is_tried_again_with_growing_pauses(paths: InstancePaths, clock: Clock) -> None:
     sockets, waits = UnixSockets(paths, clock), []
     for _ in range(8):

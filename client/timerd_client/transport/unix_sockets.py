@@ -91,7 +91,8 @@ class UnixSockets:
                 self._failure = error
                 self._retry()
                 return
-            self._failure = None
+            if not isinstance(self._failure, ConnectionResetError):  # which may come again at once
+                self._failure = None
             self._connected_ns = self._now_ns()
             self.due_ns = NEVER
             self._is_full = False
@@ -127,7 +128,11 @@ class UnixSockets:
                 # A child between its fork and its exec has a copy, for which the epoll would be readable.
                 self._epoll.unregister(self._descriptor)
             self._close()
-            if not was_refused:
+            if was_refused:
+                self._failure = ConnectionResetError(
+                    errno.ECONNRESET, "the daemon has closed the connection (`timerctl errors` says why)"
+                )
+            else:
                 self._retry_wait_ns = RETRY_FIRST_NS
             self._retry()
         self._end.report(is_daemons=not was_refused)
@@ -172,6 +177,7 @@ class UnixSockets:
 
     def subscribe(self, session: bytes) -> None:
         self._session = session
+        self._failure = None
         self._is_shown = False  # where there is no room now, send() shows it before the next frame
         if self._packets is not None:
             with contextlib.suppress(OSError):
