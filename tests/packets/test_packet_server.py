@@ -6,6 +6,7 @@ import array
 import os
 import socket
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -250,6 +251,16 @@ def test_what_waits_for_many_clients_that_read_nothing_is_bounded_for_their_proc
     while transport.connections():
         received(transport)
     assert not transport._shares._by_pid
+
+
+def test_small_frames_that_wait_are_charged_with_what_they_cost(transport: PolledTransport, peer: PacketPeer) -> None:
+    connection = number_of(transport, peer)
+    tracemalloc.start()
+    for _ in range(100_000):
+        transport.send(connection, os.urandom(97))  # as many bytes as a refusal has
+    cost, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 1_000_000 < cost < 1.4 * share_of(transport).memory
 
 
 def test_a_small_frame_goes_to_a_client_whose_process_has_no_memory_left(

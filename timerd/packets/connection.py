@@ -13,6 +13,7 @@ from timerd_wire.packets import FRAME, Joined, Packets, cut
 QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one client; beyond it frames are dropped
 EASY_SIZE_MAX = 16_384  # of a frame that may wait though its process has no memory left, where nothing else waits
 PACKETS_PER_WRITE = 64  # of what waits
+PACKET_COST = 128  # bytes beside the body of a packet that waits: many small ones were three times what was charged
 
 
 class Owner(Protocol):
@@ -126,8 +127,8 @@ class PacketConnection:
             if not self.packets.send(kind, body):
                 return
             self._waiting.popleft()
-            self._queued -= len(body)
-            self.share.give(len(body))
+            self._queued -= len(body) + PACKET_COST
+            self.share.give(len(body) + PACKET_COST)
 
     def drop_waiting(self) -> None:
         """Forget what waits to be sent."""
@@ -149,8 +150,8 @@ class PacketConnection:
             return False
         for kind, body in packets:
             self._waiting.append((kind, body))
-            self._queued += len(body)
-            self.share.memory += len(body)
+            self._queued += len(body) + PACKET_COST
+            self.share.memory += len(body) + PACKET_COST
         return True
 
     def _charge(self, held: int) -> None:
