@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -251,10 +251,12 @@ class IntrudedLock:
 
 
 @pytest.fixture
-def threaded_link() -> ThreadlessLink:
-    return ThreadlessLink(
+def threaded_link() -> Iterator[ThreadlessLink]:
+    link = ThreadlessLink(
         InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, no_sockets(), lambda: 10**9
     )
+    yield link
+    link.close_own()
 
 
 def test_a_refusal_reaches_its_caller_although_the_next_hello_is_welcomed(threaded_link: ThreadlessLink) -> None:

@@ -40,7 +40,8 @@ def connect(
     daemon that restarts, however long that takes.
 
     Raises TimerdUnavailableError, PermissionError (this user may not look into the runtime directory),
-    InvalidNameError, TimeoutOutOfRangeError, InvalidValueError, NotAMemberError (orphans="group" without a group).
+    InvalidNameError, TimeoutOutOfRangeError, InvalidValueError, NotAMemberError (orphans="group" without a group),
+    ResourceLimitError (no file can be opened, or the path of the instance's sockets is too long).
     """
     search = flows.connect(ThreadedLink, instance, autostart, timeout, group, orphans, name, runtime_dir, transport)
     return Client(drive(search))

@@ -133,7 +133,7 @@ class ThreadedLink(Link):
             self._thread.start()
         except BaseException:  # no file can be opened, or no thread be started
             self.sealed = self.closed = True
-            self._close_own()
+            self.close_own()
             raise
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
@@ -305,9 +305,9 @@ class ThreadedLink(Link):
         finally:
             self._callers.end()
             self.end()
-            self._close_own()
+            self.close_own()
 
-    def _close_own(self) -> None:
+    def close_own(self) -> None:
         """Close the descriptors that are not the sockets'."""
         with self.lock:
             bell, self._bell = self._bell, -1

@@ -88,7 +88,7 @@ class UnixSockets:
                 self._open()
             except OSError as error:  # no daemon listens, very many clients connect, no file can be opened
                 self._close()
-                self._failure = error
+                self._failure = None if isinstance(error, BlockingIOError) else error  # then it is overloaded
                 self._retry()
                 return
             if not isinstance(self._failure, ConnectionResetError):  # which may come again at once

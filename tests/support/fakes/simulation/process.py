@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -193,8 +192,7 @@ class PumpedLink(ThreadedLink):
         self.pump = Pump(self)
         schedule, rng = process.schedule, process.rng
         super().__init__(PATHS, process.name, orphans, group, process.sockets, lambda: schedule.now_ns)
-        os.close(self._bell)
-        self._bell = -1
+        self.close_own()
         self.protocol = Protocol(process.identity(orphans, group), schedule.now_ns, rng.randbytes, window)
         self.protocol.outgoing.frame_size_max = process.sockets.frame_size_max
         process.sockets.on_input = lambda: self.pump.wake_at(0)
