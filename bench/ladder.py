@@ -9,7 +9,7 @@ article have; the second has one key. The series are: the per-op API and the bul
 case (7.9 % expire) and the high case (half expire), alone and, with three keys, beside a million operations that are
 due in two to three hours. Only three keys in the low case alone have all rates. *goals* are runs of 10 s at the rates
 to reach. Each rate has three runs, with seeds of their own, and the worst of each figure counts (*goal runs* has each
-run).
+run). Rates that only packets have to reach run over `unix`, all others over ZeroMQ: see the column *transport*.
 
 *sustained* means: at least 99 % of the rate was reached, all had settled within 1 s of the end, at most 0.1 % ended
 other than planned, no outcome was wrong, and the harness itself was punctual. *busy* is CPU time over time. A process

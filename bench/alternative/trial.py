@@ -10,6 +10,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -73,7 +74,8 @@ def process(play: Callable[..., None], *arguments: Any, forked: bool = False) ->
     """
     context = multiprocessing.get_context("fork") if forked else multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    child: BaseProcess = context.Process(target=play, args=(*arguments, theirs), daemon=True)
+    target = partial(play_forked, ours, play) if forked else play
+    child: BaseProcess = context.Process(target=target, args=(*arguments, theirs), daemon=True)
     child.start()
     theirs.close()
     try:
@@ -85,6 +87,12 @@ def process(play: Callable[..., None], *arguments: Any, forked: bool = False) ->
         if child.is_alive():
             child.kill()
             child.join()
+
+
+def play_forked(parents: Connection, play: Callable[..., None], *arguments: Any) -> None:
+    """Play in a forked process, without its copy of the parent's end: else that would never be closed for it."""
+    parents.close()
+    play(*arguments)
 
 
 def answer(connection: Connection, end: float) -> Any:

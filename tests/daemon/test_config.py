@@ -167,6 +167,7 @@ def test_a_misspelt_variable_is_ignored_with_a_warning_that_names_its_neighbour(
         TIMERD_CONFIG="",
         TIMERD_INSTANCE="a",
         TIMERD_CLIENT="pure",
+        TIMERD_TRANSPORT="unix",
         HOME="/",
     )
     assert settings.config == Config(instance="a")

@@ -115,7 +115,8 @@ class LoopLink(Link):
             self.confirm_locked()
         if not await self.until(lambda: outgoing.room > 0 or self.sealed, timeout):
             raise BackpressureError(
-                f"no room in a window of {ledger.window} commands within {timeout:g} s ({self.plight()}); slow down"
+                f"no room in a window of {ledger.window} commands within {timeout:g} s ({self.plight()}); "
+                + self.relief()
             )
         if self.sealed:
             self.refuse_closed()

@@ -197,6 +197,10 @@ class Link(Line):
         ledger = self.protocol.ledger
         return f"{ledger.issued - ledger.applied} of {ledger.window} commands are unacknowledged"
 
+    def relief(self) -> str:
+        """What helps in a full window, for messages."""
+        return f"start the daemon ({self.paths.command})" if self.protocol.lost else "slow down and retry"
+
     def plight(self) -> str:
         """The state of the connection, for messages."""
         trouble = self.sockets.trouble()

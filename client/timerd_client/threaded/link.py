@@ -216,7 +216,7 @@ class ThreadedLink(Link):
             raise BackpressureError(
                 self.fullness()
                 + ("" if in_callback else f", and none was acknowledged within {BACKPRESSURE_TIMEOUT_S:g} s")
-                + f" ({self.plight()}); slow down and retry"
+                + f" ({self.plight()}); {self.relief()}"
             )
         if self.sealed:
             self.refuse_closed()
