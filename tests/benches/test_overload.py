@@ -92,7 +92,9 @@ def test_a_daemon_is_there_after_an_attack_and_serves_a_bystander(
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S)
     assert found.exists(), done.stdout
     tables = json.loads(found.read_text())["tables"]
-    (gate,), (peace, war) = tables["gate"], tables["runs"]
+    (gate,) = tables["gate"]
+    # A run of which too much was stolen is repeated: the last one counts.
+    peace, war = ([run for run in tables["runs"] if run["attacked"] is attacked][-1] for attacked in (False, True))
     assert gate["acts"] > 0 and war["rounds"] > 0, done.stdout
     assert (peace["restarts"], war["wrong"], war["alive"]) == (0, "", True), done.stdout
     assert gate["restarts"] == restarts, done.stdout
