@@ -416,7 +416,8 @@ class Simulation:
     def _reckon(self) -> None:
         books, daemon = self.books, self.daemon
         daemon.check("when all is calm")
-        if self._slots_are_full():  # by the living, and by silent clients whose processes no daemon sees: for an hour
+        # By the living, and by silent clients whose processes no daemon sees: for an hour. A living one may have none.
+        while self._slots_are_full():
             self._close(self.living[0], 5.0)
             self._pass(10 * SECOND)
         last = Process(
