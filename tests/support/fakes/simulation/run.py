@@ -417,7 +417,7 @@ class Simulation:
         books, daemon = self.books, self.daemon
         daemon.check("when all is calm")
         # By the living, and by silent clients whose processes no daemon sees: for an hour. A living one may have none.
-        while self._slots_are_full():
+        while self.living and self._slots_are_full():
             self._close(self.living[0], 5.0)
             self._pass(10 * SECOND)
         last = Process(
