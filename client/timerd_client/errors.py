@@ -45,6 +45,17 @@ class OperationCancelled(TimerdError):
     """The operation was cancelled by its owner, by key or by id, or it was replaced."""
 
 
+class RequestEnded(TimerdError):
+    """The request in which a caller waited has ended: its peer has gone, or the worker drains. `reason` says which."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[RequestEnded], tuple[str, str]]:
+        return RequestEnded, (str(self), self.reason)
+
+
 class OperationFailed(_OperationFailed):
     """`fail()` was called on its keys, so its condition can no longer hold."""
 
@@ -79,6 +90,7 @@ __all__ = [
     "OperationFailed",
     "PayloadTooLargeError",
     "QuotaExceededError",
+    "RequestEnded",
     "ResourceLimitError",
     "SessionGoneError",
     "TimeoutOutOfRangeError",

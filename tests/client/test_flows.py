@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from lazies import lazy_of
 from no_sockets import no_sockets
 from timerd_client.aio.link import drive as drive_in_loop
 from timerd_client.conditions import ANY
@@ -22,6 +23,7 @@ from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
 from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.link import drive as drive_in_thread
+from timerd_client.types import WhenLost
 from timerd_client.waiter import local
 from timerd_shm.declare.errors import (
     ArenaFullError,
@@ -70,8 +72,8 @@ def link() -> StillLink:
     return StillLink()
 
 
-def waiting(link: StillLink, predicate: Callable[[], object] = bool, unavailable: str = "raise") -> Flow[Any]:
-    surface: Surface[ThreadedOperation] = Surface(link, "default", ThreadedOperation)
+def waiting(link: StillLink, predicate: Callable[[], object] = bool, unavailable: WhenLost = "raise") -> Flow[Any]:
+    surface: Surface[ThreadedOperation, StillLink] = Surface(lazy_of(link), "default", ThreadedOperation)
     return flows.wait_for(surface, predicate, "k", 5.0, ANY, unavailable, 0.1)
 
 
@@ -151,7 +153,7 @@ def test_wait_for_polls_while_the_daemon_is_lost(link: StillLink) -> None:
 
 def test_close_ends_the_link_whatever_happens(link: StillLink) -> None:
     link.protocol.ledger.issue(b"a command")
-    flow = flows.close(link, 3.0)
+    flow = flows.close(lazy_of(link), 3.0)
     assert next(flow) == Finish(link, 3.0)
     until = flow.send(None)
     assert isinstance(until, Until) and until.then is not None
@@ -163,7 +165,7 @@ def test_close_ends_the_link_whatever_happens(link: StillLink) -> None:
 
 
 def test_close_returns_silently_if_another_caller_has_closed_the_link_meanwhile(link: StillLink) -> None:
-    flow = flows.close(link, 3.0)
+    flow = flows.close(lazy_of(link), 3.0)
     next(flow)
     link.closed = True
     assert result_of(flow, None) is None
@@ -171,7 +173,7 @@ def test_close_returns_silently_if_another_caller_has_closed_the_link_meanwhile(
 
 
 def test_set_orphans_waits_for_room_between_its_parts(link: StillLink) -> None:
-    surface: Surface[ThreadedOperation] = Surface(link, "default", ThreadedOperation)
+    surface: Surface[ThreadedOperation, StillLink] = Surface(lazy_of(link), "default", ThreadedOperation)
     for number in range(5):
         surface.register(f"k{number}", timeout=60)
     link.protocol.ledger.window = 8

@@ -17,6 +17,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from timerd_client.link.find_daemon import has_run_lately
 
 import timerd as td
 from daemons import Daemon, arenas_of
@@ -25,7 +26,6 @@ from polled import PolledWatches
 from timerctl import main
 from timerctl.exits import Exit
 from timerd.host.lock import InstanceLock
-from timerd_client.link.find_daemon import has_run_lately
 from timerd_shm.declare.errors import InstanceRunningError
 from timerd_shm.host.paths import InstancePaths, daemon_running, read_location
 

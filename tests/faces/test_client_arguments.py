@@ -276,14 +276,18 @@ def test_every_quota_fits_a_line_of_the_log_with_the_longest_name() -> None:
 
 
 WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
-    "wait_for": (lambda _, c: c.wait_for(True, "k", 1), InvalidValueError, "predicate=True is bool: give a function"),
+    "wait_for": (
+        lambda _, c: c.wait_for(True, "k", timeout=1),
+        InvalidValueError,
+        "predicate=True is bool: give a function",
+    ),
     "try_complete_else_watch": (
         lambda _, c: c.try_complete_else_watch(None, "k", timeout=1),
         InvalidValueError,
         "try_complete=None is NoneType: give a function",
     ),
     "wait_for no keys": (
-        lambda _, c: c.wait_for(bool, 5, 1),
+        lambda _, c: c.wait_for(bool, 5, timeout=1),
         InvalidKeyError,
         "an iterable of them or a dict, not int",
     ),

@@ -497,7 +497,7 @@ def test_operations_of_recycled_workers_are_cancelled_and_no_slot_leaks(
     look = Look(daemon)
     eventually(lambda: ask(gunicorn) != "", "no worker answered")
     with td.connect() as keeper:
-        kept = keeper.register("untouched", timeout=600, wait=True)
+        kept = keeper.register_wait("untouched", timeout=600)
         pids: set[str] = set()
         while len(pids) < recyclings:
             pid = ask(gunicorn, "/die" if len(pids) % 10 == 9 else "/")

@@ -20,13 +20,13 @@ from typing import Any
 
 import psutil
 import pytest
+from timerd_client.link.autostart import _alone
 
 import timerd as td
 from daemons import SMALL_BY_ENVIRONMENT, Daemon
 from faces import THREADED, Face
 from patience import PATIENCE_S, eventually
 from shell import command_of
-from timerd_client.link.autostart import _alone
 from timerd_shm.host.paths import daemon_running, find_instance
 
 
@@ -206,7 +206,7 @@ def test_150_clients_work_in_one_process(make_daemon: Callable[..., Daemon], fac
     make_daemon("--clients=256", "--quota-clients=256", instance="many")
     clients = [face.connect("many", timeout=PATIENCE_S) for _ in range(150)]
     try:
-        operations = [one.register("all", timeout=PATIENCE_S, wait=True) for one in clients]
+        operations = [one.register_wait("all", timeout=PATIENCE_S) for one in clients]
         assert clients[0].fire_wait("all") == len(clients)
         assert all(operation.result(PATIENCE_S) for operation in operations)
     finally:
@@ -224,7 +224,7 @@ def test_the_repr_of_public_objects_is_readable(client: Any, face: Face) -> None
     assert repr(client) == "<Client of 'default' live>"
     assert repr(client.purgatory("fetch")) == "<Purgatory 'fetch' of 'default'>"
     assert repr(operation) == f"<{kind}Operation 'k' PENDING>"
-    assert operation.cancel()
+    assert operation.cancel_wait()
     assert repr(operation.result(0).state) == "State.CANCELLED"
 
 

@@ -99,7 +99,7 @@ def test_the_log_says_when_the_daemon_is_lost_and_when_it_is_back(
 
 
 def test_operations_survive_a_kill_between_registration_and_event(client: Any, outage: Outage) -> None:
-    before = client.register("before", timeout=60, wait=True)
+    before = client.register_wait("before", timeout=60)
     batch = client.register_many(["b0", "b1"], timeout=60)
     forever = client.register("forever", timeout=None)
     client.flush()
@@ -121,10 +121,10 @@ def test_a_question_to_a_lost_daemon_raises_at_once_and_is_not_sent(lost: Any) -
     for ask in (
         lambda: client.fire_wait("k"),
         lambda: client.cancel_for_key_wait("k"),
-        lambda: client.register("k", timeout=1, wait=True),
-        lambda: client.reschedule("id", 1),
-        lambda: client.cancel("id"),
-        lambda: operation.reschedule(1, wait=True),
+        lambda: client.register_wait("k", timeout=1),
+        lambda: client.reschedule_wait("id", 1),
+        lambda: client.cancel_wait("id"),
+        lambda: operation.reschedule_wait(1),
         lambda: client.purgatory("new"),
         client.ping,
         *([client.snapshot] if hasattr(client, "snapshot") else []),  # timerctl's, which has threads
@@ -143,9 +143,9 @@ def test_a_question_just_before_the_daemon_is_lost_raises_when_it_is_lost(
     start = time.monotonic()
     outage.hasten(lost_ns=1_000 * MS)
     with pytest.raises(td.TimerdUnavailableError, match="lost before it answered"):
-        client.fire_wait("k", wait=PATIENCE_S)
+        client.fire_wait("k", timeout=PATIENCE_S)
     with pytest.raises(td.TimerdUnavailableError):
-        client.register("k", timeout=60, wait=True)
+        client.register_wait("k", timeout=60)
     assert time.monotonic() - start < PATIENCE_S / 2
     outage.end()
 
@@ -161,7 +161,7 @@ def test_an_unavailable_operation_is_withdrawn_when_the_daemon_is_back(client: A
     with pytest.raises(td.TimerdUnavailableError, match="not known"):
         outcome.unwrap()
     with pytest.raises(td.TimerdUnavailableError, match="not known"):
-        unsent.cancel()
+        unsent.cancel_wait()
     outage.end()
     assert client.fire_wait("k") == 0
     assert client.stats()[:4] == (0, 0, 0, 4)
@@ -171,7 +171,7 @@ def test_an_unavailable_operation_is_withdrawn_when_the_daemon_is_back(client: A
 def test_a_delayed_operation_is_given_up_and_withdrawn_too(client: td.Client, outage: Outage) -> None:
     outage.begin()
     delayed = client.try_complete_else_watch(lambda: False, "k", timeout=0.01)
-    assert delayed.wait(PATIENCE_S)
+    assert delayed.settled(PATIENCE_S)
     assert delayed.state is State.UNAVAILABLE
     assert isinstance(delayed.error, td.TimerdUnavailableError)
     outage.end()
@@ -185,9 +185,9 @@ def test_flush_and_close_say_in_time_how_many_commands_are_unacknowledged(lost: 
         client.fire("k")
     start = time.monotonic()
     with pytest.raises(td.TimerdUnavailableError, match=r"7 commands are unacknowledged: .*state: lost"):
-        client.flush(0.1)
+        client.flush(timeout=0.1)
     with pytest.raises(td.TimerdUnavailableError, match="7 commands are unacknowledged"):
-        client.close(0.1)
+        client.close(timeout=0.1)
     assert time.monotonic() - start < CLOSE_TIMEOUT_S
     assert client.closed
 
@@ -300,7 +300,7 @@ def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(
             os.kill(daemon.pid, signal.SIGCONT)
         outage.relax()
         outage.until(LinkState.LIVE)
-        client.flush(PATIENCE_S)
+        client.flush(timeout=PATIENCE_S)
         assert other.fire_wait("long") == 1
         assert long.result(PATIENCE_S)
         assert short.result(0).state is State.UNAVAILABLE
@@ -319,7 +319,7 @@ def test_connect_without_a_daemon_raises_within_its_timeout(face: Face, daemon: 
 
 
 def test_a_client_survives_a_restart_of_its_daemon(client: Any, daemon: Daemon) -> None:
-    before = client.register("before", timeout=60, wait=True)
+    before = client.register_wait("before", timeout=60)
     daemon.stop()
     during = client.register("during", timeout=60)
     daemon.start()
@@ -331,7 +331,7 @@ def test_a_client_survives_a_restart_of_its_daemon(client: Any, daemon: Daemon) 
 
 def test_in_a_new_arena_pending_operations_fail_and_the_client_continues(client: Any, daemon: Daemon) -> None:
     purgatory = client.purgatory("p1")
-    operation = client.register("k", timeout=60, wait=True)
+    operation = client.register_wait("k", timeout=60)
     daemon.destroy()
     daemon.start()
     assert isinstance(operation.result(PATIENCE_S).error, td.SessionGoneError)

@@ -127,9 +127,9 @@ def test_a_caller_that_waits_for_room_gets_an_error_when_the_client_closes(daemo
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        eventually(lambda: client._threaded.movers if face.waits_for_room else client._looped._waiters)
+        eventually(lambda: client._link.movers if face.waits_for_room else client._link._waiters)
         with pytest.raises(td.TimerdUnavailableError, match="4 commands are unacknowledged"):
-            client.close(0.2)
+            client.close(timeout=0.2)
         waiting.join(PATIENCE_S)
         assert [type(error) for error in refused] == [ClosedError]
     finally:
@@ -145,7 +145,7 @@ def test_an_await_that_is_cancelled_while_its_client_closes_is_cancelled(daemon:
         os.kill(daemon.pid, signal.SIGSTOP)
         try:
             client.fire("other")
-            closing = asyncio.create_task(client.close(1.0))
+            closing = asyncio.create_task(client.close(timeout=1.0))
             while not client.closed:
                 await asyncio.sleep(0)
             assert not closing.done()
@@ -171,7 +171,7 @@ def test_a_handler_that_runs_while_its_client_is_closed_may_fire(daemon: Daemon,
 
     worker.handles("last")(last)
 
-    operation = client.register("done", timeout=PATIENCE_S, wait=True)
+    operation = client.register_wait("done", timeout=PATIENCE_S)
     worker.call_later("last", 0)
     assert runs.wait(PATIENCE_S)
     closing = threading.Thread(target=worker.close)
@@ -213,7 +213,7 @@ def test_a_process_at_its_end_reports_unsent_commands_and_waits_no_longer(daemon
 
 @THREADED
 def test_a_process_at_its_end_waits_for_a_daemon_that_answers(client: td.Client) -> None:
-    link = client._threaded
+    link = client._link
     send, lost_until = link.sockets.send, time.monotonic() + 1.2
     link.sockets.send = lambda frame: time.monotonic() < lost_until or send(frame)  # type: ignore[method-assign]
     client.fire("k")

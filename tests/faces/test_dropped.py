@@ -144,7 +144,10 @@ def test_a_pending_operation_keeps_its_dropped_asyncio_client(daemon: Daemon) ->
 def test_an_asyncio_client_that_outlives_its_loop_is_closed_when_it_is_dropped(
     daemon: Daemon, held: tuple[int, int]
 ) -> None:
-    client = asyncio.run(aio.connect(timeout=PATIENCE_S))
+    async def connect() -> aio.Client:
+        return await aio.connect(timeout=PATIENCE_S)
+
+    client = asyncio.run(connect())
     with pytest.warns(ResourceWarning, match="[Uu]nclosed"):
         del client
         gc.collect()

@@ -99,7 +99,7 @@ def test_a_caller_that_waits_gets_its_outcome_after_the_daemon_was_killed_and_st
 ) -> None:
     with face.connect() as client, face.connect() as other:
         for number in range(3):
-            operation = client.register(f"k/{number}", timeout=60, wait=True)
+            operation = client.register_wait(f"k/{number}", timeout=60)
             outcomes: list[td.Outcome] = []
             waiting = threading.Thread(target=lambda op=operation, to=outcomes: to.append(op.result(3 * PATIENCE_S)))
             waiting.start()

@@ -60,7 +60,7 @@ def test_pending_operations_at_a_normal_end_outlive_their_worker(daemon: Daemon)
 
 def test_a_failure_cancels_pending_operations(daemon: Daemon) -> None:
     with pytest.raises(ZeroDivisionError), task_client() as client:
-        client.register("k", timeout=60, wait=True)
+        client.register_wait("k", timeout=60)
         raise ZeroDivisionError
     assert (counters(daemon)["pending"], counters(daemon)["cancelled"]) == (0, 1)
 
@@ -69,7 +69,7 @@ def test_closing_a_generator_cancels_pending_operations(daemon: Daemon) -> None:
     def rows() -> Iterator[int]:
         with task_client() as client:
             for number in range(10):
-                client.register(str(number), timeout=60, wait=True)
+                client.register_wait(str(number), timeout=60)
                 yield number
 
     generator = rows()
@@ -112,7 +112,7 @@ def test_outcomes_of_committed_operations_are_delivered_to_the_group(daemon: Dae
 def test_a_retry_replaces_failed_registrations_and_keeps_committed_ones(daemon: Daemon) -> None:
     def attempt(*, fails: bool = False) -> None:
         with task_client() as client:
-            client.register("k", timeout=60, id="order/7", if_exists="replace_cancelled", wait=True)
+            client.register_wait("k", timeout=60, id="order/7", if_exists="replace_cancelled")
             assert not fails
 
     with pytest.raises(AssertionError):
@@ -126,7 +126,7 @@ def test_a_retry_replaces_failed_registrations_and_keeps_committed_ones(daemon: 
 
 def test_a_forked_child_that_leaves_the_block_changes_nothing(daemon: Daemon) -> None:
     with task_client() as client:
-        operation = client.register("k", timeout=60, wait=True)
+        operation = client.register_wait("k", timeout=60)
         pid = os.fork()
         if pid == 0:
             os._exit(0 if leaves(client) else 1)
@@ -147,7 +147,7 @@ def leaves(client: td.Client) -> bool:
 
 def test_an_attempt_does_not_commit_after_its_arena_was_replaced(daemon: Daemon) -> None:
     with pytest.raises(SessionGoneError, match="retry"), task_client() as client:
-        client.register("k", timeout=60, wait=True)
+        client.register_wait("k", timeout=60)
         daemon.destroy()
         daemon.start()
         eventually(lambda: client.connected and counters(daemon)["clients"] == 1)
@@ -226,7 +226,7 @@ def test_a_cancelled_job_leaves_no_operations(spark: SparkSession, daemon: Daemo
 
     def hang(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         with where.client() as client:
-            client.register("k", timeout=600, wait=True)
+            client.register_wait("k", timeout=600)
             for batch in batches:
                 time.sleep(600)  # Spark kills the task
                 yield batch

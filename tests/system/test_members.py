@@ -44,7 +44,7 @@ def leave_to_group(*payloads: bytes) -> None:
             owner.register("left/behind", timeout=60, payload=payload, id=payload)
     with member() as other:
         for payload in payloads:
-            other.reschedule(payload, 0)
+            other.reschedule_wait(payload, 0)
 
 
 # outcomes() -----------------------------------------------------------------------------------------------------------

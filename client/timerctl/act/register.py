@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             outcome = operation.result()
         except KeyboardInterrupt:
-            operation.cancel()
+            operation.cancel_wait()
             raise
     if arguments.json:
         print_json(row_of(outcome))

@@ -16,7 +16,7 @@ from timerd_client.groups.duties import Duties, Duty, Membership
 from timerd_client.groups.outcome import GroupOutcome, issue
 from timerd_client.groups.steps import Acknowledge, Ask, Pause, Run
 from timerd_client.protocol.session import CALLS
-from timerd_client.types import Payload
+from timerd_client.types import Patience, Payload
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
@@ -26,7 +26,7 @@ from .link import LoopLink, drive
 class AioGroupOutcome(GroupOutcome):
     """A group outcome of an asyncio client."""
 
-    async def ack_wait(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+    async def ack_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`ack`, and whether this client still held it: False if it was requeued or acknowledged before.
 
         Raises TimerdUnavailableError after `timeout` s: then that is unknown.
@@ -38,7 +38,7 @@ class Runner:
     """The task that takes calls, and the tasks that do them."""
 
     def __init__(self, link: LoopLink, calls: Calls, duties: Duties) -> None:
-        self._link = link
+        self.link = self._link = link
         self._calls = calls
         self._duties = duties
         self._doing: set[asyncio.Task[None]] = set()
@@ -99,22 +99,20 @@ class Runner:
             self._link.complain(f"the handler of {step.call.name!r} failed", error)
 
 
-class Member(Membership):
+class Member(Membership[LoopLink]):
     """The part of an asyncio client that concerns its group."""
 
     AT_ONCE = 16
-    _member_link: LoopLink
     _runner: Runner | None = None
 
-    def outcomes(self, timeout: float | timedelta | None = None) -> AsyncIterator[AioGroupOutcome]:
+    def outcomes(self, *, timeout: Patience | None = None) -> AsyncIterator[AioGroupOutcome]:
         """Outcomes of the group's operations, for `async for`. See `timerd_client.Client.outcomes`.
 
         After a `break`, listening ends some time later. With `contextlib.aclosing` it ends at once.
         """
-        return self._deliver(self._may_listen(timeout))
+        return self._deliver(self._live(), self._may_listen(timeout))
 
-    async def _deliver(self, seconds: float | None) -> AsyncIterator[AioGroupOutcome]:
-        link = self._member_link
+    async def _deliver(self, link: LoopLink, seconds: float | None) -> AsyncIterator[AioGroupOutcome]:
         flows.listen(link)
         try:
             while (outcome := await drive(flows.next_outcome(link, seconds))) is not None:
@@ -126,19 +124,20 @@ class Member(Membership):
 
     async def call_later(self, name: str, delay: float | timedelta, payload: Payload = b"") -> bool:
         """As `timerd_client.Client.call_later`."""
-        return self._calls.called(name, *await self._asked(self._calls.later(name, delay, payload)))
+        return self._live_calls().called(name, *await self._asked(self._live_calls().later(name, delay, payload)))
 
     async def call_at(self, name: str, when: datetime, payload: Payload = b"") -> bool:
         """As `timerd_client.Client.call_at`."""
-        return self._calls.called(name, *await self._asked(self._calls.at(name, when, payload)))
+        return self._live_calls().called(name, *await self._asked(self._live_calls().at(name, when, payload)))
 
     async def cancel_call(self, name: str) -> bool:
         """As `timerd_client.Client.cancel_call`."""
-        return answer_of_cancel(*await self._asked(self._calls.cancel(name)))
+        return answer_of_cancel(*await self._asked(self._live_calls().cancel(name)))
 
-    def _start_runner(self) -> None:
-        if self._runner is None:
-            self._runner = Runner(self._member_link, self._calls, self._duties)
+    def _start_runner(self, link: LoopLink) -> None:
+        assert self._calls is not None
+        if self._runner is None or self._runner.link is not link:
+            self._runner = Runner(link, self._calls, self._duties)
 
     async def _asked(self, command: bytes) -> tuple[Any, Any]:
-        return await drive(flows.asked(self._member_link, command))
+        return await drive(flows.asked(self._live(), command))

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from timerd_client.arguments import timeout_ns
 from timerd_client.protocol.inbox import DeliveredOutcome
+from timerd_client.types import Patience
 
 from .calls import Calls
 from .steps import Call, Steps
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 Handler = TypeVar("Handler", bound=Callable[[Call], object])
+LinkT = TypeVar("LinkT", bound="Link")
 
 
 class Duty(NamedTuple):
@@ -93,16 +95,32 @@ class Duties:
             self._doing.discard(name)
 
 
-class Membership:
+class Membership(Generic[LinkT]):
     """What both faces of a client have in common as members of a group."""
 
     AT_ONCE = 1
     """Handlers that run at once."""
 
-    def _join(self, link: Link) -> None:
-        self._member_link = link
+    _calls: Calls | None = None
+
+    def _live(self) -> LinkT:
+        """The link of this process."""
+        raise NotImplementedError
+
+    def _join(self, link: LinkT) -> None:
+        """Be a member over this link, with the handlers that there are."""
+        jobs = {} if self._calls is None else self._calls.jobs
         self._calls = Calls(link.protocol, link.complain, link.wall_ns, link.now_ns)
         self._duties = Duties(link, self._calls)
+        self._calls.jobs.update(jobs)
+        if jobs:
+            with link.lock:
+                self._begin_locked(link)
+
+    def _live_calls(self) -> Calls:
+        self._live()
+        assert self._calls is not None
+        return self._calls
 
     def handles(self, name: str) -> Callable[[Handler], Handler]:
         """Decorate the handler of a named call. It is given a `Call`; when it returns, the call is acknowledged.
@@ -112,7 +130,7 @@ class Membership:
         handler, another member runs its own, with `call.deliveries` above 1. A call is delivered only to members that
         handle its name. Raises NotAMemberError, InvalidKeyError, KeyTooLongError.
         """
-        self._calls.checked(name)
+        self._live_calls().checked(name)
         return lambda handler: self._handle(name, handler, None)
 
     def every(
@@ -134,31 +152,38 @@ class Membership:
         """
         from .schedule import schedule_of
 
-        self._calls.checked(name)
+        self._live_calls().checked(name)
         schedule = schedule_of(seconds, cron, timezone)
         return lambda handler: self._handle(name, handler, schedule)
 
     def _handle(self, name: str, handler: Handler, schedule: Schedule | None) -> Handler:
-        link = self._member_link
+        link, calls = self._live(), self._live_calls()
         with link.lock:
             if link.sealed:
                 link.refuse_closed()
-            self._calls.add(name, handler, schedule)
-            if schedule is not None and schedule.by_wall:
-                link.watch_wall_clock()
-            self._start_runner()
-            link.protocol.inbox.handle(list(self._calls.jobs), self.AT_ONCE, link.now_ns())
+            calls.add(name, handler, schedule)
+            self._begin_locked(link)
             link.notify_locked()
             link.wake_if_due(link.protocol.ledger.issued)
         return handler
 
-    def _start_runner(self) -> None:
+    def _begin_locked(self, link: LinkT) -> None:
+        """Begin to handle calls over this link, with the lock held."""
+        assert self._calls is not None
+        jobs = self._calls.jobs
+        if any(job.schedule is not None and job.schedule.by_wall for job in jobs.values()):
+            link.watch_wall_clock()
+        self._start_runner(link)
+        link.protocol.inbox.handle(list(jobs), self.AT_ONCE, link.now_ns())
+
+    def _start_runner(self, link: LinkT) -> None:
         """Start what runs the handlers, with the first of them. The caller holds the lock."""
         raise NotImplementedError
 
-    def _may_listen(self, timeout: float | timedelta | None) -> float | None:
+    def _may_listen(self, timeout: Patience | None) -> float | None:
         """The timeout of `outcomes()` in seconds. Raises ClosedError, NotAMemberError, TimeoutOutOfRangeError."""
-        if self._member_link.sealed:
-            self._member_link.refuse_closed()
-        self._member_link.protocol.inbox.check_member()  # here, not in the first iteration
+        link = self._live()
+        if link.sealed:
+            link.refuse_closed()
+        link.protocol.inbox.check_member()  # here, not in the first iteration
         return None if timeout is None else timeout_ns(timeout) / 1e9

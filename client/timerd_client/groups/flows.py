@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from timerd_client.arguments import wait_s
+from timerd_client.arguments import patience_s
 from timerd_client.link.flows import Flow, Settles, Until
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.session import CALLS
+from timerd_client.types import Patience
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_wire.refusals import OF_GROUP
 
@@ -20,13 +21,13 @@ from .steps import NOT_ACKNOWLEDGED
 Found = TypeVar("Found")
 
 
-def ack_wait(outcome: GroupOutcome, timeout: float) -> Flow[bool]:
+def ack_wait(outcome: GroupOutcome, timeout: Patience) -> Flow[bool]:
     """Acknowledge, and wait for the answer: whether this client still held it. Raises TimerdUnavailableError."""
     link = outcome._link
-    wait_s(timeout)  # a wrong one is refused before anything is acknowledged
+    seconds = patience_s(timeout)  # a wrong one is refused before anything is acknowledged
     reply = Reply(link)
     acknowledge(link, outcome._told, reply)
-    if not (yield Settles(reply, timeout)):
+    if not (yield Settles(reply, seconds)):
         raise link.unavailable(timeout)
     return bool(reply.get())
 

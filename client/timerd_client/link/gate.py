@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
+from timerd_wire import native
+
 
 class Gate:
     """Closed until somebody opens it, in any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = native.lock()
         self._lock.acquire()
 
     def open(self, promise: object = None) -> None:

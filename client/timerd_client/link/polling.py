@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from timerd_client.arguments import wait_s
+from timerd_client.arguments import patience_s
+from timerd_client.types import Patience
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.limits import GRACE_NS
 
@@ -47,9 +48,9 @@ class Polling:
         return pause_s if left is None else min(pause_s, left)
 
 
-def monotonic_deadline(timeout: float | None) -> float | None:
+def monotonic_deadline(timeout: Patience | None) -> float | None:
     """The time in so many seconds; None = never."""
-    seconds = wait_s(timeout)
+    seconds = patience_s(timeout)
     return None if seconds is None else time.monotonic() + seconds
 
 

@@ -176,6 +176,11 @@ class Protocol:
             self._outbox.append(self._frame(UpKind.BYE))
         self.state = CLOSED
 
+    def found(self, now_ns: int) -> None:
+        """There is a way to the daemon now: send HELLO at once."""
+        if self.state in SENDING_HELLO:
+            self._restart_hello(now_ns)
+
     def daemon_ended(self, now_ns: int) -> None:
         """The daemon's end was seen."""
         self.silence.end_seen(now_ns)
@@ -498,8 +503,15 @@ class Protocol:
             # The answer to a HELLO that was sent twice. A report over PUB has overtaken it, so it says nothing new.
             self.frames_ignored += 1
             return
-        if session.arena and header.incarnation != session.arena:
-            self._forget(SessionGoneError("the daemon has another arena; what was not settled is unknown"))
+        if not session.are_named(welcome.get("purgatories", {})):
+            self._restart_hello(now_ns)  # one was named after the HELLO that this answers
+            return
+        if header.incarnation != session.arena:
+            if session.arena and session.secret != NO_SESSION:
+                self._forget(SessionGoneError("the daemon has another arena; what was not settled is unknown"))
+            else:  # no daemon has seen the commands that are kept
+                ledger.count_from_first()
+                session.leave_arena()
         session.arena = header.incarnation
         if not ledger.applied <= applied <= self.outgoing.offered:
             # the daemon knows less than it has acknowledged, or more than was sent: this record is not this client's

@@ -20,7 +20,7 @@ from timerd_client.groups.outcome import GroupOutcome, issue
 from timerd_client.groups.steps import Acknowledge, Ask, Pause, Run, Steps
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.session import CALLS
-from timerd_client.types import Payload
+from timerd_client.types import Patience, Payload
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
@@ -30,7 +30,7 @@ from .link import ThreadedLink, drive
 class ThreadedGroupOutcome(GroupOutcome):
     """A group outcome of a threaded client."""
 
-    def ack_wait(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+    def ack_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`ack`, and whether this client still held it: False if it was requeued or acknowledged before.
 
         Raises TimerdUnavailableError after `timeout` s: then that is unknown.
@@ -42,7 +42,7 @@ class Runner:
     """The thread that runs the handlers."""
 
     def __init__(self, link: ThreadedLink, calls: Calls, duties: Duties) -> None:
-        self._link = link
+        self.link = self._link = link
         self._calls = calls
         self._duties = duties
         self._stopping = False
@@ -128,13 +128,12 @@ class Runner:
             self._asks = False
 
 
-class Member(Membership):
+class Member(Membership[ThreadedLink]):
     """The part of a threaded client that concerns its group."""
 
-    _member_link: ThreadedLink
     _runner: Runner | None = None
 
-    def outcomes(self, timeout: float | timedelta | None = None) -> Generator[ThreadedGroupOutcome, None, None]:
+    def outcomes(self, *, timeout: Patience | None = None) -> Generator[ThreadedGroupOutcome, None, None]:
         """Outcomes of the group's operations, as they come. This process need not have registered them.
 
             for outcome in client.outcomes():
@@ -147,11 +146,11 @@ class Member(Membership):
         The loop ends when the client is closed, and when nothing has come for `timeout` seconds. Raises
         NotAMemberError, ClosedError.
         """
-        self._member_link.may_block()
-        return self._deliver(self._may_listen(timeout))
+        link = self._live()
+        link.may_block()
+        return self._deliver(link, self._may_listen(timeout))
 
-    def _deliver(self, seconds: float | None) -> Generator[ThreadedGroupOutcome, None, None]:
-        link = self._member_link
+    def _deliver(self, link: ThreadedLink, seconds: float | None) -> Generator[ThreadedGroupOutcome, None, None]:
         flows.listen(link)
         try:
             while True:
@@ -173,11 +172,11 @@ class Member(Membership):
         `payload` has 65,519 bytes at most. Raises NotAMemberError, ArenaFullError, QuotaExceededError,
         TimerdUnavailableError, and what is wrong with the arguments.
         """
-        return self._calls.called(name, *self._asked(self._calls.later(name, delay, payload)))
+        return self._live_calls().called(name, *self._asked(self._live_calls().later(name, delay, payload)))
 
     def call_at(self, name: str, when: datetime, payload: Payload = b"") -> bool:
         """`call_later` for an aware datetime; another one raises InvalidValueError. A past one is due at once."""
-        return self._calls.called(name, *self._asked(self._calls.at(name, when, payload)))
+        return self._live_calls().called(name, *self._asked(self._live_calls().at(name, when, payload)))
 
     def cancel_call(self, name: str) -> bool:
         """Cancel the pending call of that name, also the next one of a schedule; False if none is pending.
@@ -185,11 +184,12 @@ class Member(Membership):
         A call that is due is not pending any more: it is made, even if no worker is free yet. A schedule begins anew
         when a worker that names it starts.
         """
-        return answer_of_cancel(*self._asked(self._calls.cancel(name)))
+        return answer_of_cancel(*self._asked(self._live_calls().cancel(name)))
 
-    def _start_runner(self) -> None:
-        if self._runner is None:
-            self._runner = Runner(self._member_link, self._calls, self._duties)
+    def _start_runner(self, link: ThreadedLink) -> None:
+        assert self._calls is not None
+        if self._runner is None or self._runner.link is not link:
+            self._runner = Runner(link, self._calls, self._duties)
 
     def _asked(self, command: bytes) -> tuple[Any, Any]:
-        return drive(flows.asked(self._member_link, command))
+        return drive(flows.asked(self._live(), command))

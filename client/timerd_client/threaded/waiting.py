@@ -6,13 +6,12 @@ import queue
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from timerd_client.arguments import until_of
 from timerd_client.link.flows import unsettled
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.polling import monotonic_deadline, seconds_left
-from timerd_shm.declare.errors import InvalidValueError
-
-FIRST = "first"
-EVERY = "all"
+from timerd_client.link.scope import current_scope
+from timerd_client.types import Patience, Until
 
 
 class Waited(NamedTuple):
@@ -22,15 +21,14 @@ class Waited(NamedTuple):
     pending: list[ThreadedOperation]
 
 
-def wait(operations: Iterable[ThreadedOperation], timeout: float | None = None, *, until: str = EVERY) -> Waited:
+def wait(operations: Iterable[ThreadedOperation], timeout: Patience | None = None, *, until: Until = "all") -> Waited:
     """Wait until all operations (`until="all"`) or one of them ("first") have settled, `timeout` seconds at most."""
-    if until not in (FIRST, EVERY):
-        raise InvalidValueError(f"until={until!r}: {FIRST!r} or {EVERY!r}")
+    waits_for_all = until_of(until) == "all"
     given = list(operations)
     deadline = monotonic_deadline(timeout)
-    if until == EVERY:
+    if waits_for_all:
         for operation in given:
-            if not operation.wait(seconds_left(deadline)):
+            if not operation._wait(seconds_left(deadline)):
                 break
     else:
         for _ in _settling(given, deadline):
@@ -38,7 +36,9 @@ def wait(operations: Iterable[ThreadedOperation], timeout: float | None = None, 
     return Waited([one for one in given if one.done()], [one for one in given if not one.done()])
 
 
-def as_completed(operations: Iterable[ThreadedOperation], timeout: float | None = None) -> Iterator[ThreadedOperation]:
+def as_completed(
+    operations: Iterable[ThreadedOperation], timeout: Patience | None = None
+) -> Iterator[ThreadedOperation]:
     """The operations as they settle. Raises TimeoutError if some have not settled `timeout` seconds from now."""
     given = list(operations)
     seen = 0
@@ -50,18 +50,31 @@ def as_completed(operations: Iterable[ThreadedOperation], timeout: float | None 
 
 
 def _settling(operations: list[ThreadedOperation], deadline: float | None) -> Iterator[ThreadedOperation]:
-    settled: queue.SimpleQueue[ThreadedOperation] = queue.SimpleQueue()
+    settled: queue.SimpleQueue[ThreadedOperation | None] = queue.SimpleQueue()
+    scope = current_scope()
+
+    def end() -> None:
+        settled.put(None)
+
     try:
         for operation in operations:
             if not operation.done():
                 operation._link.may_block()
             operation.add_done_callback(settled.put)
+        if scope is not None and not scope.add(end):
+            raise scope.error()
         for _ in operations:
             left = seconds_left(deadline)
             try:
-                yield settled.get(timeout=left) if left else settled.get(block=left is None)
+                found = settled.get(timeout=left) if left else settled.get(block=left is None)
             except queue.Empty:
                 return
+            if found is None:
+                assert scope is not None, "nobody else puts it there"
+                raise scope.error()
+            yield found
     finally:
+        if scope is not None:
+            scope.remove(end)
         for operation in operations:
             operation._remove(settled.put)

@@ -15,7 +15,7 @@ class OpState(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How an operation settled; also on the wire. UNAVAILABLE is made by the client, and never in the arena."""
+    """How an operation settled; also on the wire. The client alone makes UNAVAILABLE and KEPT, never the arena."""
 
     NONE = 0
     COMPLETED = 1
@@ -23,6 +23,7 @@ class Outcome(IntEnum):
     CANCELLED = 3
     FAILED = 4
     UNAVAILABLE = 5
+    KEPT = 6
 
 
 class Condition(IntEnum):

@@ -86,6 +86,7 @@ cdef extern from "timerd_layout.h" nogil:
         OUTCOME_CANCELLED
         OUTCOME_FAILED
         OUTCOME_UNAVAILABLE
+        OUTCOME_KEPT
         OUTCOME_COUNT
         CONDITION_AT_LEAST
         CONDITION_ALL_SETTLED

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from timerd_client.aio.client import Client
-from timerd_client.aio.link import LoopLink
+from timerd_client.aio.link import LoopLink, open_links
 from timerd_client.aio.operation import AioBatch, AioOperation
 from timerd_client.groups.outcome import GroupOutcome
 from timerd_client.groups.steps import Call
@@ -62,6 +62,8 @@ class Loop(asyncio.BaseEventLoop):
         handle = super().call_soon(callback, *args, context=context)
         self._turn_at(0)
         return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # the threads of a simulation run one at a time
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -177,7 +179,7 @@ class LoopedProcess(Process):
         self.loop = Loop(self)
         self._made: dict[int, Blocking] = {}
         link = self.loop.within(lambda: SimulatedLink(self, orphans, group, window))
-        return link, Blocking(self, self.loop.within(lambda: Client(link)))
+        return link, Blocking(self, self.loop.within(lambda: Client._over(link)))
 
     def wait(self, begin: Callable[[], Any]) -> Any:
         """What a coroutine returns or raises; the caller waits while the loop runs it."""
@@ -250,6 +252,7 @@ class LoopedProcess(Process):
             super().kill()
         finally:
             self.link.sealed = self.link.closed = True  # its remaining coroutines do nothing any more
+            open_links.discard(self.link)
             for task in asyncio.all_tasks(self.loop):
                 coroutine = task.get_coro()
                 if inspect.iscoroutine(coroutine):

@@ -333,7 +333,7 @@ class Simulation:
 
         def body() -> None:
             try:
-                process.client.close(timeout)
+                process.client.close(timeout=timeout)
             except TimerdError as error:
                 if not is_expected(error):
                     self.books.fail(f"{process.name}: close() raises {error!r}")
@@ -475,7 +475,7 @@ class Simulation:
 
     def _cancel_everything(self, last: Process) -> None:
         """Cancel by every key, so that operations without a deadline settle as well."""
-        last.client.wait_ready(10)
+        last.client.ready(timeout=10)
         end_ns = self.schedule.now_ns + 40 * SECOND
         while True:
             try:
@@ -483,7 +483,7 @@ class Simulation:
                     purgatory = last.client.purgatory(name)
                     for key in (*KEYS, *TOKENS, *MARKS, *self.books.totals, *self.books.pair_keys):
                         purgatory.cancel_for_key(key)
-                last.client.flush(5)
+                last.client.flush(timeout=5)
                 return
             except ArenaFullError:  # there is room again when `last` has taken what the group holds
                 if self.schedule.now_ns > end_ns:
@@ -500,7 +500,7 @@ class Simulation:
             last.client.forget(key)
         for name in PERIODIC if self.members else ():
             last.client.cancel_call(name)
-        last.client.flush(5)
+        last.client.flush(timeout=5)
 
     def _watermarks(self) -> dict[str, int]:
         return {

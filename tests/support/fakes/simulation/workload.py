@@ -17,6 +17,7 @@ from timerd_client.link.operation import ThreadedOperation
 from timerd_client.protocol.session import CALLS
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.purgatory import Purgatory
+from timerd_client.types import WhenLost
 from timerd_shm.declare.errors import ResourceLimitError, TimerdError
 
 from .books import Books, Issued, Total, Watched, is_expected
@@ -59,7 +60,7 @@ class Worker:
     def run(self) -> None:
         """Act until `ending` is set, or the client is closed."""
         try:
-            self.client.wait_ready(30)
+            self.client.ready(timeout=30)
         except TimerdError as error:
             assert is_expected(error), repr(error)
         while not self.ending and not self.client.closed:
@@ -141,7 +142,7 @@ class Worker:
         self.client.fire_many([self.rng.choice(KEYS) for _ in range(self.rng.randint(0, 12))], values=self._bytes())
 
     def do_fire_wait(self) -> None:
-        self.client.fire_wait(self.rng.choice(KEYS), wait=self.rng.choice((0, 0.1, 5)))
+        self.client.fire_wait(self.rng.choice(KEYS), timeout=self.rng.choice((0, 0.1, 5)))
 
     def do_fail(self) -> None:
         self._purgatory().fail(self.rng.choice(KEYS), code=self.rng.randint(0, 99), value=self._bytes())
@@ -150,29 +151,29 @@ class Worker:
         self._purgatory().cancel_for_key(self.rng.choice(KEYS))
 
     def do_cancel_for_key_wait(self) -> None:
-        self.client.cancel_for_key_wait(self.rng.choice(KEYS), wait=1)
+        self.client.cancel_for_key_wait(self.rng.choice(KEYS), timeout=1)
 
     def do_cancel(self) -> None:
         if self.mine:
             operation = self.rng.choice(self.mine)
-            cancelled = operation.cancel(self.rng.choice((0, 0.5, 5)))
+            cancelled = operation.cancel_wait(timeout=self.rng.choice((0, 0.5, 5)))
             outcome = operation.outcome()
             if cancelled != (outcome is not None and outcome.state.name == "CANCELLED"):
                 self.books.fail(f"{self.process.name}: cancel() of {operation!r} is {cancelled}")
 
     def do_cancel_id(self) -> None:
-        self.client.cancel(self.rng.choice(IDS), wait=self.rng.choice((0, 1)))
+        self.client.cancel_wait(self.rng.choice(IDS), timeout=self.rng.choice((0, 1)))
 
     def do_reschedule(self) -> None:
         if self.mine:
             operation = self.rng.choice(self.mine)
             try:
-                operation.reschedule(self._timeout(), wait=self.rng.random() < 0.3)
+                operation.reschedule_wait(self._timeout())
             finally:
                 self.books.moved(operation)
 
     def do_reschedule_id(self) -> None:
-        self.client.reschedule(self.rng.choice(IDS), self.rng.random(), wait=self.rng.choice((0, 1)))
+        self.client.reschedule_wait(self.rng.choice(IDS), self.rng.random(), timeout=self.rng.choice((0, 1)))
 
     def do_set_orphans(self) -> None:
         if self.mine:
@@ -184,10 +185,10 @@ class Worker:
 
     def do_wait_for(self) -> None:
         looks = [self.rng.random() < 0.3 for _ in range(3)]
-        unavailable = self.rng.choice(("raise", "poll"))
+        unavailable: WhenLost = self.rng.choice(("raise", "poll"))
         key = self.rng.choice(KEYS)
         self.client.wait_for(
-            lambda: looks.pop() if looks else True, key, self.rng.random() * 2, unavailable=unavailable
+            lambda: looks.pop() if looks else True, key, timeout=self.rng.random() * 2, unavailable=unavailable
         )
 
     def do_delayed(self) -> None:
@@ -202,15 +203,15 @@ class Worker:
         self.books.delayed.append((self.process, delayed, results))
 
     def do_flush(self) -> None:
-        self.client.flush(self.rng.random())
+        self.client.flush(timeout=self.rng.random())
 
     def do_ping(self) -> None:
-        self.client.ping(0.2)
+        self.client.ping(timeout=0.2)
         self.client.stats()
 
     def do_snapshot(self) -> None:
         with contextlib.suppress(ResourceLimitError):  # turns changed the arena faster than it was copied
-            self.client.snapshot(0.2)
+            self.client.snapshot(timeout=0.2)
 
     # results that are known ---------------------------------------------------------------------------------------
 
@@ -325,7 +326,7 @@ def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool
                 if not well and rng.random() < 0.5:
                     process.schedule.sleep(1 + rng.randrange(300 * MS))
                 if well or rng.random() < 0.4:
-                    if outcome.ack_wait(5):
+                    if outcome.ack_wait(timeout=5):
                         books.done.add(outcome.payload)
                 elif rng.random() < 0.7:
                     outcome.ack()

@@ -7,10 +7,12 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, make_instance
@@ -18,6 +20,7 @@ from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, 
 # How long a daemon that was started here has until it serves. connect's own timeout begins after that.
 AUTOSTART_TIMEOUT_S = 15.0
 AUTOSTART_POLL_S = 0.01
+LAST_BYTES = 4_096
 EXIT_RUNNING = 3  # the daemon's status where another one has the instance
 # These variables are for the parent alone: where to report readiness (systemd), and what Spark gives its workers.
 NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
@@ -41,18 +44,21 @@ def start_daemon(instance: str | None = None, runtime_dir: str | None = None) ->
     with _alone(paths.directory / f"{paths.instance}.autostart"):
         if daemon_running(paths) and paths.arena.exists():
             return paths
-        daemon = subprocess.Popen(
-            [sys.executable, "-m", "timerd", "--instance", paths.instance, "--ephemeral"]
-            + (["--runtime-dir", str(paths.directory)] if runtime_dir else []),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            close_fds=True,
-            start_new_session=True,
-            env={name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)},
-        )
-        free_memory_of(daemon.pid)
-        await_daemon(daemon, paths)
+        # Without -P a folder `timerd` of the caller's directory would be taken for the package.
+        # What it says goes to a file without a name: it ends 10 s after its last client, so that stays small.
+        with tempfile.TemporaryFile() as said:
+            daemon = subprocess.Popen(
+                [sys.executable, "-P", "-m", "timerd", "--instance", paths.instance, "--ephemeral"]
+                + (["--runtime-dir", str(paths.directory)] if runtime_dir else []),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                close_fds=True,
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)},
+            )
+            free_memory_of(daemon.pid)
+            await_daemon(daemon, paths, said)
         _children.append(daemon)
         return paths
 
@@ -91,7 +97,7 @@ def free_memory_of(pid: int) -> None:
             return
 
 
-def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths) -> None:
+def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: BinaryIO) -> None:
     """Wait until a daemon that was just started serves. Raises TimerdUnavailableError if it ends or is too slow."""
     end = time.monotonic() + AUTOSTART_TIMEOUT_S
     while not (daemon_running(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
@@ -99,7 +105,7 @@ def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths) -> None:
         if daemon.poll() not in (None, EXIT_RUNNING):
             raise TimerdUnavailableError(
                 f"the daemon that was started for instance {paths.instance!r} ended with status "
-                f"{daemon.returncode}; run `timerd --instance {paths.instance}` to see why"
+                f"{daemon.returncode}: {_last_line(said) or f'run {paths.command} to see why'}"
             )
         if time.monotonic() >= end:
             raise TimerdUnavailableError(
@@ -107,3 +113,11 @@ def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths) -> None:
                 f"after {AUTOSTART_TIMEOUT_S:g} s"
             )
         time.sleep(AUTOSTART_POLL_S)
+
+
+def _last_line(said: BinaryIO) -> str:
+    """The last line of what a daemon has said; empty if it has said nothing."""
+    said.seek(0, os.SEEK_END)
+    said.seek(max(0, said.tell() - LAST_BYTES))
+    lines = said.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
