@@ -35,6 +35,7 @@ from timerd_shm.declare.errors import (
 )
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire import native
 
 DRIVES: dict[str, Callable[[Flow[Any]], Any]] = {
     "threaded": drive_in_thread,
@@ -229,8 +230,8 @@ def test_an_error_of_the_flow_itself_reaches_the_caller(drive: Callable[[Flow[An
 class ThreadlessLink(ThreadedLink):
     """A threaded link whose own thread never runs."""
 
-    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        return cast(threading.Thread, SimpleNamespace(start=lambda: None))
+    def io_thread(self) -> native.Thread:
+        return cast(native.Thread, SimpleNamespace(start=lambda: None, is_current=lambda: False))
 
 
 class IntrudedLock:

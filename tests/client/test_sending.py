@@ -10,7 +10,7 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from timerd_client.threaded.link import (
 )
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire import native
 
 PATIENCE_S = 10.0
 
@@ -44,8 +45,8 @@ class Stepped(ThreadedLink):
         self.at_ns = 10_000_000_000
         super().__init__(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets, lambda: self.at_ns)
 
-    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        return threading.Thread(target=lambda: None)
+    def io_thread(self) -> native.Thread:
+        return native.Thread(lambda: None, "none")
 
     def step(self, by_ns: int) -> None:
         """A pass, so much later."""

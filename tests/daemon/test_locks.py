@@ -17,7 +17,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from timerd_client.link.find_daemon import has_run_lately
+from timerd_client.discovery.find_daemon import has_run_lately
 
 import timerd as td
 from daemons import Daemon, arenas_of

@@ -44,7 +44,7 @@ from timerd_client.errors import (
     TimerdUnavailableError,
     TooManyKeysError,
 )
-from timerd_client.link.link import unacknowledged
+from timerd_client.link.flush import unacknowledged
 from timerd_client.mark import Mark
 from timerd_shm.declare.limits import (
     KEY_SIZE_MAX,

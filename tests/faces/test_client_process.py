@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
-from timerd_client.link.autostart import _alone
+from timerd_client.discovery.autostart import _alone
 
 import timerd as td
 from daemons import SMALL_BY_ENVIRONMENT, Daemon

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from timerd_client.link.find_daemon import RESTART_S, Search, has_run_lately
+from timerd_client.discovery.find_daemon import RESTART_S, Search, has_run_lately
 
 import timerd as td
 from daemons import Daemon

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from timerd_client.link.autostart import await_daemon
+from timerd_client.discovery.autostart import await_daemon
 
 from timerctl.load.harness.marks import KEPT_NS
 from timerd_client.workload import NS, Workload

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from timerd_client.arguments import patience_s
 from timerd_client.discovery.late_sockets import LateSockets
@@ -20,7 +20,7 @@ from timerd_client.errors import OperationCancelled
 from timerd_client.hot import Line
 from timerd_client.hot.commands import in_purgatory, operation_command
 from timerd_client.protocol.protocol import Protocol
-from timerd_client.protocol.session import NO_SESSION, Identity, Naming
+from timerd_client.protocol.session import NO_SESSION, Naming
 from timerd_client.protocol.state import LIVE, LinkState
 from timerd_client.transport.sockets import Sockets
 from timerd_client.types import Patience
@@ -29,10 +29,11 @@ from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
-from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
+from .flush import Flush, unacknowledged
 from .gate import Gate
+from .identity import identity
 from .promise import Reply
 from .use import Use
 from .wall_alarm import WallAlarm
@@ -45,29 +46,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("timerd_client")
 links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py closes them after a fork and at exit
-
-
-def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
-    """What this process says of itself in HELLO."""
-    pid = os.getpid()
-    return Identity(
-        name,
-        pid,
-        process_start_ticks(pid) or 0,
-        namespace_inode("pid"),
-        namespace_inode("time"),
-        boot_id(),
-        orphans,
-        group,
-    )
-
-
-class Flush(NamedTuple):
-    """What a flush waits for."""
-
-    command: int  # until this command is applied, and all answers up to it were received
-    maker: bytes  # incarnation of the client: with another one the flush is over
-    reported: int  # so many of `commands_unknown` were raised by earlier flushes
 
 
 class Link(Line):
@@ -606,8 +584,3 @@ class Link(Line):
         if reader is not None:
             reader.close()
         links.discard(self)
-
-
-def unacknowledged(commands: int) -> str:
-    """How many commands are unacknowledged, for messages."""
-    return "1 command is unacknowledged" if commands == 1 else f"{commands} commands are unacknowledged"

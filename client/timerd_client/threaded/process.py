@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from timerd_client.link import link as link_module
-from timerd_client.link.link import unacknowledged
+from timerd_client.link.flush import unacknowledged
 from timerd_client.link.settings import guards, settings
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
