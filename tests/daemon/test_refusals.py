@@ -68,7 +68,7 @@ def test_flush_of_an_asyncio_client_raises_a_refused_advance(make_daemon: MakeDa
     make_daemon("--quota-watermarks=1")
 
     async def main() -> None:
-        async with await aio.connect() as client:
+        async with aio.connect() as client:
             client.advance("a", 1)
             client.advance("b", 1)
             with pytest.raises(td.QuotaExceededError, match=ONE_WATERMARK):
@@ -90,7 +90,7 @@ def test_a_refusal_does_not_replace_the_exception_that_ends_a_block(
     caplog.clear()
 
     async def main() -> None:
-        async with await aio.connect() as client:
+        async with aio.connect() as client:
             client.advance("c", 1)
             client.advance("d", 1)
             raise ValueError("the caller's")

@@ -93,15 +93,15 @@ def test_without_a_daemon_every_asyncio_caller_gets_the_error_and_a_later_call_t
         asked = await asyncio.gather(aio.client().ping(), aio.client().ping(), return_exceptions=True)
         assert [type(error) for error in asked] == [td.TimerdUnavailableError] * 2
         make_daemon()
-        await aio.client().ready(timeout=PATIENCE_S)
-        await aio.client().close()
+        aio.client().ready(timeout=PATIENCE_S)
+        aio.client().close()
 
     asyncio.run(main())
 
 
 def test_a_cancelled_await_cancels_its_operation(daemon: Daemon) -> None:
     async def main() -> None:
-        async with await aio.connect() as client:
+        async with aio.connect() as client:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(client.register("k", timeout=None), 0.02)
             assert await client.fire_wait("k") == 0
@@ -114,7 +114,7 @@ def test_awaits_that_are_cancelled_in_a_full_window_cancel_their_operations(daem
         return await client.register(key, timeout=None)
 
     async def main() -> None:
-        async with await aio.connect() as client:
+        async with aio.connect() as client:
             tasks = [asyncio.create_task(wait(client, "k")) for _ in range(50)]
             await asyncio.sleep(0)
             client._protocol.ledger.window = 50
@@ -144,7 +144,7 @@ def test_a_client_whose_loop_is_closed_raises_an_error_that_names_it(daemon: Dae
 
 def test_asyncio_backpressure_is_raised_at_once_and_room_can_be_awaited(daemon: Daemon) -> None:
     async def main() -> None:
-        async with await aio.connect() as client:
+        async with aio.connect() as client:
             client._protocol.ledger.window = 50
             with pytest.raises(td.BackpressureError, match="room"):
                 for _ in range(51):
@@ -157,7 +157,7 @@ def test_asyncio_backpressure_is_raised_at_once_and_room_can_be_awaited(daemon: 
 
 def test_one_loop_awaits_a_thousand_operations(daemon: Daemon) -> None:
     async def main() -> None:
-        async with await aio.connect() as client:
+        async with aio.connect() as client:
             operations = [client.register(f"w{index}", timeout=PATIENCE_S) for index in range(1000)]
 
             async def outcome(operation: aio.Operation) -> td.Outcome:

@@ -65,13 +65,13 @@ import os, sys, threading
 import timerd_client as td
 {patch}
 client = td.connect(orphans="{orphans}")
-operation = client.register("k", timeout=600, wait=True)
+operation = client.register_wait("k", timeout=600)
 print("ready", flush=True)
 for line in sys.stdin:
     exec(line)
     print("done", flush=True)
 """
-OF_ANOTHER_NAMESPACE = "import timerd_client.link.link as link; link.namespace_inode = lambda kind: 1"
+OF_ANOTHER_NAMESPACE = "import timerd_client.link.identity as i; i.namespace_inode = lambda kind: 1"
 
 
 class Child:
@@ -204,7 +204,7 @@ import asyncio, sys
 from timerd_client import aio
 {patch}
 async def main():
-    async with await aio.connect() as client:
+    async with aio.connect() as client:
         operation = client.register("k", timeout=600)
         await client.flush()
         print("ready", flush=True)
@@ -359,7 +359,7 @@ FORKING = """
 import os, sys, time
 import timerd_client as td
 client = td.connect()
-operation = client.register("k", timeout=600, wait=True)
+operation = client.register_wait("k", timeout=600)
 child = os.fork()
 if child == 0:
     os.close(0)
@@ -449,7 +449,7 @@ import os
 import timerd_client as td
 
 def application(environ, start_response):
-    td.client().register("k", timeout=600, wait=True)
+    td.client().register_wait("k", timeout=600)
     if environ["PATH_INFO"] == "/die":
         os.kill(os.getpid(), 9)
     start_response("200 OK", [("Content-Type", "text/plain")])

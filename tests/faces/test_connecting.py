@@ -14,13 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from timerd_client.discovery.find_daemon import RESTART_S, Search, has_run_lately
 
 import timerd as td
 from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S
-from timerd_client.link import find_daemon
+from timerd_client.discovery import find_daemon
+from timerd_client.discovery.find_daemon import RESTART_S, Search, has_run_lately
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S, IPC_PATH_MAX
 
 MakeDaemon = Callable[..., Daemon]

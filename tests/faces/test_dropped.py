@@ -113,7 +113,7 @@ def test_a_dropped_asyncio_client_warns_and_ends(daemon: Daemon, held: tuple[int
                 await asyncio.sleep(0.02)
 
     async def work() -> None:
-        async with await aio.connect(timeout=PATIENCE_S) as other:
+        async with aio.connect(timeout=PATIENCE_S) as other:
             pending = other.register("k", timeout=PATIENCE_S)
             await other.flush()
             with pytest.warns(ResourceWarning, match="unclosed client of 'default'"):
@@ -127,7 +127,7 @@ def test_a_dropped_asyncio_client_warns_and_ends(daemon: Daemon, held: tuple[int
 
 def test_a_pending_operation_keeps_its_dropped_asyncio_client(daemon: Daemon) -> None:
     async def run() -> None:
-        async with await aio.connect(timeout=PATIENCE_S) as other:
+        async with aio.connect(timeout=PATIENCE_S) as other:
             operation = (await aio.connect(timeout=PATIENCE_S)).register("k", timeout=PATIENCE_S)
             await asyncio.sleep(1.5)  # more than a heartbeat, at which a dropped client would end
             gc.collect()

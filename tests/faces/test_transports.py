@@ -34,7 +34,7 @@ WITH_A_CHILD = """
 import os, subprocess, sys, time
 import timerd as td
 client = td.connect()
-client.register("k", timeout=600, wait=True)
+client.register_wait("k", timeout=600)
 if sys.argv[1] == "fork":
     child = os.fork()
     if child == 0:

@@ -85,7 +85,7 @@ def test_a_kill_cancels_pending_operations_and_keeps_committed_ones(daemon: Daem
         with task_client() as client:
             client.register("committed", timeout=60)
         with task_client() as client:
-            client.register("mine", timeout=60, wait=True)
+            client.register_wait("mine", timeout=60)
             print("ready", flush=True)
             sys.stdin.read()
     """

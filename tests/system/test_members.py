@@ -269,7 +269,7 @@ def test_a_schedule_survives_a_killed_daemon_and_a_new_arena(
 def test_an_asyncio_member_iterates_outcomes_and_runs_handlers(daemon: Daemon) -> None:
     async def work() -> None:
         calls: list[td.Call] = []
-        async with await aio.connect(group="web", timeout=PATIENCE_S) as client:
+        async with aio.connect(group="web", timeout=PATIENCE_S) as client:
 
             @client.every("often", seconds=0.05)
             async def often(call: td.Call) -> None:
@@ -303,7 +303,7 @@ def test_an_asyncio_member_iterates_outcomes_and_runs_handlers(daemon: Daemon) -
 def test_closing_an_asyncio_client_waits_for_its_handlers(daemon: Daemon) -> None:
     async def work() -> list[str]:
         done: list[str] = []
-        async with await aio.connect(group="web", timeout=PATIENCE_S) as client:
+        async with aio.connect(group="web", timeout=PATIENCE_S) as client:
             began = asyncio.Event()
 
             @client.handles("slow")

@@ -63,7 +63,7 @@ def test_an_asyncio_member_goes_on_after_the_wall_clock_was_wrong(daemon: Daemon
     async def work() -> None:
         cron: list[td.Call] = []
         start = datetime.now(UTC)
-        async with await aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(4 * PATIENCE_S):
+        async with aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(4 * PATIENCE_S):
             client.every("cron", cron="* * * * * *")(cron.append)
             for ahead in (0, 3_600, 0):
                 wall[0] = ahead * 1_000_000_000
@@ -89,7 +89,7 @@ def test_a_member_with_a_cron_schedule_has_a_timer_that_ends_when_the_clock_is_s
         return [text for text in found if "clockid: 0" in text and "settime flags: 03" in text]
 
     async def work() -> None:
-        async with await aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(PATIENCE_S):
+        async with aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(PATIENCE_S):
             client.every("cron", cron="0 3 * * *")(print)
             while len(timers()) != 1:
                 await asyncio.sleep(0.01)

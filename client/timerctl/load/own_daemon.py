@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from timerd_client.discovery.autostart import await_daemon
-
 from timerctl.load.harness.marks import KEPT_NS
+from timerd_client.discovery.autostart import await_daemon
 from timerd_client.workload import NS, Workload
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.declare.limits import CAPACITY_MAX, CAPACITY_MIN, RING_EVENTS_DEFAULT, RING_EVENTS_MAX

@@ -20,7 +20,7 @@ from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
 from timerd_client.types import Key, OrphanPolicy, Patience, Payload
-from timerd_shm.declare.errors import InvalidValueError, TimerdError
+from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_wire.transports import Transport
 
@@ -37,8 +37,11 @@ class LoopLazy(Lazy[LoopLink]):
         link = self._link
         if link is not None and not link.is_outlived() and not link.closed:
             return link
-        asyncio.get_running_loop()  # raises RuntimeError
-        return super().link()
+        if asyncio._get_running_loop() is not None:
+            return super().link()
+        if link is not None:
+            raise ClosedError(f"this client is closed here: {link.why_closed}; use it in a coroutine of another loop")
+        raise RuntimeError("an asyncio client connects at its first use in a coroutine, and no event loop runs here")
 
     def is_free_for(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether it belongs to no other loop that may run still."""
@@ -234,7 +237,7 @@ class Connecting:
         await self._client.__aexit__(kind, error, trace)
 
     async def _connected(self) -> Client:
-        await drive(flows.connect(self._client._lazy, self._timeout))
+        self._client._bind(await drive(flows.connect(self._client._lazy, self._timeout)))
         return self._client
 
 

@@ -22,7 +22,6 @@ from timerd_client.link.link import Link
 from timerd_client.link.scope import current_scope
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
-from timerd_client.protocol.state import LIVE
 from timerd_client.transport.sockets import Sockets
 from timerd_client.types import Patience
 from timerd_shm.declare.errors import BackpressureError, TimerdError
@@ -79,7 +78,7 @@ class LoopLink(Link):
             self._guard = None
             if not self.closed and self._pid == os.getpid():
                 try:
-                    await drive(flows.end(self, CLOSE_TIMEOUT_S if self.protocol.state is LIVE else 0.0))
+                    await drive(flows.end(self, CLOSE_TIMEOUT_S if self.may_answer() else 0.0))
                 except TimerdError as error:
                     self.complain(f"its event loop ends: {error}")
 
@@ -187,7 +186,7 @@ class LoopLink(Link):
             self.confirm_locked()
         if not await self.until(lambda: outgoing.room >= commands or self.sealed, patience_s(timeout)):
             raise BackpressureError(
-                f"no room for {commands} commands in a window of {ledger.window} within {patience_s(timeout):g} s "
+                f"no room for {commands} more in a window of {ledger.window} within {patience_s(timeout):g} s "
                 f"({self.plight()}); " + self.relief()
             )
         if self.sealed:
@@ -278,7 +277,7 @@ class LoopLink(Link):
             poll.register(number, select.POLLIN)
         end_ns = self.now_ns() + int(timeout * 1e9)
         self.protocol.confirm()
-        while self.protocol.state is LIVE and ledger.applied < ledger.issued and self.now_ns() < end_ns:
+        while self.may_answer() and ledger.applied < ledger.issued and self.now_ns() < end_ns:
             with contextlib.suppress(RuntimeError):  # those who wait in the loop are not woken any more
                 self._exchange()
             if self.now_ns() - self.protocol.silence.last_frame_ns > silence * 1e9:

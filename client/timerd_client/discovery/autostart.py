@@ -97,15 +97,18 @@ def free_memory_of(pid: int) -> None:
             return
 
 
-def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: BinaryIO) -> None:
-    """Wait until a daemon that was just started serves. Raises TimerdUnavailableError if it ends or is too slow."""
+def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: BinaryIO | None = None) -> None:
+    """Wait until a daemon that was just started serves. Raises TimerdUnavailableError if it ends or is too slow.
+
+    `said` is the file to which it writes its log.
+    """
     end = time.monotonic() + AUTOSTART_TIMEOUT_S
     while not (daemon_running(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
         # Another one that was started by hand still opens its arena: this one has ended, and that one is awaited.
         if daemon.poll() not in (None, EXIT_RUNNING):
             raise TimerdUnavailableError(
                 f"the daemon that was started for instance {paths.instance!r} ended with status "
-                f"{daemon.returncode}: {_last_line(said) or f'run {paths.command} to see why'}"
+                f"{daemon.returncode}: {last_line(said) or f'run {paths.command} to see why'}"
             )
         if time.monotonic() >= end:
             raise TimerdUnavailableError(
@@ -115,8 +118,10 @@ def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: Bi
         time.sleep(AUTOSTART_POLL_S)
 
 
-def _last_line(said: BinaryIO) -> str:
+def last_line(said: BinaryIO | None) -> str:
     """The last line of what a daemon has said; empty if it has said nothing."""
+    if said is None:
+        return ""
     said.seek(0, os.SEEK_END)
     said.seek(max(0, said.tell() - LAST_BYTES))
     lines = said.read().decode(errors="replace").strip().splitlines()

@@ -33,6 +33,7 @@ from .promise import Promise
 from .surface import Surface
 
 Value = TypeVar("Value")
+LinkT = TypeVar("LinkT", bound=Link)
 AGAIN = (
     ErrorCode.MARK_TOO_OLD,
     ErrorCode.SESSION_GONE,
@@ -97,7 +98,7 @@ Flow: TypeAlias = Generator[Step, Any, Value]
 # the connection ---------------------------------------------------------------------------------------------------
 
 
-def connect(lazy: Lazy[Any], timeout: Patience | None) -> Flow[None]:
+def connect(lazy: Lazy[LinkT], timeout: Patience | None) -> Flow[LinkT]:
     """Find the daemon, or start it, and connect. Ends when the daemon has accepted this client."""
     target, patience = lazy.target, patience_of(timeout)
     with files_named():
@@ -116,6 +117,7 @@ def connect(lazy: Lazy[Any], timeout: Patience | None) -> Flow[None]:
         if not accepted:
             lazy.closed = True
             link.stop()
+    return link
 
 
 def ready(link: Link, timeout: Patience) -> Flow[None]:

@@ -81,7 +81,7 @@ class Link(Line):
         self._wall_alarm: WallAlarm | None = None
         self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
         self._pid = os.getpid()
-        self._why_closed = "it was closed"
+        self.why_closed = "it was closed"
         self._use_sockets(sockets)
         if purgatories is not None:
             for purgatory in purgatories:
@@ -93,6 +93,11 @@ class Link(Line):
         self.sockets = sockets
         self.protocol.outgoing.frame_size_max = sockets.frame_size_max
         self.lifeline = sockets.lifeline
+
+    def may_answer(self) -> bool:
+        """Whether the daemon answers, or is about to: one that was not found does not, and one that is lost."""
+        late = isinstance(self.sockets, LateSockets) and self.sockets.is_hopeless
+        return not late and self.protocol.state not in (LinkState.LOST, LinkState.CLOSED)
 
     def is_outlived(self) -> bool:
         """Whether its client needs another link in this process: this one is the parent's, or its loop has ended."""
@@ -197,11 +202,11 @@ class Link(Line):
 
     def refuse_closed(self) -> None:
         """Raises ClosedError."""
-        raise ClosedError(f"this client is closed: {self._why_closed}; make another one, or use td.client()")
+        raise ClosedError(f"this client is closed: {self.why_closed}; make another one, or use td.client()")
 
     def seal_because(self, why: str) -> None:
         """Refuse all further calls, for this reason."""
-        self._why_closed = why
+        self.why_closed = why
         self.sealed = self.closed = True
 
     def refuse_lost(self) -> None:

@@ -271,5 +271,5 @@ def connect(
         runtime_dir=runtime_dir,
         autostart=autostart,
     )
-    drive(flows.connect(client._lazy, timeout))
+    client._bind(drive(flows.connect(client._lazy, timeout)))
     return client

@@ -23,7 +23,6 @@ from timerd_client.link.link import Link
 from timerd_client.link.scope import current_scope
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
-from timerd_client.protocol.state import LinkState
 from timerd_client.transport.sockets import Sockets
 from timerd_shm.declare.errors import BackpressureError, InvalidValueError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
@@ -273,7 +272,7 @@ class ThreadedLink(Link):
 
         with self.lock:
             self.confirm_locked()
-            while protocol.state is LinkState.LIVE and protocol.ledger.applied < protocol.ledger.issued:
+            while self.may_answer() and protocol.ledger.applied < protocol.ledger.issued:
                 left = self.seconds_left(deadline) or 0.0
                 if not self.wait_locked(frame_after(protocol.silence.last_frame_ns), min(left, silence)):
                     break

@@ -165,13 +165,6 @@ class InLoop:
         value = getattr(self._target, name)
         return (lambda *args, **more: self._face.call(value, *args, **more)) if callable(value) else value
 
-    def register(self, *args: Any, wait: bool = False, **more: Any) -> Any:
-        """With `wait` as in the threaded client: a refusal is raised here."""
-        operation = self._face.call(self._target.register, *args, wait=wait, **more)
-        if wait:
-            operation.accepted()
-        return operation
-
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """The callback is given the operation as its thread has it."""
         self._face.call(self._target.add_done_callback, lambda promise: callback(self._face.outside(promise)))

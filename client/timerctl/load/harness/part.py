@@ -8,8 +8,8 @@ from array import array
 from contextlib import suppress
 
 import psutil
-from timerd_client.threaded.connection import connect
 
+from timerd_client.threaded.client import connect
 from timerd_shm.declare.errors import TimerdError
 
 from .messages import Answer, Task, Usage
