@@ -72,8 +72,7 @@ def test_a_registration_that_was_not_answered_is_withdrawn_where_its_caller_has_
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
     client.flush(timeout=PATIENCE_S)
-    # An asyncio caller has its operation before it awaits `accepted()`, and may cancel it: it stays.
-    assert client.fire_wait("k") == (0 if face.name == "threaded" else 1)
+    assert client.fire_wait("k") == 0
 
 
 @THREADED

@@ -226,7 +226,7 @@ def test_commands_before_a_flush_are_applied(client: Any) -> None:
 
 
 def test_the_next_flush_raises_a_refusal(client: Any) -> None:
-    client._link.issue(b"\x01" + client._cancel_id_command("never")[1:])  # no command that a daemon can read
+    client._link.issue(b"\x01" + client._cancel_id_command("never", 0)[1:])  # no command that a daemon can read
     with pytest.raises(td.TimerdError, match="a command was refused"):
         client.flush(timeout=PATIENCE_S)
     client.flush(timeout=PATIENCE_S)
@@ -329,7 +329,7 @@ def test_a_callback_may_fire_and_register_but_not_wait(client: Any) -> None:
     def callback(_: Any) -> None:
         client.fire("second")
         try:
-            client.register("other", timeout=1)._wait()
+            client.register("other", timeout=1)._wait(None)
         except RuntimeError as error:
             seen.append(error)
         again.set()

@@ -111,17 +111,16 @@ def test_a_registration_before_the_connection_counts_from_the_mark_of_its_call(
 
 
 def test_where_no_arena_existed_it_counts_from_the_first_event_of_the_new_one(
-    face: Face, make_daemon: Callable[..., Daemon]
+    face: Face, make_daemon: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("timerd_client.discovery.late_sockets.LOOK_FIRST_NS", 4_000_000_000)  # time for what follows
     client = face.make("new")
     operation = client.register("k", timeout=PATIENCE_S)
     mark = client.mark()
-    client._link.sockets.due_ns = 1 << 62  # it does not look for the daemon meanwhile
     make_daemon(instance="new")
     with td.connect("new") as other:
         other.fire("k", value=b"first")
         other.flush()
-    client._link.sockets.due_ns = 0
     assert operation.result(PATIENCE_S).value == b"first"
     assert client.register("k", timeout=PATIENCE_S, since=mark).result(PATIENCE_S).value == b"first"
     client.close()
@@ -174,7 +173,7 @@ def test_a_forked_child_has_a_client_of_its_own_by_the_same_name(daemon: Daemon,
         assert box.register("child", timeout=PATIENCE_S) and client.register("own", timeout=PATIENCE_S)
         assert (box.fire_wait("child"), client.fire_wait("own")) == (1, 1)
         assert client._link.protocol.session.incarnation != incarnation
-        for inherited in (lambda: mine.result(1).unwrap(), lambda: batch.outcomes(1)[0].unwrap(), mine.cancel):
+        for inherited in (mine.cancel, lambda: mine.result(1).unwrap(), lambda: batch.outcomes(1)[0].unwrap()):
             with pytest.raises(td.ClosedError, match="fork"):
                 inherited()
         client.close()
