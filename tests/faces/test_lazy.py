@@ -121,7 +121,7 @@ def test_where_no_arena_existed_it_counts_from_the_first_event_of_the_new_one(
     with td.connect("new") as other:
         other.fire("k", value=b"first")
         other.flush()
-    assert operation.result(PATIENCE_S).value == b"first"
+    assert operation.result(PATIENCE_S).value == b"first", operation
     assert client.register("k", timeout=PATIENCE_S, since=mark).result(PATIENCE_S).value == b"first"
     client.close()
 
