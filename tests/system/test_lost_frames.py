@@ -35,11 +35,11 @@ with td.connect(timeout=10) as client:
     batch = client.register_many([f"k{{n}}" for n in range({MANY})], timeout=None)
     told = []
     batch.add_done_callback(lambda _: told.append(1))
-    client.flush(10)
+    client.flush(timeout=10)
     print("ready", flush=True)
     outcomes = batch.outcomes({PATIENCE_S})
     assert [outcome.value for outcome in outcomes] == [b"%d" % n * {REPEATED} for n in range({MANY})]
-    client.flush(10)
+    client.flush(timeout=10)
     assert told == [1] and client.stats().outcomes_unknown == 0, (told, client.stats())
 print("done", flush=True)
 """

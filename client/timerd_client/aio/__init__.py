@@ -24,7 +24,8 @@ from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
 from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout, Until, WhenLost
 
-from .client import Client, Connecting, client, connect
+from .client import Client, client, connect
+from .client import Connecting as Connecting
 from .member import AioGroupOutcome as GroupOutcome
 from .operation import AioBatch as Batch
 from .operation import AioOperation as Operation
@@ -39,7 +40,6 @@ __all__ = [
     "Batch",
     "Call",
     "Client",
-    "Connecting",
     "GroupOutcome",
     "IfExists",
     "Key",

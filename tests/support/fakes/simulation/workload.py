@@ -108,9 +108,9 @@ class Worker:
             self.process.schedule.sleep(self._pause())
         if self.rng.random() < 0.2:
             more["orphans"] = self.rng.choice(("cancel", "keep"))
-        if self.rng.random() < 0.1:
-            more["wait"] = True
-        operation = self._purgatory().register(
+        asks = self.rng.random() < 0.1
+        purgatory = self._purgatory()
+        operation = (purgatory.register_wait if asks else purgatory.register)(
             keys,
             timeout=self._timeout(),
             when=self._when(len(keys)),
