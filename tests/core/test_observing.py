@@ -128,9 +128,7 @@ def test_a_requeued_grant_is_not_seen_again(rig: Rig) -> None:
     rig.check()
 
 
-@pytest.mark.parametrize(
-    "act", [cancel_for_key(b"k", wait=True), forget(b"k", wait=True), advance(b"k", 5), advance(b"k", 4)]
-)
+@pytest.mark.parametrize("act", [cancel_for_key(b"k"), forget(b"k"), advance(b"k", 5), advance(b"k", 4)])
 def test_what_is_no_event_for_others_is_not_seen(rig: Rig, act: KeyAct) -> None:
     client = rig.client()
     rig.do(client, advance(b"k", 5))

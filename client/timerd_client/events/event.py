@@ -26,9 +26,9 @@ class Event(NamedTuple):
     value_dropped: bool = False  # this client held too many bytes for the value: see Outcome.value_dropped
 
     @property
-    def amount(self) -> int:
-        """The amount of a fire; 0 for another kind."""
-        return self.number if self.kind == "fire" else 0
+    def amount(self) -> int | None:
+        """The amount of a fire; None for another kind."""
+        return self.number if self.kind == "fire" else None
 
     @property
     def watermark(self) -> int | None:

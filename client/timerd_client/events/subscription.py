@@ -31,7 +31,7 @@ class Later(deque[Callable[[], object]]):
 
 
 class Following:
-    """A place in the events of some keys. Making it returns at once; nothing is missed from then on, or from `since`."""
+    """A place in the events of some keys. Nothing is missed from the moment when it is made, or from its mark on."""
 
     __slots__ = ("_feed", "_hub", "_keys", "_mark", "_patience")
 

@@ -16,8 +16,8 @@ from .link import drive
 class Subscription(Following):
     """Iterate over it for events and gaps; `with` closes it. `subscribe()` makes it.
 
-    It belongs to the process that has made it: a forked child gets ClosedError. Any thread may use it; each item goes to
-    one of those that iterate. It cannot be pickled: its mark can. Dropping the handle closes it.
+    It belongs to the process that has made it: a forked child gets ClosedError. Any thread may use it, and each item
+    goes to one of those that iterate. It cannot be pickled: its mark can. Dropping the handle closes it.
     """
 
     __slots__ = ()

@@ -99,9 +99,7 @@ class OpRecord(NamedTuple):
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called"]
     seen: Annotated[int, U64, "sequence of the newest event it was given; when settled, of its outcome's mark"]
     progress: Annotated[
-        int,
-        U64,
-        "satisfied keys, one bit each; under TOTAL the amount that is missing; under OBSERVE the event's amount",
+        int, U64, "satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's"
     ]
     keys: Annotated[int, U8, "number of watch keys"]
     needed: Annotated[int, U8, "k of AT_LEAST"]

@@ -515,7 +515,7 @@ typedef struct OpRecord {
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called */
     uint64_t seen; /* sequence of the newest event it was given; when settled, of its outcome's mark */
-    uint64_t progress; /* satisfied keys, one bit each; under TOTAL the amount that is missing; under OBSERVE the event's amount */
+    uint64_t progress; /* satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's */
     uint8_t keys; /* number of watch keys */
     uint8_t needed; /* k of AT_LEAST */
     uint8_t purgatory; /* index of its purgatory */
