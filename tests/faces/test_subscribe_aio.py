@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -24,10 +25,8 @@ def test_a_cancelled_await_takes_nothing(daemon: Daemon) -> None:
                 if number % 2:
                     await client.flush()
                 waiting.cancel()
-                try:
+                with contextlib.suppress(asyncio.CancelledError):
                     found.append(await waiting)
-                except asyncio.CancelledError:
-                    pass
             while len(found) < 200:
                 found.append(await asyncio.wait_for(anext(subscription), PATIENCE_S))
             assert [int(each.value) for each in found if isinstance(each, td.Event)] == list(range(200))

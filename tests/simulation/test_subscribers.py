@@ -1,4 +1,4 @@
-"""The simulation with subscribers: each sees the events that the journal has, once and in order, or is told of a gap."""
+"""The simulation with subscribers: each sees what the journal has of its keys, in order and once, or a gap is told."""
 
 from __future__ import annotations
 
