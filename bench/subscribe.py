@@ -68,7 +68,7 @@ async def measure(suite: Suite, instance: str, subscribers: int, keys: int, even
         await asyncio.sleep(0)
         await client.flush(timeout=PATIENCE_S)
         grown = (resident() - bare) / subscribers
-        watches = client.stats().pending
+        watches = client.stats().waiting
         first, everybody = list[int](), list[int]()
         for _ in range(events):
             meter.begin()

@@ -51,7 +51,7 @@ def test_the_end_of_a_task_closes_its_subscription(daemon: Daemon) -> None:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            while client.stats().pending:
+            while client.stats().waiting:
                 await asyncio.sleep(0.001)
             subscription = client.subscribe("k")
             await subscription.aclose()
@@ -93,7 +93,7 @@ def test_thousands_of_subscribers_of_one_key_get_every_event(daemon: Daemon, cou
             subscriptions = [client.subscribe("k") for _ in range(count)]
             tasks = [asyncio.ensure_future(follow(each)) for each in subscriptions]
             await client.flush(timeout=PATIENCE_S)
-            assert client.stats().pending == 1
+            assert client.stats().waiting == 1
             for number in range(events):
                 client.fire("k", value=b"%d" % number)
             found = await asyncio.gather(*tasks)
