@@ -18,7 +18,7 @@ import time
 
 import psutil
 
-from common import Parser, Suite, amount, listed, run_suite
+from common import Parser, Row, Suite, amount, listed, run_suite
 from timerctl.load.own_daemon import private_daemon
 from timerctl.load.report import percentiles
 from timerd_client import aio
@@ -80,7 +80,7 @@ async def measure(suite: Suite, instance: str, subscribers: int, keys: int, even
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        row = {"subscribers": subscribers, "keys": keys, "watches": watches, "bytes": round(grown)}
+        row: Row = {"subscribers": subscribers, "keys": keys, "watches": watches, "bytes": round(grown)}
         row["events_s"] = round(subscribers * events / (sum(everybody) / 1e9))
         for what, times in (("first", first), ("all", everybody)):
             found = percentiles(times)
