@@ -6,26 +6,12 @@ from typing import NamedTuple
 
 import pytest
 
+from acts import LONG, observe
 from commands import Delivered, Key, KeyAct, Mark, Register
 from harness import MS, Client, Rig, advance, cancel, cancel_for_key, fail, fire, forget, requeue
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import OutcomeFlag
-
-LONG = b"a key of more than sixteen bytes, which lies in blocks of its own"
-
-
-def observe(
-    *keys: bytes, mark: Mark | None = None, by_sequence: bool = False, timeout_ns: int = NO_DEADLINE
-) -> Register:
-    return Register(
-        tuple(Key(key, observed=True) for key in keys),
-        timeout_ns=timeout_ns,
-        condition=Condition.OBSERVE,
-        mark=mark,
-        mark_by_sequence=by_sequence,
-    )
 
 
 def wait(*keys: bytes, mark: Mark | None = None, target: int | None = None) -> Register:
@@ -119,10 +105,10 @@ def test_a_requeued_grant_is_not_seen_again(rig: Rig) -> None:
     job = rig.do(worker, wait(b"jobs"))
     first = rig.do(client, observe(b"jobs"))
     rig.do(client, fire(b"jobs", value=b"work", limit=1))
-    again = rig.do(client, observe(b"jobs", mark=Mark(seen(client, first).sequence, 0), by_sequence=True))
+    again = rig.do(client, observe(b"jobs", mark=Mark(seen(client, first).sequence, 0), mark_by_sequence=True))
     rig.do(worker, requeue(job))
     assert client.outcome(again) is None
-    late = rig.do(client, observe(b"jobs", mark=Mark(1, 0), by_sequence=True))
+    late = rig.do(client, observe(b"jobs", mark=Mark(1, 0), mark_by_sequence=True))
     assert client.outcome(late) is None
     assert other.state(rig.do(other, wait(b"jobs", mark=Mark(0, 0)))) is Outcome.COMPLETED
     rig.check()
@@ -157,7 +143,7 @@ def test_from_mark_to_mark_every_event_is_seen_once_in_order(rig: Rig) -> None:
     found = []
     by_sequence = False
     for _ in range(len(acts)):
-        command = rig.do(client, observe(b"b", b"a", mark=mark, by_sequence=by_sequence))
+        command = rig.do(client, observe(b"b", b"a", mark=mark, mark_by_sequence=by_sequence))
         if client.outcome(command) is None:
             break
         found.append(seen(client, command))
@@ -208,7 +194,7 @@ def test_a_mark_that_left_the_ring_is_told(rig: Rig) -> None:
     mark = client.mark()
     for _ in range(rig.arena.header.newest + 20):
         rig.do(client, fire(b"k"))
-    answer = client.answer(rig.do(client, observe(b"k", mark=Mark(mark.sequence, 0), by_sequence=True)))
+    answer = client.answer(rig.do(client, observe(b"k", mark=Mark(mark.sequence, 0), mark_by_sequence=True)))
     assert answer is not None and answer.code == ErrorCode.MARK_TOO_OLD
 
 
