@@ -7,11 +7,11 @@ from typing import NamedTuple
 import pytest
 
 from acts import LONG, observe
-from commands import Delivered, Key, KeyAct, Mark, Register
+from commands import Delivered, Key, KeyAct, Mark, OperationAct, Register
 from harness import MS, Client, Rig, advance, cancel, cancel_for_key, fail, fire, forget, requeue
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome
-from timerd_shm.declare.wire import OutcomeFlag
+from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
 
 def wait(*keys: bytes, mark: Mark | None = None, target: int | None = None) -> Register:
@@ -178,6 +178,16 @@ def test_it_expires_and_is_cancelled_as_others(rig: Rig) -> None:
         outcome = client.outcome(number)
         assert outcome is not None and (outcome.satisfied, outcome.failed, outcome.settled_key) == (0, 0, 0)
     rig.check()
+
+
+def test_its_orphans_policy_cannot_be_changed(rig: Rig) -> None:
+    client = rig.client(group=b"g")
+    command = rig.do(client, observe(b"k"))
+    act = OperationAct(CommandKind.SET_ORPHANS, command, orphans=Orphans.GROUP, wants_answer=True)
+    answer = client.answer(rig.do(client, act))
+    assert answer is not None and (answer.code, answer.value) == (0, 0)
+    rig.close(client)
+    assert rig.gauges() == (0, 0)
 
 
 def test_an_operation_observes_all_of_its_keys_or_none(rig: Rig) -> None:

@@ -484,6 +484,8 @@ class Model:
                 if command.wants_answer:
                     self._answer(client, ErrorCode.NONE, 1)
                 return self._requeue(found, now_ns)
+        if op is not None and op.observes and command.kind is CommandKind.SET_ORPHANS:
+            op = None
         if op is not None:
             if command.kind in (CommandKind.CANCEL, CommandKind.CANCEL_ID):
                 self._settle(op, Outcome.CANCELLED, now_ns)
