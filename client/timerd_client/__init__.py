@@ -13,6 +13,7 @@
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from timerd_client.events.event import Event, Gap
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import Row
 from timerd_client.link.batch import ThreadedBatch as Batch
@@ -25,6 +26,7 @@ from timerd_client.threaded.client import Client, connect
 from timerd_client.threaded.member import ThreadedGroupOutcome as GroupOutcome
 from timerd_client.threaded.process import client
 from timerd_client.threaded.purgatory import Purgatory
+from timerd_client.threaded.subscription import Subscription
 from timerd_client.threaded.waiting import as_completed, wait
 
 from . import errors
@@ -45,6 +47,8 @@ __all__ = [
     "Call",
     "Client",
     "Delayed",
+    "Event",
+    "Gap",
     "GroupOutcome",
     "IfExists",
     "Key",
@@ -60,6 +64,7 @@ __all__ = [
     "Row",
     "State",
     "Statistics",
+    "Subscription",
     "Timeout",
     "Until",
     "When",

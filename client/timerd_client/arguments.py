@@ -51,6 +51,7 @@ _TARGET = struct.Struct("<Q")
 
 # the two bytes before a key in a REGISTER: its length and its KeyKind
 EVENT_PREFIX = tuple(bytes((size, KeyKind.EVENT)) for size in range(KEY_SIZE_MAX + 1))
+OBSERVED_PREFIX = tuple(bytes((size, KeyKind.OBSERVE)) for size in range(KEY_SIZE_MAX + 1))
 WATERMARK_PREFIX = tuple(bytes((size, KeyKind.WATERMARK)) for size in range(KEY_SIZE_MAX + 1))
 
 
@@ -126,6 +127,7 @@ def watch(keys: Keys, when: When) -> Watch:
     names: list[Key] = []
     seen: set[bytes] = set()
     parts: list[bytes] = []
+    prefix = OBSERVED_PREFIX if when.kind is Condition.OBSERVE else EVENT_PREFIX
     for name, target in targets:
         key = key_bytes(name)
         if key in seen:
@@ -138,9 +140,10 @@ def watch(keys: Keys, when: When) -> Watch:
         seen.add(key)
         names.append(name)
         if target is None:
-            parts += (EVENT_PREFIX[len(key)], key)
-        elif when.kind is Condition.TOTAL:
-            raise InvalidConditionError(f"key {shown(name)} has the watermark {target!r}, but total() counts events")
+            parts += (prefix[len(key)], key)
+        elif when.kind in (Condition.TOTAL, Condition.OBSERVE):
+            taker = "total() counts events" if when.kind is Condition.TOTAL else "a subscription has all events"
+            raise InvalidConditionError(f"key {shown(name)} has the watermark {target!r}, but {taker}")
         else:
             parts += (WATERMARK_PREFIX[len(key)], _TARGET.pack(unsigned("watermark", target, U64_MAX)), key)
     if not names:

@@ -165,3 +165,25 @@ except td.NotSupportedError as error:
         patch="",
     )
     assert "eventlet" in said and "gevent" in said
+
+
+def test_greenlets_follow_subscriptions_while_others_go_on(daemon: Daemon) -> None:
+    said = run("""
+client = td.client()
+found = {n: [] for n in range(50)}
+def follow(n):
+    with client.subscribe("k", timeout=5) as subscription:
+        for item in subscription:
+            found[n].append(int(item.value))
+            gevent.sleep(0.001 * (n % 3))
+            if len(found[n]) == 20:
+                return
+following = [gevent.spawn(follow, n) for n in found]
+gevent.sleep(0.05)
+for n in range(20):
+    client.fire("k", value=b"%d" % n)
+    gevent.sleep(0)
+gevent.joinall(following, timeout=30, raise_error=True)
+print(all(each == list(range(20)) for each in found.values()))
+""")
+    assert said.split() == ["True"]

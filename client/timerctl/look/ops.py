@@ -165,8 +165,8 @@ def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int
         "command": op.command,
         "condition": condition_of(op),
         "keys": [{"key": plain(name), "watermark": target} for name, target in keys],
-        "satisfied": None if op.condition == Condition.TOTAL else op.progress.bit_count(),
-        "failed": op.failed.bit_count(),
+        "satisfied": None if op.condition in (Condition.TOTAL, Condition.OBSERVE) else op.progress.bit_count(),
+        "failed": None if op.condition == Condition.OBSERVE else op.failed.bit_count(),
         "deadline_ns": None if op.deadline_ns == NO_DEADLINE else op.deadline_ns,
         "due": due_in(op.deadline_ns, now),
         "waiting_ns": max(0, (op.settled_ns if settled else now) - op.registered_ns),
@@ -176,7 +176,9 @@ def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int
 
 
 def condition_of(op: OpRecord) -> str:
-    """The condition: any, all, at-least:K, all_settled, or how much a total still lacks."""
+    """The condition: any, all, at-least:K, all_settled, observe, or how much a total still lacks."""
+    if op.condition == Condition.OBSERVE:
+        return "observe"
     if op.condition == Condition.TOTAL:
         return f"total, {op.progress} to go"
     if op.condition == Condition.ALL_SETTLED:

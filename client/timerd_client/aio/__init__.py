@@ -15,6 +15,7 @@ belongs to the loop that first uses it.
 from timerd_client import errors
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import *  # noqa: F403
+from timerd_client.events.event import Event, Gap
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import Row
 from timerd_client.link.settings import configure
@@ -30,6 +31,7 @@ from .member import AioGroupOutcome as GroupOutcome
 from .operation import AioBatch as Batch
 from .operation import AioOperation as Operation
 from .purgatory import Purgatory
+from .subscription import Subscription
 from .waiting import Waited as Waited
 from .waiting import as_completed, wait
 
@@ -40,6 +42,8 @@ __all__ = [
     "Batch",
     "Call",
     "Client",
+    "Event",
+    "Gap",
     "GroupOutcome",
     "IfExists",
     "Key",
@@ -55,6 +59,7 @@ __all__ = [
     "Row",
     "State",
     "Statistics",
+    "Subscription",
     "Timeout",
     "Until",
     "When",

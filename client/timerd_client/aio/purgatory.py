@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from timerd_client.arguments import function_of
 from timerd_client.conditions import ANY, When
+from timerd_client.events.subscription import BUFFER
 from timerd_client.link import flows
 from timerd_client.link.batch import fire_many, register_many
 from timerd_client.link.polling import POLL_S
@@ -19,6 +20,7 @@ from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
 from .link import LoopLink, drive
 from .operation import AioBatch, AioOperation, answer_of
+from .subscription import Subscription
 
 Value = TypeVar("Value")
 
@@ -133,6 +135,21 @@ class Purgatory(Surface[AioOperation, LoopLink]):
         )
         await drive(flows.received(self._link, batch.last_command(), receipt_timeout))
         return batch
+
+    def subscribe(
+        self, keys: Keys, *, since: Mark | None = None, buffer: int = BUFFER, timeout: Patience | None = None
+    ) -> Subscription:
+        """Subscribe to all events on these keys. Returns at once: `async for item in client.subscribe("inbox/7"): ...`
+
+        A subscription sees each fire, advance and fail, and takes nothing: a limited event goes to those that wait for
+        it. Events come in their order, over all of its keys. `since` is the mark from which they count (default: now).
+        `buffer` is how many may wait until they are taken. The loop ends when none has come for `timeout` s.
+
+        Where events may have been missed there is a Gap, and it goes on: the mark is too old, the daemon has another
+        arena, or the buffer was full. While the daemon is lost, it waits. Raises the named error for a wrong argument,
+        ClosedError. A refusal of the daemon (arena full, quota) is raised by the iteration.
+        """
+        return Subscription(self, keys, since, buffer, timeout)
 
     def fire_many(
         self, keys: Sequence[Key], *, values: Sequence[Payload] | Payload = b"", amounts: Sequence[int] | int = 1

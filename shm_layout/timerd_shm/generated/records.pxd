@@ -91,9 +91,11 @@ cdef extern from "timerd_layout.h" nogil:
         CONDITION_AT_LEAST
         CONDITION_ALL_SETTLED
         CONDITION_TOTAL
+        CONDITION_OBSERVE
         CONDITION_COUNT
         KEY_KIND_EVENT
         KEY_KIND_WATERMARK
+        KEY_KIND_OBSERVE
         KEY_KIND_COUNT
         PLACE_NOWHERE
         PLACE_BEHIND

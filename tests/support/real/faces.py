@@ -143,7 +143,7 @@ class LoopedFace(Face):
 
     def outside(self, value: Any) -> Any:
         """The value, for a thread outside of the loop."""
-        if isinstance(value, (*INSIDE, Surface)):
+        if isinstance(value, (*INSIDE, Surface, aio.Subscription)):
             return self._known.setdefault(id(value), InLoop(self, value))
         return value
 
@@ -186,6 +186,13 @@ class InLoop:
 
     def __exit__(self, *raised: Any) -> None:
         self._face.call(self._target.__aexit__, *raised)
+
+    def __iter__(self) -> Iterator[Any]:
+        async def following() -> Any:
+            return await anext(self._target, None)
+
+        while (item := self._face.call(following)) is not None:
+            yield item
 
     def __repr__(self) -> str:
         return repr(self._target)
