@@ -246,14 +246,18 @@ class Incoming:
                 pass  # cancel(id) or reschedule(id) that did not ask: it has settled
             elif command not in self.replies and command not in self._abandoned:
                 if command not in self._answers_unknown:
-                    self.commands_refused += 1
-                    self.refusal = self.refusal or error
+                    self.count_refusal(error)
                 self.complaints.append(f"command {command} was refused: {error}")
         reply = self.replies.get(command)
         if reply is not None:
             reply.answer(value, error)
             self.ready.append(reply)
             del self.replies[command]
+
+    def count_refusal(self, error: TimerdError) -> None:
+        """A command was refused that has no operation, and whose caller has gone on: the next flush raises it."""
+        self.commands_refused += 1
+        self.refusal = self.refusal or error
 
     def begin_anew(self) -> None:
         """Begin the numbers anew. Nobody waits any more."""
