@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from timerd_client.groups.calls import Calls, Job
 
 from simulation.daemon import core_faults
 from simulation.measured import Measure
@@ -14,7 +15,6 @@ from simulation.run import TRANSPORTS, Failure, Simulation, simulate
 from tiers import in_tiers
 from timerd.conductor.transport import SocketTransport
 from timerd.packets.connection import PacketConnection
-from timerd_client.groups.calls import Calls, Job
 from timerd_client.groups.plan import Plan
 from timerd_client.groups.steps import Acknowledge, Steps
 from timerd_client.protocol.inbox import DeliveredOutcome

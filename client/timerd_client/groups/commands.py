@@ -169,7 +169,11 @@ class CallCommands:
     def _point(self, name: str, exists: int, schedule: Schedule, last: Plan, told: DeliveredOutcome | None) -> bytes:
         """The command that registers the next point of a schedule."""
         wall_ns = self._wall_ns()
-        plan = last if last.is_of(schedule) else Plan(_kind(schedule), text_of(schedule), 0, 0, last.last_run_ns)
+        plan = (
+            last
+            if last.is_of(schedule)
+            else Plan(_kind(schedule), text_of(schedule), last_run_ns=last.last_run_ns, error=last.error)
+        )
         plan = plan._replace(failures=0)
         if schedule.by_wall:
             due_ns = next_point(plan.runs, schedule, wall_ns)
