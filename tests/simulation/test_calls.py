@@ -291,7 +291,7 @@ def test_without_an_id_each_call_is_its_own(world: World) -> None:
     """A second call of a name was dropped, with its payload."""
     job = Job()
     worker = worker_of(world, job, periodic=False)
-    calls = [worker.calls.commands.later("job", 1, b"user %d" % number, None, "error") for number in (7, 8)]
+    calls = [worker.calls.commands.later("job", 1, b"user %d" % number) for number in (7, 8)]
     assert all(made(worker, call) for call in calls)
     run(world, [worker], 4 * S)
     assert sorted(call.payload for call in job.calls) == [b"user 7", b"user 8"]
@@ -315,7 +315,7 @@ def test_a_call_may_be_rescheduled_by_its_id_also_one_of_a_moment(world: World) 
     job = Job()
     worker = worker_of(world, job, periodic=False)
     when = datetime_of(world.wall_ns()) + timedelta(hours=1)
-    assert made(worker, worker.calls.commands.at("job", when, b"", "later", "error"))
+    assert made(worker, worker.calls.commands.at("job", when, id="later"))
     answer = worker.issue(worker.calls.commands.reschedule("later", 5, CommandFlag.WANTS_ANSWER))
     assert answer.error is None and answer.value == 1
     run(world, [worker], 3 * S)
@@ -462,7 +462,7 @@ def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World
     job = Job()
     worker = worker_of(world, job, periodic=False)
     when = datetime_of(world.wall_ns()) + timedelta(seconds=10)
-    assert made(worker, worker.calls.commands.at("job", when, b"", None, "error"))
+    assert made(worker, worker.calls.commands.at("job", when))
     world.wall_ahead_ns -= 5 * S  # somebody sets the clock back
     run(world, [worker], 12 * S)
     assert job.calls == []
@@ -476,39 +476,38 @@ def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World
 def test_a_wrong_call_is_refused_at_once(world: World) -> None:
     worker = Worker(world)
     calls, issued = worker.calls.commands, worker.protocol.ledger.issued
-    rest = (b"", None, "error")
     with pytest.raises(InvalidValueError, match="time zone"):
-        calls.at("job", datetime(2027, 1, 1), *rest)
+        calls.at("job", datetime(2027, 1, 1))
     with pytest.raises(InvalidValueError, match="datetime"):
-        calls.at("job", 1_800_000_000, *rest)
+        calls.at("job", 1_800_000_000)
     with pytest.raises(InvalidValueError, match="the year 2262"):
-        calls.at("job", datetime(9999, 1, 1, tzinfo=UTC), *rest)
+        calls.at("job", datetime(9999, 1, 1, tzinfo=UTC))
     with pytest.raises(InvalidValueError, match="delay"):
-        calls.later("job", None, *rest)
+        calls.later("job", None)
     with pytest.raises(TimeoutOutOfRangeError):
-        calls.later("job", -1, *rest)
+        calls.later("job", -1)
     with pytest.raises(InvalidKeyError):
-        calls.later(b"job", 1, *rest)
+        calls.later(b"job", 1)
     with pytest.raises(InvalidKeyError):
-        calls.later("", 1, *rest)
+        calls.later("", 1)
     with pytest.raises(InvalidKeyError, match="no handler of any Calls"):
-        calls.later(print, 1, *rest)
+        calls.later(print, 1)
     with pytest.raises(InvalidKeyError, match="one character"):
-        calls.later("job", 1, b"", "", "error")
+        calls.later("job", 1, id="")
     with pytest.raises(InvalidKeyError, match="a str"):
-        calls.later("job", 1, b"", b"id", "error")
+        calls.later("job", 1, id=b"id")
     with pytest.raises(KeyTooLongError):
-        calls.later("n" * 256, 1, *rest)
+        calls.later("n" * 256, 1)
     with pytest.raises(KeyTooLongError):
-        calls.later("job", 1, b"", "n" * 254, "error")
+        calls.later("job", 1, id="n" * 254)
     with pytest.raises(InvalidValueError, match="'error', 'keep', 'replace'"):
-        calls.later("job", 1, b"", "id", "drop")  # type: ignore[arg-type]
+        calls.later("job", 1, id="id", exists="drop")  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="needs an id"):
-        calls.later("job", 1, b"", None, "keep")
+        calls.later("job", 1, exists="keep")
     with pytest.raises(PayloadTooLargeError, match=str(CALL_PAYLOAD_MAX)):
-        calls.later("job", 1, bytes(CALL_PAYLOAD_MAX + 1), None, "error")
+        calls.later("job", 1, bytes(CALL_PAYLOAD_MAX + 1))
     with pytest.raises(NotAMemberError, match="group"):
-        Worker(world, None).calls.commands.later("job", 1, *rest)
+        Worker(world, None).calls.commands.later("job", 1)
     assert worker.protocol.ledger.issued == issued
 
 
@@ -519,6 +518,6 @@ def test_the_first_possible_moment_is_in_the_past(world: World) -> None:
 def test_a_moment_in_the_past_is_due_at_once(world: World) -> None:
     job = Job()
     worker = worker_of(world, job, periodic=False)
-    assert made(worker, worker.calls.commands.at("job", datetime(2020, 1, 1, tzinfo=UTC), b"", None, "error"))
+    assert made(worker, worker.calls.commands.at("job", datetime(2020, 1, 1, tzinfo=UTC)))
     worker.do_all()
     assert len(job.calls) == 1

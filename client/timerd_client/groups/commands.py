@@ -76,11 +76,15 @@ class CallCommands:
 
     # of callers
 
-    def later(self, handler: object, delay: Timeout, payload: Payload, id: object, exists: CallExists) -> Made:
+    def later(
+        self, handler: object, delay: Timeout, payload: Payload = b"", id: object = None, exists: CallExists = "error"
+    ) -> Made:
         """What `call_later` makes."""
         return self._made(name_of_call(handler), 0, delay_ns_of(delay), payload, id, exists)
 
-    def at(self, handler: object, when: object, payload: Payload, id: object, exists: CallExists) -> Made:
+    def at(
+        self, handler: object, when: object, payload: Payload = b"", id: object = None, exists: CallExists = "error"
+    ) -> Made:
         """What `call_at` makes."""
         due_ns = wall_ns_of(when)
         if due_ns >= WALL_NS_END:

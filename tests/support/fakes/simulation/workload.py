@@ -102,21 +102,15 @@ class Worker:
 
     def do_register(self) -> None:
         keys = self.rng.sample(KEYS, self.rng.randint(1, 3))
-        more: dict[str, object] = {}
+        more: dict[str, Any] = {}
         if self.rng.random() < 0.2:
             more["since"] = self.client.mark()
             self.process.schedule.sleep(self._pause())
         if self.rng.random() < 0.2:
             more["orphans"] = self.rng.choice(("cancel", "keep"))
-        if self.rng.random() < 0.1:
-            more["wait"] = True
-        operation = self._purgatory().register(
-            keys,
-            timeout=self._timeout(),
-            when=self._when(len(keys)),
-            payload=self._bytes(),
-            **more,  # type: ignore[arg-type]
-        )
+        purgatory = self._purgatory()
+        register = purgatory.register_wait if self.rng.random() < 0.1 else purgatory.register
+        operation = register(keys, timeout=self._timeout(), when=self._when(len(keys)), payload=self._bytes(), **more)
         self._watch(operation, "register", keys[0])
 
     def do_register_id(self) -> None:
