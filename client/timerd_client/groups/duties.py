@@ -32,6 +32,11 @@ class Duties:
         self._doing: dict[int, object] = {}  # op ids of the calls that are carried out, with their names
         self._wall = WallWatch(link.wall_ns, link.now_ns)
 
+    @property
+    def running(self) -> int:
+        """How many calls are being carried out."""
+        return len(self._doing)
+
     def may_have(self) -> bool:
         """Whether next() is worth a call. It is asked after each frame of the daemon, so each second at least."""
         self._look_at_clock()

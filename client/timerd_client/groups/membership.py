@@ -114,6 +114,11 @@ class Membership(Generic[LinkT]):
         """Have so many handlers run at once over this link."""
         raise NotImplementedError
 
+    @property
+    def calls_running(self) -> int:
+        """How many calls are being carried out; after `close`, those whose handlers had not returned in time."""
+        return 0 if self._carrier is None else self._duties.running
+
     # making calls
 
     def _commands(self) -> CallCommands:
