@@ -128,7 +128,9 @@ def test_the_client_of_a_process_is_made_with_its_configuration(daemon: Daemon) 
     """As gunicorn --preload does: the module is loaded before the fork, and its client is each worker's own."""
     program = """
 import os, timerd as td
-td.configure(group="web", orphans="group", timeout=10)
+td.configure(group="web", orphans="group")
+td.client().ready(timeout=10)
+td.client().close()
 for number in (1, 2):
     if os.fork() == 0:
         td.client().call_later("job", 0.01)

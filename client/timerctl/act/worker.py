@@ -166,5 +166,5 @@ def say_end(number: int, arguments: argparse.Namespace) -> None:
 def status_of(client: Any) -> int:
     """The exit status of a worker whose client is closed."""
     left = client.calls_running
-    logger.info("ended" if not left else f"ended, and {left} calls go to other workers")
+    logger.info("ended; calls that go to other workers: %d", left)
     return Exit.PROBLEM if left else Exit.OK

@@ -139,8 +139,8 @@ class CallCommands:
 
     def again(self, name: str, plan: Plan, payload: bytes, delay_ns: int, told: DeliveredOutcome) -> bytes:
         """Register a call again, which comes in so many ns; `plan` says how it has ended."""
-        # Only under WALL the wall clock has a say: whoever begins the schedule makes the pending call due at once.
-        due_ns = self._wall_ns() + delay_ns if plan.kind == WALL else 0
+        # One of a schedule says when it is due: whoever begins that by the wall clock makes the pending call due now.
+        due_ns = 0 if plan.kind == CALL else self._wall_ns() + delay_ns
         plan = plan._replace(due_ns=due_ns, at_ns=self._at_ns(delay_ns))
         return self._register(name, plan.id or name, FOLLOW, plan.pack() + payload, delay_ns, told)
 

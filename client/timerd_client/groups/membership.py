@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from timerd_client.arguments import shown, timeout_ns, unsigned
 from timerd_client.link.promise import Reply
-from timerd_client.link.receipt import Receipt
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import Patience, Timeout
 from timerd_shm.declare.errors import InvalidValueError, NotAMemberError
@@ -127,9 +126,10 @@ class Membership(Generic[LinkT]):
         return self._carrier.commands
 
     def _make(self, made: Made) -> None:
-        """Issue the command of a call. Its caller goes on."""
+        """Issue the command of a call. Its caller goes on: a refusal is logged, and raised by the next flush."""
         link = self._live()
-        self._issue_call(link, made.command, Receipt(link, self._subject_of(made)))
+        with link.lock:
+            link.protocol.incoming.receipts[link.issue_locked(made.command, CALLS)] = self._subject_of(made)
 
     def _make_asking(self, made: Made) -> Reply:
         """The same, and who waits for the answer. Raises TimerdUnavailableError."""
@@ -137,13 +137,9 @@ class Membership(Generic[LinkT]):
 
     def _ask_for_call(self, command: bytes, reply: Reply | None = None) -> Reply:
         link = self._live()
+        reply = reply or Reply(link, OF_GROUP)
         with link.lock:
             link.refuse_lost()
-        return self._issue_call(link, command, reply or Reply(link, OF_GROUP))
-
-    @staticmethod
-    def _issue_call(link: LinkT, command: bytes, reply: Reply) -> Reply:
-        with link.lock:
             link.protocol.incoming.replies[link.issue_locked(command, CALLS)] = reply
         return reply
 

@@ -25,7 +25,6 @@ from .lazy import DORMANT, NO_LEDGER, Lazy
 from .link import Link
 from .operation import Operation
 from .promise import Reply
-from .receipt import Receipt
 from .registration import Registration, registration
 
 OperationT = TypeVar("OperationT", bound=Operation)
@@ -166,7 +165,7 @@ class Surface(Caller, Generic[OperationT, LinkT]):
             number = self._ledger.issue(
                 asked.command(self._indices[self._name], flags, registered_ns, sequence, command)
             )
-            link.protocol.incoming.replies[number] = Receipt(link, subject)
+            link.protocol.incoming.receipts[number] = subject
             link.wake_if_due(number)
         names = asked.names if isinstance(asked.names, tuple) else (asked.names,)
         return GroupOperation(self, names, named, asked.payload)
