@@ -30,6 +30,7 @@ KNOWN_COMPLAINTS = (
     "is not scheduled yet",
     "nothing is delivered to this client for its group",
     "is lost: silent for",
+    "does not answer yet",
     "is back after",
 )
 TRACED = 400  # newest lines that a failure prints
