@@ -410,6 +410,7 @@ def is_expected(error: TimerdError) -> bool:
         ErrorCode.QUOTA_EXCEEDED,
         ErrorCode.OPERATION_EXISTS,
         ErrorCode.UNKNOWN_OPERATION,
+        ErrorCode.TOO_OLD_TO_TELL,
         ErrorCode.MARK_TOO_OLD,
         ErrorCode.UNAVAILABLE,
         ErrorCode.BACKPRESSURE,
