@@ -17,7 +17,7 @@ from timerd_client.groups.registry import Calls
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import Row
 from timerd_client.link.batch import ThreadedBatch as Batch
-from timerd_client.link.group_operation import GroupOperation
+from timerd_client.link.operation import GroupOperation
 from timerd_client.link.operation import ThreadedOperation as Operation
 from timerd_client.link.settings import configure
 from timerd_client.operations.delayed import Delayed

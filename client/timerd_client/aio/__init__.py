@@ -18,7 +18,7 @@ from timerd_client.errors import *  # noqa: F403
 from timerd_client.groups.registry import Calls
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import Row
-from timerd_client.link.group_operation import GroupOperation
+from timerd_client.link.operation import GroupOperation
 from timerd_client.link.settings import configure
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome, State

@@ -20,10 +20,9 @@ from timerd_shm.declare.errors import InvalidValueError, NotAMemberError
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 from timerd_wire.refusals import OF_GROUP, Subject
 
-from .group_operation import GroupOperation
 from .lazy import DORMANT, NO_LEDGER, Lazy
 from .link import Link
-from .operation import Operation
+from .operation import GroupOperation, Operation
 from .promise import Reply
 from .registration import Registration, registration
 
