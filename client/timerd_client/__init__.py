@@ -14,9 +14,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from timerd_client.events.event import Event, Gap
+from timerd_client.groups.registry import Calls
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import Row
 from timerd_client.link.batch import ThreadedBatch as Batch
+from timerd_client.link.operation import GroupOperation
 from timerd_client.link.operation import ThreadedOperation as Operation
 from timerd_client.link.settings import configure
 from timerd_client.operations.delayed import Delayed
@@ -24,6 +26,7 @@ from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
 from timerd_client.threaded.client import Client, connect
 from timerd_client.threaded.member import ThreadedGroupOutcome as GroupOutcome
+from timerd_client.threaded.member import ThreadedScheduledCall as ScheduledCall
 from timerd_client.threaded.process import client
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_client.threaded.subscription import Subscription
@@ -34,7 +37,7 @@ from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from .errors import *  # noqa: F403
 from .mark import Mark
 from .outcome import Outcome, State
-from .types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout, Until, WhenLost
+from .types import CallExists, IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout, Until, WhenLost
 
 if TYPE_CHECKING:
     from . import aio as aio
@@ -45,10 +48,13 @@ __all__ = [
     "ANY",
     "Batch",
     "Call",
+    "CallExists",
+    "Calls",
     "Client",
     "Delayed",
     "Event",
     "Gap",
+    "GroupOperation",
     "GroupOutcome",
     "IfExists",
     "Key",
@@ -62,6 +68,7 @@ __all__ = [
     "Payload",
     "Purgatory",
     "Row",
+    "ScheduledCall",
     "State",
     "Statistics",
     "Subscription",

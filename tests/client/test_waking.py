@@ -11,8 +11,9 @@ import pytest
 
 from lazies import lazy_of
 from no_sockets import no_sockets
+from registries import serve
 from timerd_client.conditions import ANY
-from timerd_client.groups.duties import Membership
+from timerd_client.groups.membership import Membership
 from timerd_client.groups.outcome import issue
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link import flows
@@ -50,7 +51,7 @@ class Alone(Purgatory, Membership[Any]):
         self._join(self.counted)
         self.operation = self.register("k", timeout=60)
 
-    def _start_runner(self, link: object) -> None:
+    def _run_handlers(self, link: object, at_once: int) -> None:
         """Nothing is told."""
 
 
@@ -81,7 +82,7 @@ CALLS: dict[str, Callable[[Alone], Any]] = {
 QUESTIONS: dict[str, Callable[[Alone], Any]] = {
     "query": lambda alone: alone.counted.query({"query": "ping"}),
     "purgatory": lambda alone: alone.counted.ask_purgatory("fetch"),
-    "handles": lambda alone: alone.handles("job")(lambda call: None),
+    "serve": lambda alone: serve(alone, "job", lambda call: None),
 }
 
 

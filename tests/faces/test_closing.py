@@ -22,6 +22,7 @@ import timerd_client as td
 from daemons import Daemon
 from faces import THREADED, Face
 from patience import PATIENCE_S, eventually
+from registries import serve
 from timerd_client import aio
 from timerd_client.threaded.process import EXIT_SILENCE_S
 from timerd_shm.declare.errors import ClosedError
@@ -169,7 +170,7 @@ def test_a_handler_that_runs_while_its_client_is_closed_may_fire(daemon: Daemon,
         goes_on.wait(PATIENCE_S)
         worker.fire("done", value=b"by the last")
 
-    worker.handles("last")(last)
+    serve(worker, "last", last)
 
     operation = client.register_wait("done", timeout=PATIENCE_S)
     worker.call_later("last", 0)

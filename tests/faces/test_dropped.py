@@ -13,6 +13,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
+from registries import serve
 from timerd_client import aio
 
 
@@ -86,7 +87,7 @@ def test_a_purgatory_or_a_handler_keeps_its_dropped_client(daemon: Daemon, tmp_p
     purgatory = td.connect(timeout=PATIENCE_S).purgatory("p")
     called = threading.Event()
     worker = td.connect(group="web", timeout=PATIENCE_S)
-    worker.handles("job")(lambda call: called.set())
+    serve(worker, "job", lambda call: called.set())
     del worker
     gc.collect()
     threading.Event().wait(1.5)

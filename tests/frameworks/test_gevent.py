@@ -187,3 +187,33 @@ gevent.joinall(following, timeout=30, raise_error=True)
 print(all(each == list(range(20)) for each in found.values()))
 """)
     assert said.split() == ["True"]
+
+
+def test_handlers_of_calls_run_in_greenlets_and_may_wait(daemon: Daemon) -> None:
+    said = run("""
+client = td.Client(group="web")
+calls, met, ran = td.Calls(), [], []
+
+@calls.handler("meet", concurrency=3)
+def meet(call):
+    met.append(call.payload)
+    while len(met) < 3:                     # the three are here at once, in one thread
+        gevent.sleep(0.01)
+    assert client.fire_wait("nobody") == 0
+    ran.append(gevent.getcurrent())
+
+@calls.every("often", seconds=0.05, retries=1, backoff=0.01)
+def often(call):
+    if call.attempt == 1:
+        raise ValueError
+    ran.append("often")
+
+client.serve(calls)
+for n in range(3):
+    client.call_later(meet, 0, b"%d" % n)
+while len([one for one in ran if one != "often"]) < 3 or "often" not in ran:
+    gevent.sleep(0.01)
+print(len({id(one) for one in ran if one != "often"}), gevent.getcurrent() in ran)
+client.close()
+""")
+    assert said.split() == ["3", "False"]

@@ -16,18 +16,32 @@ from timerd_client import errors
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import *  # noqa: F403
 from timerd_client.events.event import Event, Gap
+from timerd_client.groups.registry import Calls
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import Row
+from timerd_client.link.operation import GroupOperation
 from timerd_client.link.settings import configure
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
-from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout, Until, WhenLost
+from timerd_client.types import (
+    CallExists,
+    IfExists,
+    Key,
+    Keys,
+    OrphanPolicy,
+    Patience,
+    Payload,
+    Timeout,
+    Until,
+    WhenLost,
+)
 
 from .client import Client, client, connect
 from .client import Connecting as Connecting
 from .member import AioGroupOutcome as GroupOutcome
+from .member import AioScheduledCall as ScheduledCall
 from .operation import AioBatch as Batch
 from .operation import AioOperation as Operation
 from .purgatory import Purgatory
@@ -41,9 +55,12 @@ __all__ = [
     "ANY",
     "Batch",
     "Call",
+    "CallExists",
+    "Calls",
     "Client",
     "Event",
     "Gap",
+    "GroupOperation",
     "GroupOutcome",
     "IfExists",
     "Key",
@@ -57,6 +74,7 @@ __all__ = [
     "Payload",
     "Purgatory",
     "Row",
+    "ScheduledCall",
     "State",
     "Statistics",
     "Subscription",

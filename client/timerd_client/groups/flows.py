@@ -12,7 +12,7 @@ from timerd_client.link.promise import Reply
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import Patience
-from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.errors import OperationExistsError, UnknownOperationError
 from timerd_wire.refusals import OF_GROUP
 
 from .outcome import GroupOutcome, acknowledge, issue
@@ -32,15 +32,27 @@ def ack_wait(outcome: GroupOutcome, timeout: Patience) -> Flow[bool]:
     return bool(reply.get())
 
 
-def asked(link: Link, command: bytes) -> Flow[tuple[Any, Any]]:
-    """A caller's command: (value, error) of its answer. Raises TimerdUnavailableError."""
-    reply = Reply(link, OF_GROUP)
-    with link.lock:
-        link.refuse_lost()
-        link.protocol.incoming.replies[link.issue_locked(command, CALLS)] = reply
-    if not (yield Settles(reply, CLOSE_TIMEOUT_S)):
-        raise link.unavailable(CLOSE_TIMEOUT_S)
-    return reply.result()
+def accepted(reply: Reply, timeout: Patience) -> Flow[None]:
+    """Wait until the daemon has made a call, or has kept the other one. Raises its refusal, TimerdUnavailableError."""
+    try:
+        yield from _answered(reply, timeout)
+    except OperationExistsError as error:
+        if not error.kept:
+            raise
+
+
+def was_pending(reply: Reply, timeout: Patience) -> Flow[bool]:
+    """The answer to a command about the call of an id: whether it was pending. Raises TimerdUnavailableError."""
+    try:
+        return bool((yield from _answered(reply, timeout)))
+    except UnknownOperationError:
+        return False
+
+
+def _answered(reply: Reply, timeout: Patience) -> Flow[Any]:
+    if not (yield Settles(reply, patience_s(timeout))):
+        raise reply._link.unavailable(timeout)
+    return reply.get()
 
 
 def ask(link: Link, command: bytes, done: DeliveredOutcome | None) -> Flow[tuple[Any, Any]]:

@@ -7,7 +7,8 @@ present one (lazy.py): before the first use, in a forked child, and when the loo
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
+from uuid import uuid4
 
 from timerd_client.arguments import U32_MAX, U64_MAX, id_hash, key_bytes, mark_of, payload_bytes, timeout_ns, unsigned
 from timerd_client.conditions import ANY, When
@@ -15,12 +16,13 @@ from timerd_client.hot import Caller, takes_fire, takes_register
 from timerd_client.hot.commands import KEY_COMMAND_SIZE, deadline_after, operation_command, pack_key
 from timerd_client.mark import Mark
 from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Payload, Timeout
+from timerd_shm.declare.errors import InvalidValueError, NotAMemberError
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
-from timerd_wire.refusals import Subject
+from timerd_wire.refusals import OF_GROUP, Subject
 
 from .lazy import DORMANT, NO_LEDGER, Lazy
 from .link import Link
-from .operation import Operation
+from .operation import GroupOperation, Operation
 from .promise import Reply
 from .registration import Registration, registration
 
@@ -28,6 +30,7 @@ OperationT = TypeVar("OperationT", bound=Operation)
 LinkT = TypeVar("LinkT", bound=Link)
 
 _WANTS_ANSWER = int(RegisterFlag.WANTS_ANSWER)
+_FOR_GROUP = int(RegisterFlag.FOR_GROUP) | _WANTS_ANSWER
 
 
 class Surface(Caller, Generic[OperationT, LinkT]):
@@ -59,6 +62,35 @@ class Surface(Caller, Generic[OperationT, LinkT]):
         made = self._lazy.link()
         return made if made is link else self._bind(made)
 
+    @overload
+    def register(
+        self,
+        keys: Keys,
+        *,
+        timeout: Timeout,
+        when: When = ANY,
+        payload: Payload = b"",
+        id: Key | None = None,
+        if_exists: IfExists = "error",
+        since: Mark | None = None,
+        orphans: OrphanPolicy | None = None,
+        group: Literal[False] = False,
+    ) -> OperationT: ...
+
+    @overload
+    def register(
+        self,
+        keys: Keys,
+        *,
+        timeout: Timeout,
+        when: When = ANY,
+        payload: Payload = b"",
+        id: Key | None = None,
+        if_exists: IfExists = "error",
+        since: Mark | None = None,
+        group: Literal[True],
+    ) -> GroupOperation: ...
+
     @takes_register
     def register(
         self,
@@ -71,7 +103,8 @@ class Surface(Caller, Generic[OperationT, LinkT]):
         if_exists: IfExists = "error",
         since: Mark | None = None,
         orphans: OrphanPolicy | None = None,
-    ) -> OperationT:
+        group: bool = False,
+    ) -> OperationT | GroupOperation:
         """Register an operation: it completes when its condition holds over `keys`, or expires after `timeout` s.
 
         `keys` are a key, several, or {key: watermark}. A timeout of None means no deadline. The deadline counts from
@@ -84,6 +117,10 @@ class Surface(Caller, Generic[OperationT, LinkT]):
         it is: its handle is returned if it is this client's own, else this one settles as KEPT), "replace", or
         "replace_cancelled" (only a cancelled one is replaced).
 
+        With `group=True` it belongs to this client's group from the start, and outlives this process. Its outcome goes
+        to one member of the group that is alive then, through `outcomes()`. The handle has no result, and a refusal is
+        raised by the next `flush()`. With orphans="group" the outcome comes here while this process lives.
+
         Returns at once; `register_wait` waits until the daemon has accepted it. Raises the named error for a wrong
         argument, BackpressureError, ClosedError. A refusal of the daemon (arena full, quota, id exists) settles the
         operation as failed with that error.
@@ -92,7 +129,53 @@ class Surface(Caller, Generic[OperationT, LinkT]):
         then settles as UNAVAILABLE: its outcome is unknown. That is final here, and the client withdraws the operation
         when the daemon is back. The deadline is that of this call, or of the last `reschedule` by this client.
         """
+        if group:
+            return self._register_for_group(keys, timeout, when, payload, id, if_exists, since, orphans)
         return self._register(keys, timeout, when, payload, id, if_exists, since, orphans, None)
+
+    def _register_for_group(
+        self,
+        keys: Keys,
+        timeout: Timeout,
+        when: When,
+        payload: Payload,
+        id: Key | None,
+        if_exists: IfExists,
+        since: Mark | None,
+        orphans: OrphanPolicy | None,
+    ) -> GroupOperation:
+        if orphans is not None:
+            raise InvalidValueError(f"orphans={orphans!r} with group=True: an operation of the group has no owner")
+        link = self._live()
+        group = link.protocol.session.identity.group
+        if group is None:
+            raise NotAMemberError("group=True needs a group: Client(group=NAME)")
+        named = uuid4().hex if id is None else id
+        asked = registration(keys, timeout, when, payload, named, if_exists, None, group)
+        if since is not None:
+            mark_of(since)
+        subject = OF_GROUP._replace(id=named, purgatory=self._name, keeps=if_exists == "keep")
+        registered_ns = link.now_ns()
+        with link.lock:
+            maker, sequence, command = self._ledger.incarnation, self._ledger.newest(), self._ledger.issued
+            link.ready_locked()
+            flags, sequence, command = self._marked_locked(since, maker, sequence, command)
+            flags |= _FOR_GROUP
+            number = self._ledger.issue(
+                asked.command(self._indices[self._name], flags, registered_ns, sequence, command)
+            )
+            link.protocol.incoming.receipts[number] = subject
+            link.wake_if_due(number)
+        names = asked.names if isinstance(asked.names, tuple) else (asked.names,)
+        return GroupOperation(self, names, named, asked.payload)
+
+    def _marked_locked(self, since: Mark | None, maker: bytes, sequence: int, command: int) -> tuple[int, int, int]:
+        """The flags and the mark of a registration whose caller had that mark, before `ready_locked`."""
+        if since is not None:
+            return since.on_wire(self._ledger.arena, self._ledger.incarnation)
+        if maker != self._ledger.incarnation:
+            return int(RegisterFlag.MARK_OF_OTHER_ARENA), sequence, 0
+        return 0, sequence, command
 
     def _register(
         self,
@@ -119,16 +202,11 @@ class Surface(Caller, Generic[OperationT, LinkT]):
         with link.lock:
             if reply is not None:
                 link.refuse_lost()
-            flags = 0 if reply is None else _WANTS_ANSWER
-            command, sequence = ledger.issued, ledger.newest()
+            maker, sequence, command = ledger.incarnation, ledger.newest(), ledger.issued
             if link.sealed or (ledger.issued - ledger.applied >= ledger.window and not may_exceed):
-                maker = ledger.incarnation
                 link.ready_locked()
-                if maker != ledger.incarnation and since is None:
-                    command, flags = 0, flags | RegisterFlag.MARK_OF_OTHER_ARENA
-            if since is not None:
-                marked, sequence, command = since.on_wire(ledger.arena, ledger.incarnation)
-                flags |= marked
+            flags, sequence, command = self._marked_locked(since, maker, sequence, command)
+            flags |= 0 if reply is None else _WANTS_ANSWER
             holder: Any = None
             if asked.id_hash:
                 holder = ledger.ids.find(ledger.pending, self._name, asked.id_hash)

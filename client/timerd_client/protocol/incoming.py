@@ -18,7 +18,13 @@ import msgpack
 from timerd_client.hot import Ledger, Pending, settle_all
 from timerd_client.hot.python import columns_of
 from timerd_client.waiter import Answerable, Asker, Notified, local
-from timerd_shm.declare.errors import ErrorCode, SessionGoneError, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.errors import (
+    ErrorCode,
+    OperationExistsError,
+    SessionGoneError,
+    TimerdError,
+    TimerdUnavailableError,
+)
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
@@ -67,6 +73,7 @@ class Incoming:
         self._ledger = ledger
         self._outgoing = outgoing
         self.replies: dict[int, Asker] = {}
+        self.receipts: dict[int, Subject] = {}  # commands that want an answer for which nobody waits
         self.queries: dict[int, Query] = {}
         self.received_outcome = 0
         self.received_answer = 0
@@ -109,6 +116,7 @@ class Incoming:
         """Answer all commands and questions with this error. Pending operations stay."""
         replies, self.replies = self.replies, {}
         self._answers_unknown.update(replies)
+        self.receipts.clear()
         queries, self.queries = self.queries, {}
         for reply in [*replies.values(), *(query.reply for query in queries.values())]:
             if reply.answer(None, error):
@@ -227,6 +235,8 @@ class Incoming:
             self._answers_unknown = {command for command in self._answers_unknown if command > self._outgoing.answered}
 
     def _subject(self, command: int) -> Subject:
+        if (subject := self.receipts.get(command)) is not None:
+            return subject
         promise = self._ledger.pending.get(command, self.replies.get(command))
         return NO_SUBJECT if promise is None else promise.subject(command)
 
@@ -244,11 +254,14 @@ class Incoming:
                 self._ledger.pending.pop(command)
             elif error.code is ErrorCode.UNKNOWN_OPERATION and command not in self.replies:
                 pass  # cancel(id) or reschedule(id) that did not ask: it has settled
+            elif isinstance(error, OperationExistsError) and error.kept and command in self.receipts:
+                pass  # it said "keep"
             elif command not in self.replies and command not in self._abandoned:
                 if command not in self._answers_unknown:
                     self.commands_refused += 1
                     self.refusal = self.refusal or error
                 self.complaints.append(f"command {command} was refused: {error}")
+        self.receipts.pop(command, None)
         reply = self.replies.get(command)
         if reply is not None:
             reply.answer(value, error)

@@ -149,7 +149,7 @@ class Protocol:
 
     def statistics(self) -> Statistics:
         """The counters of this client."""
-        return Statistics.of(self.ledger, self.outgoing, self.incoming, self.frames_ignored)
+        return Statistics.of(self.ledger, self.outgoing, self.incoming, self.inbox, self.frames_ignored)
 
     def moved(self, registration: int, due_ns: int) -> None:
         """The deadline of an operation was moved by its owner."""

@@ -277,14 +277,15 @@ cdef bint fire_fast(Caller caller, object key, object value, object amount) exce
 def takes_register(method):
     def register(
         Caller self, keys, *, timeout, when=_ANY, payload=_EMPTY, id=None, if_exists=_ERROR, since=None, orphans=None,
+        group=False,
     ):
         cdef Handle made
-        if orphans is None:
+        if orphans is None and group is False:
             made = register_fast(self, keys, timeout, when, payload, id, if_exists, since)
             if made is not None:
                 return made
         return method(self, keys, timeout=timeout, when=when, payload=payload, id=id, if_exists=if_exists, since=since,
-                      orphans=orphans)
+                      orphans=orphans, group=group)
     return update_wrapper(register, method)
 
 

@@ -22,6 +22,7 @@ from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
 from timerd_shm.declare.states import Orphans
 
+from .books import PlannedFailure
 from .process import Process
 from .schedule import Gate, Killed
 from .unix import PATHS
@@ -160,8 +161,6 @@ class Blocking:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
         process = self._blocking
-        if name in ("handles", "every"):
-            return lambda *args, **more: lambda handler: value(*args, **more)(process.as_coroutine(handler))
         if inspect.iscoroutinefunction(value):
             return lambda *args, **more: process.wait(lambda: value(*args, **more))
         if inspect.ismethod(value) or inspect.isbuiltin(value) or inspect.isfunction(value):
@@ -223,18 +222,21 @@ class LoopedProcess(Process):
             if self.alive:
                 self.wait(outcomes.aclose)  # type: ignore[attr-defined]
 
-    def as_coroutine(self, handler: Callable[[Call], None]) -> Callable[[Call], Any]:
+    def handler(self, handler: Callable[[Call], None]) -> Callable[[Call], Any]:
         """A handler of a thread as a coroutine function."""
 
         async def handle(call: Call) -> None:
             ended: asyncio.Future[None] = self.loop.create_future()
 
             def body() -> None:
+                failed: Exception | None = None
                 try:
                     handler(call)
+                except PlannedFailure as error:
+                    failed = error
                 finally:
                     if not ended.done():
-                        ended.set_result(None)
+                        ended.set_result(None) if failed is None else ended.set_exception(failed)
 
             caller = self.begin(body)
             try:

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from networks import HERE, PROCESSES
+from timerd_client.groups.steps import Call
 from timerd_client.link import link as link_module
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
@@ -99,6 +100,10 @@ class Process:
         self.callers.append(caller)
         caller.start()
         return caller
+
+    def handler(self, handler: Callable[[Call], None]) -> Callable[[Call], Any]:
+        """A handler as its client takes it."""
+        return handler
 
     def hold(self, act: Act) -> bool:
         """Whether `act` must not happen now: the process is dead, or it is stopped and does it later."""

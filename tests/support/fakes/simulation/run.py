@@ -402,6 +402,7 @@ class Simulation:
         """End all faults: everything runs, and workers end."""
         self.calm = True
         self.books.note("calm")
+        self.books.hurry = True
         self._have(CALM)
         if not self.daemon.is_up:
             self.daemon.start()

@@ -12,15 +12,16 @@ from random import Random
 from typing import Any
 
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from timerd_client.groups.registry import Calls
 from timerd_client.groups.steps import Call
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.protocol.session import CALLS
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.purgatory import Purgatory
-from timerd_client.types import WhenLost
+from timerd_client.types import CallExists, WhenLost
 from timerd_shm.declare.errors import ResourceLimitError, TimerdError
 
-from .books import Books, Issued, Total, Watched, is_expected
+from .books import Books, Issued, PlannedFailure, Total, Watched, is_expected
 from .process import Process
 
 MS = 1_000_000
@@ -31,7 +32,9 @@ IDS = ("one", "two", "three")
 PURGATORIES = ("default", "fetch")
 
 
-ONCE = ("once/a", "once/b", "once/c")  # names of calls
+ONCE = ("once/a", "once/b", "once/c")  # names of calls; the last one's are retried
+CALL_IDS = ("call/one", "call/two", "call/three")
+RETRIES = 2
 PERIODIC = ("every/a", "every/b")
 PLANS: tuple[dict[str, Any], ...] = (  # schedules have one of them, and maybe another after a redeployment
     {"seconds": 0.2},
@@ -102,21 +105,15 @@ class Worker:
 
     def do_register(self) -> None:
         keys = self.rng.sample(KEYS, self.rng.randint(1, 3))
-        more: dict[str, object] = {}
+        more: dict[str, Any] = {}
         if self.rng.random() < 0.2:
             more["since"] = self.client.mark()
             self.process.schedule.sleep(self._pause())
         if self.rng.random() < 0.2:
             more["orphans"] = self.rng.choice(("cancel", "keep"))
-        asks = self.rng.random() < 0.1
         purgatory = self._purgatory()
-        operation = (purgatory.register_wait if asks else purgatory.register)(
-            keys,
-            timeout=self._timeout(),
-            when=self._when(len(keys)),
-            payload=self._bytes(),
-            **more,  # type: ignore[arg-type]
-        )
+        register = purgatory.register_wait if self.rng.random() < 0.1 else purgatory.register
+        operation = register(keys, timeout=self._timeout(), when=self._when(len(keys)), payload=self._bytes(), **more)
         self._watch(operation, "register", keys[0])
 
     def do_register_id(self) -> None:
@@ -277,41 +274,70 @@ class Worker:
         )
         self.books.for_group[payload] = self.books.watch(self.process, operation, "for group", payload.decode())
 
+    def do_of_group(self) -> None:
+        if self.client._protocol.session.identity.group is None:
+            return
+        payload = b"of the group %d" % self.books.next_number()
+        key, timeout = self.rng.choice(KEYS), self.rng.random() * 20
+        self.client.register(key, timeout=timeout, payload=payload, group=True)
+        self.books.of_group[payload] = Issued(self.process), self.books.arena
+
     # named calls ----------------------------------------------------------------------------------------------------
 
     def do_call_later(self) -> None:
-        if self.client._protocol.session.identity.group is not None:
-            payload = b"call %d" % self.books.next_number()
-            name, delay = self.rng.choice(ONCE), self.rng.choice((0, 0.01, self.rng.random() * 5))
-            self.books.asked(name, payload)
-            if self.client.call_later(name, delay, payload):
-                self.books.accepted(payload)
+        if self.client._protocol.session.identity.group is None:
+            return
+        payload = b"call %d" % self.books.next_number()
+        name, delay = self.rng.choice(ONCE), self.rng.choice((0, 0.01, self.rng.random() * 5))
+        id = self.rng.choice((None, *CALL_IDS))
+        exists: CallExists = "error" if id is None else self.rng.choice(("error", "keep", "replace"))
+        self.books.asked(name, payload, id)
+        replacing = self.books.withdrawing(id, payload) if id and exists == "replace" else contextlib.nullcontext()
+        with replacing:
+            self.client.call_later_wait(name, delay, payload, id=id, if_exists=exists)
+        if exists != "keep":  # else it is not known which one stays
+            self.books.accepted(payload)
 
     def do_cancel_call(self) -> None:
         if self.client._protocol.session.identity.group is not None and self.rng.random() < 0.2:
-            name = self.rng.choice((*ONCE, *PERIODIC))
-            with self.books.withdrawing(name):
-                self.client.cancel_call(name)
+            id = self.rng.choice((*CALL_IDS, *PERIODIC))
+            with self.books.withdrawing(id):
+                self.client.cancel_call_wait(id)
+
+    def do_reschedule_call(self) -> None:
+        if self.client._protocol.session.identity.group is not None:
+            self.client.reschedule_call(self.rng.choice(CALL_IDS), self.rng.random())
 
 
 def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Sequence[dict[str, Any]]) -> None:
-    """Have a process handle these names. Some handlers take long."""
+    """Have a process handle these names. Some handlers take long, some fail, and some have their call come again."""
     books = process.books
+    calls = Calls()
 
     def handler(call: Call) -> None:
-        with books.running(process, call):
-            longest_ns = rng.choice((1, MS, 100 * MS, 100 * MS, 3_000 * MS, 20_000 * MS))
+        with books.running(process, call) as run:
+            longest_ns = rng.choice((1, MS, 100 * MS, 100 * MS, 3_000 * MS, 20_000 * MS)) if not books.hurry else MS
             process.schedule.sleep(1 + rng.randrange(longest_ns))
+            fate = rng.random()
+            if fate < 0.1:
+                call.retry(rng.random())
+                run.is_last = False
+            elif fate < 0.3:
+                run.is_last = call.name != ONCE[-1] or call.attempt > RETRIES
+                raise PlannedFailure
 
     for name in names:
-        try:
-            if name in PERIODIC:
-                process.client.every(name, **rng.choice(plans))(handler)
-            else:
-                process.client.handles(name)(handler)
-        except TimerdError as error:
-            if not is_expected(error):
-                books.fail(f"{process.name}: handles({name!r}) raises {error!r}")
+        retries = RETRIES if name == ONCE[-1] else 0
+        if name in PERIODIC:
+            decorate = calls.every(name, **rng.choice(plans))
+        else:
+            decorate = calls.handler(name, retries=retries, backoff=rng.random(), concurrency=rng.randint(1, 3))
+        decorate(process.handler(handler))
+    try:
+        process.client.serve(calls)
+    except TimerdError as error:
+        if not is_expected(error):
+            books.fail(f"{process.name}: serve() raises {error!r}")
 
 
 def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool], *, well: bool) -> None:
@@ -340,4 +366,4 @@ def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool
 
 
 ACTS = tuple(name.removeprefix("do_") for name in vars(Worker) if name.startswith("do_"))
-GROUP_ACTS = ("call_later", "cancel_call", "for_group", "fire")
+GROUP_ACTS = ("call_later", "cancel_call", "reschedule_call", "for_group", "of_group", "fire")
