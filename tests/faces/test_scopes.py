@@ -15,6 +15,7 @@ import timerd as td
 from daemons import Daemon
 from faces import THREADED
 from patience import PATIENCE_S, eventually
+from pending import pending
 from timerd_client import aio
 from timerd_client.link.scope import Scope, current_scope
 
@@ -57,10 +58,6 @@ def awaits_of(client: aio.Client) -> dict[str, Callable[[], Any]]:
 
 WAITS = ("result", "outcomes", "wait_for", "wait all", "wait first", "as_completed")
 AWAITS = ("await", "result", "batch", "wait_for", "wait all", "wait first", "as_completed")
-
-
-def pending(daemon: Daemon) -> int:
-    return int(daemon.stats()["purgatories"]["default"]["counters"]["pending"])
 
 
 @pytest.mark.parametrize("way", WAITS)

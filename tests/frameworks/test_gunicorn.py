@@ -13,6 +13,7 @@ import pollers
 import timerd as td
 from daemons import Daemon
 from patience import eventually
+from pending import pending
 from servers import Polls, Server
 
 KINDS = {
@@ -36,10 +37,6 @@ def directory(runtime_dir: Path) -> Path:
     made.mkdir()
     shutil.copy(pollers.__file__, made)
     return made
-
-
-def pending(daemon: Daemon) -> int:
-    return int(daemon.stats()["purgatories"]["default"]["counters"]["pending"])
 
 
 @contextmanager

@@ -123,7 +123,8 @@ class _Body:
         exchange = self._exchange
         try:
             with exchange.request.entered():
-                chunk = next(self._chunks)
+                while not (chunk := next(self._chunks)):  # without bytes there is no need of headers
+                    pass
         except StopIteration:
             exchange.send_headers()
             raise
@@ -132,8 +133,7 @@ class _Body:
             if exchange.is_sent and isinstance(error, RequestEnded):
                 raise StopIteration from None  # a stream that was begun ends
             return exchange.answer(error)[0]
-        if chunk:
-            exchange.send_headers()
+        exchange.send_headers()
         return chunk
 
     def close(self) -> None:

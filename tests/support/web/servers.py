@@ -99,7 +99,7 @@ class Server:
 
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, f"the server has ended:\n{self.log}"
-        ready = ("Booting worker with pid", "Application startup complete", "Uvicorn running")
+        ready = ("Booting worker with pid", "Started server process")  # of gunicorn, of uvicorn
         if self.log.count(ready[0]) < self._workers and self.log.count(ready[1]) < self._workers:
             return False
         try:
