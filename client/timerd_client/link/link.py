@@ -331,10 +331,8 @@ class Link(Line):
     def end_wait(self, registrations: Iterable[int]) -> bool:
         """Withdraw what a caller waited for whose request has ended; False: all of it has settled meanwhile."""
         with self.lock:
-            ended = self.protocol.incoming.abandon(
-                registrations, OperationCancelled("withdrawn: its request has ended")
-            )
-            if ended:
+            error = OperationCancelled("withdrawn: its request has ended")
+            if ended := self.protocol.incoming.abandon(registrations, error):
                 self.wake_if_due(self.protocol.ledger.issued)
             return ended > 0
 

@@ -23,7 +23,6 @@ from typing import NamedTuple, Self
 import psutil
 
 from patience import PATIENCE_S, eventually
-from trees import ROOT
 
 
 class Answer(NamedTuple):
@@ -55,7 +54,6 @@ class Server:
                 env={
                     **os.environ,
                     "HOME": str(directory),
-                    "PYTHONPATH": f"{directory}:{ROOT / 'examples'}",
                     **environment,
                 },
                 cwd=directory,
@@ -72,17 +70,26 @@ class Server:
             raise AssertionError(f"{error}:\n{self.log}") from None
 
     @classmethod
-    def gunicorn(cls, application: str, directory: Path, *flags: str, workers: int = 4, hooks: bool = True) -> Self:
-        """A gunicorn of that application, with the hooks of timerd_client.web."""
+    def gunicorn(
+        cls,
+        application: str,
+        directory: Path,
+        *flags: str,
+        workers: int = 4,
+        hooks: bool = True,
+        **environment: str,
+    ) -> Self:
+        """A gunicorn of that application, with the hooks of timerd_client.web, or else with its own configuration."""
         if hooks:
             (directory / "gunicorn.conf.py").write_text("from timerd_client.web.gunicorn import *\n")
         bind = ("--bind=fd://{fd}", f"--workers={workers}", f"--chdir={directory}")
-        return cls(directory, "gunicorn", *bind, *flags, application, workers=workers)
+        return cls(directory, "gunicorn", *bind, *flags, application, workers=workers, **environment)
 
     @classmethod
-    def uvicorn(cls, application: str, directory: Path, *flags: str, workers: int = 4) -> Self:
+    def uvicorn(cls, application: str, directory: Path, *flags: str, workers: int = 4, **environment: str) -> Self:
         """A uvicorn of that application."""
-        return cls(directory, "uvicorn", "--fd={fd}", f"--workers={workers}", *flags, application, workers=workers)
+        bind = ("--fd={fd}", f"--workers={workers}")
+        return cls(directory, "uvicorn", *bind, *flags, application, workers=workers, **environment)
 
     @property
     def log(self) -> str:
@@ -96,6 +103,10 @@ class Server:
         except psutil.Error:
             return []
         return found or [psutil.Process(self.process.pid)]
+
+    def busiest(self) -> psutil.Process:
+        """The worker with the most connections."""
+        return max(self.workers(), key=lambda worker: len(worker.net_connections()))
 
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, f"the server has ended:\n{self.log}"
