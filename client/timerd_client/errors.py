@@ -45,8 +45,12 @@ class OperationCancelled(TimerdError):
     """The operation was cancelled by its owner, by key or by id, or it was replaced."""
 
 
-class RequestEnded(TimerdError):
-    """The request in which a caller waited has ended: its peer has gone, or the worker drains. `reason` says which."""
+class RequestEnded(BaseException):
+    """The request in which a caller waited has ended: `reason` is "disconnect" (its peer has gone) or "drain".
+
+    It is no Exception, as asyncio.CancelledError is none: a view that catches errors lets it through, and so do
+    frameworks. `timerd_client.web` answers the request.
+    """
 
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)

@@ -17,7 +17,7 @@ from timerd_shm.declare import layout
 from timerd_shm.declare.fields import Role, fields
 from trees import ROOT
 
-TYPED = ["shm_layout", "client", "timerd", "tests", "bench"]
+TYPED = ["shm_layout", "client", "timerd", "tests", "bench", "examples"]
 # What the user fixed, and what every Python project has beside it.
 TOP_LEVEL = {"pyproject.toml", "README.md", "timerd", "client", "shm_layout", "tests", "bench", "systemd"}
 BESIDE = {"Makefile", "LICENSE", "CHANGELOG.md", ".gitignore", ".ci", "docs", "examples"}
@@ -61,7 +61,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 def sources(*suffixes: str) -> list[Path]:
     """Every file of ours that ends so."""
-    folders = [*sorted(TOP_LEVEL), ".ci"]
+    folders = [*sorted(TOP_LEVEL), "examples", ".ci"]
     found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
     return [path for path in found if "__pycache__" not in path.parts]
 

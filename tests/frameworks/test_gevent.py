@@ -125,6 +125,44 @@ print(len(done), len(pending))
     assert said.split() == ["1000", "1", "1"]
 
 
+def test_waits_of_greenlets_end_with_their_request(daemon: Daemon) -> None:
+    """A thread of the system ends it, or a handler of a signal."""
+    said = run("""
+import os, signal
+from gevent.monkey import get_original
+from timerd_client.link.scope import Scope
+client = td.client()
+ways = {
+    "result": lambda: client.register("k", timeout=30).result(),
+    "wait_for": lambda: client.wait_for(lambda: False, "k", timeout=30),
+    "first": lambda: td.wait([client.register("k", timeout=30)], until="first"),
+    "all": lambda: td.wait([client.register("k", timeout=30)]),
+    "batch": lambda: client.register_many(["k"] * 3, timeout=30).outcomes(),
+}
+def view(scope, wait):
+    with scope.entered():
+        try:
+            wait()
+        except td.RequestEnded as error:
+            return error.reason
+def by_thread(scope):
+    get_original("_thread", "start_new_thread")(scope.end, ("disconnect",))
+def by_signal(scope):
+    signal.signal(signal.SIGTERM, lambda *_: scope.end("drain"))
+    get_original("_thread", "start_new_thread")(os.kill, (os.getpid(), signal.SIGTERM))
+for end in (by_thread, by_signal):
+    for name, wait in ways.items():
+        scope = Scope()
+        waiting = [gevent.spawn(view, scope, wait) for _ in range(5)]
+        gevent.sleep(0.05)
+        end(scope)
+        print(name, *{one.get(timeout=30) for one in waiting})
+print(client.fire_wait("k"))
+""")
+    names = ("result", "wait_for", "first", "all", "batch")
+    assert said.split("\n") == [f"{one} {why}" for why in ("disconnect", "drain") for one in names] + ["0", ""]
+
+
 def test_a_client_of_before_the_patch_is_made_anew_by_the_worker(daemon: Daemon, tmp_path: Path) -> None:
     """gunicorn --preload: the module is loaded in the master, and the worker patches after its fork."""
     said = run(

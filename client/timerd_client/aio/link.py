@@ -19,7 +19,7 @@ from timerd_client.arguments import patience_s, unsigned
 from timerd_client.link import flows
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Room, Settles, Sleep, Step, Until
 from timerd_client.link.link import Link
-from timerd_client.link.scope import current_scope
+from timerd_client.link.scope import Scope, noted
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport.sockets import Sockets
@@ -111,16 +111,18 @@ class LoopLink(Link):
         self.wake()  # the pass then looks at the conditions of those who wait
 
     def make_room(self) -> None:
-        raise BackpressureError(f"{self.fullness()} ({self.plight()}); `await client.room()` before the next")
+        raise noted(BackpressureError(f"{self.fullness()} ({self.plight()}); `await client.room()` before the next"))
 
     def check_room(self, commands: int) -> None:
         room = self.protocol.outgoing.room
         if commands > room:
             window = self.protocol.ledger.window
-            raise BackpressureError(
-                f"{commands} at once, and there is room for {max(room, 0)} ({self.fullness()}); nothing was sent: "
-                f"`await client.room({min(commands, window)})` first"
-                + (f", and send {window} at most at once" if commands > window else "")
+            raise noted(
+                BackpressureError(
+                    f"{commands} at once, and there is room for {max(room, 0)} ({self.fullness()}); nothing was sent: "
+                    f"`await client.room({min(commands, window)})` first"
+                    + (f", and send {window} at most at once" if commands > window else "")
+                )
             )
 
     def may_block(self) -> None:
@@ -144,12 +146,14 @@ class LoopLink(Link):
         self.readable(descriptor)
         self._rest()
 
-    async def until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until the condition holds, `timeout` seconds at most. Returns whether it holds."""
+    async def until(self, condition: Callable[[], bool], timeout: float | None, scope: Scope | None = None) -> bool:
+        """Wait until the condition holds, `timeout` seconds at most. Returns whether it holds.
+
+        RequestEnded is raised if the request `scope` ends before.
+        """
         if condition():
             return True
         future: asyncio.Future[None] = self.loop.create_future()
-        scope = current_scope()
 
         def holds() -> bool:
             return condition() or (scope is not None and bool(scope.reason))
@@ -185,9 +189,11 @@ class LoopLink(Link):
         if outgoing.room < commands:
             self.confirm_locked()
         if not await self.until(lambda: outgoing.room >= commands or self.sealed, patience_s(timeout)):
-            raise BackpressureError(
-                f"no room for {commands} more in a window of {ledger.window} within {patience_s(timeout):g} s "
-                f"({self.plight()}); " + self.relief()
+            raise noted(
+                BackpressureError(
+                    f"no room for {commands} more in a window of {ledger.window} within {patience_s(timeout):g} s "
+                    f"({self.plight()}); " + self.relief()
+                )
             )
         if self.sealed:
             self.refuse_closed()
@@ -325,9 +331,9 @@ async def drive(flow: Flow[Value]) -> Value:
 
 async def _do(step: Step) -> Any:
     match step:
-        case Until(link, condition, seconds, then):
+        case Until(link, condition, seconds, then, scope):
             assert isinstance(link, LoopLink)
-            holds = await link.until(condition, seconds)
+            holds = await link.until(condition, seconds, scope)
             return holds if then is None else then()
         case Settles(promise, seconds):
             return await settled(promise, seconds)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from timerd_client.arguments import until_of
 from timerd_client.link.flows import unsettled
 from timerd_client.link.polling import monotonic_deadline, seconds_left
+from timerd_client.link.promise import withdrawing
 from timerd_client.link.scope import current_scope
 from timerd_client.types import Patience, Until
 
@@ -31,9 +32,10 @@ async def wait(operations: Iterable[AioOperation], timeout: Patience | None = No
     given = list(operations)
     deadline = monotonic_deadline(timeout)
     if waits_for_all:
-        for operation in given:
-            if not await settled(operation, seconds_left(deadline), gives_back=False):
-                break
+        with withdrawing(given):
+            for operation in given:
+                if not await settled(operation, seconds_left(deadline), gives_back=False):
+                    break
     elif given:
         try:
             async for _ in as_completed(given, seconds_left(deadline)):
@@ -54,24 +56,25 @@ async def as_completed(
     def end() -> None:
         loop.call_soon_threadsafe(settling.put_nowait, None)
 
-    if scope is not None and not scope.add(end):
-        raise scope.error()
     for one in given:
         one.add_done_callback(settling.put_nowait)
     deadline = monotonic_deadline(timeout)
     try:
-        for left in range(len(given), 0, -1):
-            if not settling.empty():  # it has settled, so it counts, also after the timeout
-                operation = settling.get_nowait()
-            else:
-                try:
-                    operation = await asyncio.wait_for(settling.get(), seconds_left(deadline))
-                except TimeoutError:
-                    raise unsettled(left, len(given), timeout) from None
-            if operation is None:
-                assert scope is not None, "nobody else puts it there"
+        with withdrawing(given):
+            if scope is not None and not scope.add(end):
                 raise scope.error()
-            yield operation
+            for left in range(len(given), 0, -1):
+                if not settling.empty():  # it has settled, so it counts, also after the timeout
+                    operation = settling.get_nowait()
+                else:
+                    try:
+                        operation = await asyncio.wait_for(settling.get(), seconds_left(deadline))
+                    except TimeoutError:
+                        raise unsettled(left, len(given), timeout) from None
+                if operation is None:
+                    assert scope is not None, "nobody else puts it there"
+                    raise scope.error()
+                yield operation
     finally:
         if scope is not None:
             scope.remove(end)

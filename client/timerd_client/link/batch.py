@@ -45,6 +45,7 @@ from timerd_wire.refusals import Subject
 from .link import Link
 from .promise import Promise
 from .registration import Registration, registration
+from .scope import current_scope
 from .surface import Surface
 
 CHUNK = 4_096
@@ -188,10 +189,17 @@ class Batch(Rows, Promise):
         numbers = list(self.commands())
         self._link.withdraw([numbers[row] for row in rows if row < len(numbers) and self.settlement(row) is None])
 
+    _scope = staticmethod(current_scope)
+
+    def _end_wait(self) -> bool:
+        return self._link.end_wait(self._pending_commands())
+
     def _give_back(self) -> None:
-        self._link.abandon(
-            [number for number in self.commands() if self._link.protocol.ledger.pending.get(number) is self]
-        )
+        self._link.abandon(self._pending_commands())
+
+    def _pending_commands(self) -> list[int]:
+        pending = self._link.protocol.ledger.pending
+        return [number for number in self.commands() if pending.get(number) is self]
 
     def _column(self) -> list[RawSettlement]:
         return list(map(self.settlement, range(len(self))))  # type: ignore[arg-type]  # all are set when it is done

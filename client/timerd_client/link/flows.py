@@ -30,6 +30,7 @@ from .lazy import Lazy
 from .link import Link
 from .polling import GRACE_S, Polling
 from .promise import Promise
+from .scope import Scope, current_scope, noted
 from .surface import Surface
 
 Value = TypeVar("Value")
@@ -51,6 +52,7 @@ class Until(NamedTuple):
     then: Callable[[], Any] | None = (
         None  # called before another thread may change anything; its result is given instead
     )
+    scope: Scope | None = None  # the request that ends the wait, with RequestEnded
 
 
 class Settles(NamedTuple):
@@ -234,7 +236,7 @@ def wait_for(
         if value or left == 0.0:
             return value
         if polling.wanted and protocol.lost:
-            yield Until(link, lambda: not protocol.lost or link.closed, polling.pause(left))
+            yield Until(link, lambda: not protocol.lost or link.closed, polling.pause(left), scope=current_scope())
             continue
         operation = surface.register(keys, timeout=left, when=when, since=mark)
         outcome: Outcome | None = None
@@ -256,9 +258,8 @@ def wait_for(
 def value_or_lost(value: Value) -> Value:
     """The predicate's last value, if it is true. Raises for a false one: with a lost daemon it is no answer."""
     if not value:
-        raise TimerdUnavailableError(
-            f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown: is it running?"
-        )
+        late = f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown"
+        raise noted(TimerdUnavailableError(f"{late}: is it running?"))
     return value
 
 

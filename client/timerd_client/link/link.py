@@ -35,6 +35,7 @@ from .flush import Flush, unacknowledged
 from .gate import Gate
 from .identity import identity
 from .promise import Reply
+from .scope import noted
 from .use import Use
 from .wall_alarm import WallAlarm
 
@@ -215,24 +216,23 @@ class Link(Line):
             self.refuse_closed()
         sockets = self.sockets
         if isinstance(sockets, LateSockets) and sockets.is_hopeless:
-            raise TimerdUnavailableError(f"{sockets.trouble()}, or make the client with autostart=True")
+            raise noted(TimerdUnavailableError(f"{sockets.trouble()}, or make the client with autostart=True"))
         if self.protocol.lost:
-            raise TimerdUnavailableError(
-                f"the daemon is lost ({self.plight()}), so it was not asked: start it ({self.paths.command}), "
-                "or try again when `client.connected`"
-            )
+            remedy = f"start it ({self.paths.command}), or try again when `client.connected`"
+            raise noted(TimerdUnavailableError(f"the daemon is lost ({self.plight()}), so it was not asked: {remedy}"))
 
     def unavailable(self, patience: Patience) -> TimerdUnavailableError:
         """The error of a caller who has waited so long for an answer."""
         seconds = patience_s(patience)
         remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
         if isinstance(self.sockets, LateSockets):
-            return TimerdUnavailableError(f"no daemon within {seconds:.3g} s: {self.sockets.trouble()}")
+            return noted(TimerdUnavailableError(f"no daemon within {seconds:.3g} s: {self.sockets.trouble()}"))
         if self.protocol.session.secret == NO_SESSION:
             remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
             if self.sockets.trouble():
                 remedy = 'it runs, but this client cannot reach it there; transport="zeromq" goes another way'
-        return TimerdUnavailableError(f"no answer from the daemon within {seconds:.3g} s ({self.plight()}): {remedy}")
+        what = f"no answer from the daemon within {seconds:.3g} s ({self.plight()})"
+        return noted(TimerdUnavailableError(f"{what}: {remedy}"))
 
     def fullness(self) -> str:
         """How full the window is, for messages."""
@@ -327,6 +327,14 @@ class Link(Line):
             self.wake_if_due(self.protocol.ledger.issued)
 
         self.soon(withdraw)
+
+    def end_wait(self, registrations: Iterable[int]) -> bool:
+        """Withdraw what a caller waited for whose request has ended; False: all of it has settled meanwhile."""
+        with self.lock:
+            error = OperationCancelled("withdrawn: its request has ended")
+            if ended := self.protocol.incoming.abandon(registrations, error):
+                self.wake_if_due(self.protocol.ledger.issued)
+            return ended > 0
 
     def abandon(self, registrations: Iterable[int]) -> None:
         """Withdraw operations that no caller has a handle of. Grants that they have are requeued."""

@@ -18,6 +18,7 @@ from timerd_wire.refusals import Subject
 
 from .link import Link
 from .promise import Promise, Reply
+from .scope import current_scope
 
 _FLAGS_AT: Final = offset_of(OutcomeRecord, "flags")
 _NUMBER_AT: Final = offset_of(OutcomeRecord, "number")
@@ -112,6 +113,11 @@ class Operation(Handle, Promise):
         unclaimed = self._link.protocol.incoming.unclaimed
         if unclaimed:
             unclaimed.discard(grant_of(self._settlement))
+
+    _scope = staticmethod(current_scope)
+
+    def _end_wait(self) -> bool:
+        return self._link.end_wait([self.command])
 
     def _give_back(self) -> None:
         """Withdraw it, because its caller does not wait any more: a limited event on its way goes to another."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from typing import Protocol as Interface
 
 from timerd_client.arguments import callback_of, patience_s
+from timerd_client.errors import RequestEnded
 from timerd_client.hot import Promised
 from timerd_client.types import Patience
 from timerd_client.waiter import Settlement, local
@@ -21,7 +23,7 @@ from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailabl
 from timerd_wire.refusals import NO_SUBJECT, Subject
 
 from .gate import Gate
-from .scope import Scope, current_scope
+from .scope import Scope, noted
 
 if TYPE_CHECKING:
     import asyncio
@@ -120,14 +122,14 @@ class Promise(Promised):
         self._link.soon(remove)
 
     def _wait(self, timeout: Patience | None) -> bool:
-        """Block until it has settled, `timeout` seconds at most. Returns whether it has."""
+        """Block until it has settled, `timeout` seconds at most. Returns whether it has. Raises RequestEnded."""
         if self.done():
             return True
         seconds = patience_s(timeout)
         self._link.may_block()
         if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
             warnings.warn(IN_LOOP, RuntimeWarning, stacklevel=3)
-        scope, gate = current_scope(), self._link.gate()
+        scope, gate = self._scope(), self._link.gate()
         if not self._add(gate.open):
             return True
         try:
@@ -141,11 +143,22 @@ class Promise(Promised):
         return self._is_done_in(scope)
 
     def _is_done_in(self, scope: Scope | None) -> bool:
-        """After a wait: whether it has settled. If its request has ended, gives it back, and raises RequestEnded."""
-        if scope is not None and scope.reason and not self.done():
-            self._give_back()
-            raise scope.error()
+        """After a wait: whether it has settled. If its request has ended, withdraws it, and raises RequestEnded."""
+        if scope is not None:
+            if scope.reason and self._end_wait():
+                raise scope.error()
+            error = None if self._settlement is None else self._settlement[3]
+            if isinstance(error, TimerdUnavailableError):
+                noted(error)
         return self.done()
+
+    def _scope(self) -> Scope | None:
+        """The request with which a wait for it ends. For an answer of the daemon there is none."""
+        return None
+
+    def _end_wait(self) -> bool:
+        """The request of its caller has ended: withdraw it; False: it has settled, and the caller gets that."""
+        return False
 
     def _wait_in_loop(self, timeout: Patience | None = None, *, gives_back: bool = True) -> Generator[Any, None, bool]:
         """Wait until it has settled, by `yield from` in a coroutine, `timeout` seconds at most; whether it has.
@@ -171,7 +184,7 @@ class Promise(Promised):
         def end() -> None:
             loop.call_soon_threadsafe(wake)
 
-        scope = current_scope()
+        scope = self._scope()
         if not self._add(wake_in_loop):
             return True
         timer = None if seconds is None else loop.call_later(max(seconds, 0.0), wake)
@@ -200,6 +213,17 @@ class Promise(Promised):
 
     def _give_back(self) -> None:
         """Nobody waits for it any more: a coroutine that did was cancelled."""
+
+
+@contextmanager
+def withdrawing(promises: Iterable[Promise]) -> Iterator[None]:
+    """Withdraw all of these if the request of their caller ends in the block."""
+    try:
+        yield
+    except RequestEnded:
+        for promise in promises:
+            promise._end_wait()
+        raise
 
 
 class Reply(Promise):

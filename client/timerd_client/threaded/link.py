@@ -20,7 +20,7 @@ from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Settles, Sleep,
 from timerd_client.link.gate import Gate
 from timerd_client.link.green import GreenCallback, GreenGate
 from timerd_client.link.link import Link
-from timerd_client.link.scope import current_scope
+from timerd_client.link.scope import noted
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport.sockets import Sockets
@@ -231,11 +231,8 @@ class ThreadedLink(Link):
         in_callback = self.in_own_thread()
         self.confirm_locked()
         if in_callback or not self.wait_locked(lambda: outgoing.room > 0 or self.sealed, BACKPRESSURE_TIMEOUT_S):
-            raise BackpressureError(
-                self.fullness()
-                + ("" if in_callback else f", and none was acknowledged within {BACKPRESSURE_TIMEOUT_S:g} s")
-                + f" ({self.plight()}); {self.relief()}"
-            )
+            late = "" if in_callback else f", and none was acknowledged within {BACKPRESSURE_TIMEOUT_S:g} s"
+            raise noted(BackpressureError(f"{self.fullness()}{late} ({self.plight()}); {self.relief()}"))
         if self.sealed:
             self.refuse_closed()
 
@@ -448,9 +445,8 @@ def drive(flow: Flow[Value]) -> Value:
 
 def _do(step: Step) -> Any:
     match step:
-        case Until(link, condition, seconds, then):
+        case Until(link, condition, seconds, then, scope):
             assert isinstance(link, ThreadedLink)
-            scope = current_scope()
             if scope is None:
                 return _until(link, condition, seconds, then)
 

@@ -10,6 +10,7 @@ from timerd_client.arguments import until_of
 from timerd_client.link.flows import unsettled
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.polling import monotonic_deadline, seconds_left
+from timerd_client.link.promise import withdrawing
 from timerd_client.link.scope import current_scope
 from timerd_client.types import Patience, Until
 
@@ -27,9 +28,10 @@ def wait(operations: Iterable[ThreadedOperation], timeout: Patience | None = Non
     given = list(operations)
     deadline = monotonic_deadline(timeout)
     if waits_for_all:
-        for operation in given:
-            if not operation._wait(seconds_left(deadline)):
-                break
+        with withdrawing(given):
+            for operation in given:
+                if not operation._wait(seconds_left(deadline)):
+                    break
     else:
         for _ in _settling(given, deadline):
             break
@@ -51,28 +53,31 @@ def as_completed(
 
 def _settling(operations: list[ThreadedOperation], deadline: float | None) -> Iterator[ThreadedOperation]:
     settled: queue.SimpleQueue[ThreadedOperation | None] = queue.SimpleQueue()
-    scope = current_scope()
+    scope = current_scope() if operations else None
+    if scope is not None:
+        wake = operations[0]._link.callback(settled.put)  # with gevent in the hub, whichever thread ends the scope
 
     def end() -> None:
-        settled.put(None)
+        wake(None)
 
     try:
         for operation in operations:
             if not operation.done():
                 operation._link.may_block()
             operation.add_done_callback(settled.put)
-        if scope is not None and not scope.add(end):
-            raise scope.error()
-        for _ in operations:
-            left = seconds_left(deadline)
-            try:
-                found = settled.get(timeout=left) if left else settled.get(block=left is None)
-            except queue.Empty:
-                return
-            if found is None:
-                assert scope is not None, "nobody else puts it there"
+        with withdrawing(operations):
+            if scope is not None and not scope.add(end):
                 raise scope.error()
-            yield found
+            for _ in operations:
+                left = seconds_left(deadline)
+                try:
+                    found = settled.get(timeout=left) if left else settled.get(block=left is None)
+                except queue.Empty:
+                    return
+                if found is None:
+                    assert scope is not None, "nobody else puts it there"
+                    raise scope.error()
+                yield found
     finally:
         if scope is not None:
             scope.remove(end)
