@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -145,8 +146,6 @@ def test_tests_that_are_killed_leave_no_daemon(place: Path) -> None:
     ended = subprocess.run(words, cwd=place, env=environment(place), capture_output=True, text=True)
     assert ended.returncode == -signal.SIGKILL, ended.stdout + ended.stderr
     pid, directory = (place / "pid").read_text().split()
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int(pid)).wait(PATIENCE_S)
-    except psutil.NoSuchProcess:
-        pass
     assert not arenas_of(Path(directory))

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from timerd_client.arguments import patience_s
@@ -150,6 +151,10 @@ class Link(Line):
     def gate(self) -> Gate:
         """Where a caller waits for one promise."""
         return Gate()
+
+    def queue(self) -> SimpleQueue[Any]:
+        """Where a caller waits for many promises."""
+        return SimpleQueue()
 
     def may_block(self) -> None:
         """Raises RuntimeError in the thread that would have to end the wait."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Iterable, Iterator
+from queue import Empty
 from typing import NamedTuple
 
 from timerd_client.arguments import until_of
@@ -50,7 +50,9 @@ def as_completed(
 
 
 def _settling(operations: list[ThreadedOperation], deadline: float | None) -> Iterator[ThreadedOperation]:
-    settled: queue.SimpleQueue[ThreadedOperation | None] = queue.SimpleQueue()
+    if not operations:
+        return
+    settled = operations[0]._link.queue()
     scope = current_scope()
 
     def end() -> None:
@@ -67,7 +69,7 @@ def _settling(operations: list[ThreadedOperation], deadline: float | None) -> It
             left = seconds_left(deadline)
             try:
                 found = settled.get(timeout=left) if left else settled.get(block=left is None)
-            except queue.Empty:
+            except Empty:
                 return
             if found is None:
                 assert scope is not None, "nobody else puts it there"

@@ -23,6 +23,7 @@ from timerd_shm.host.paths import INSTANCE_DEFAULT, INSTANCE_VARIABLE, RUNTIME_D
 
 from .remains import remove_arena
 
+RUNNER = "timerd.testing.real.runner"
 READY_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 30.0
 LOOK_S = 0.1  # so often it is looked whether the process still runs
@@ -141,8 +142,7 @@ class Daemon:
         """Without -P a folder `timerd` of the caller's directory would be taken for the package."""
         with self._log_path.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "timerd.testing.real.runner", self.runtime_dir, self.instance]
-                + list(self._flags),
+                [sys.executable, "-P", "-m", RUNNER, self.runtime_dir, self.instance, *self._flags],
                 env={
                     **{name: value for name, value in os.environ.items() if not name.startswith("TIMERD_")},
                     "NOTIFY_SOCKET": str(address),

@@ -31,7 +31,8 @@ def main(directory: str, instance: str, *flags: str) -> int:
         if os.getppid() != parent:
             remove_arena(InstancePaths(Path(directory), instance))
             return status
-        print(f"ended {status}", flush=True)
+        sys.stdout.write(f"ended {status}\n")
+        sys.stdout.flush()
     return 0
 
 
