@@ -15,7 +15,6 @@ import pytest
 from daemons import arenas_of
 from patience import PATIENCE_S
 
-PLUGIN = ("-p", "timerd.testing.plugin")
 REAL = """
 import os
 import subprocess
@@ -73,7 +72,7 @@ def run(path: Path, text: str, *words: str, **variables: str) -> subprocess.Comp
     """Run a user's test file with a pytest of its own; what it makes lies below `path`."""
     (path / "test_user.py").write_text(text)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGIN, *words, "test_user.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, "test_user.py"],
         cwd=path,
         env={**environment(path), **variables},
         capture_output=True,
@@ -92,6 +91,60 @@ def left_in(path: Path) -> list[str]:
     """What runs of pytest have left of daemons: directories and arenas."""
     directories = list((path / "tmp").glob("timerd-*"))
     return [str(left) for directory in directories for left in (directory, *arenas_of(directory))]
+
+
+MANUAL = """
+import asyncio
+import threading
+
+import timerd as td
+
+lazy = td.Client()                             # of the module
+
+
+def poll(key):                                 # the application
+    return td.client().register(key, timeout=25).result().state
+
+
+def test_the_application_waits_in_no_time(timerd_manual):
+    with timerd_manual.autojump():
+        assert poll("inbox/7") is td.State.EXPIRED
+    assert timerd_manual.now == 25
+
+
+def test_the_application_waits_in_a_thread(timerd_manual):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(poll("inbox/7")))
+    thread.start()
+    timerd_manual.until_waiting(1)
+    lazy.fire("inbox/7")
+    timerd_manual.advance()
+    thread.join()
+    assert found == [td.State.COMPLETED]
+
+
+def test_the_clock_begins_anew(timerd_manual):
+    assert timerd_manual.now == 0
+    assert lazy.fire_wait("inbox/7") == 0
+
+
+def test_coroutines(timerd_manual):
+    async def main():
+        return await td.aio.client().register("inbox/7", timeout=3600)
+
+    assert timerd_manual.run(main()).state is td.State.EXPIRED
+
+
+def test_both(timerd_daemon, timerd_client, timerd_manual):
+    assert timerd_client.closed                 # td.client() is one of the manual daemon now
+    assert td.client().fire_wait("inbox/7") == 0
+"""
+
+
+def test_a_users_tests_on_a_manual_clock_pass(place: Path) -> None:
+    ended = run(place, MANUAL, "-n0")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert not left_in(place)
 
 
 @pytest.fixture
@@ -129,7 +182,7 @@ def test_it(request):
     found = {name for name in sys.modules if name.partition(".")[0] in
              ("timerd", "timerd_client", "timerd_shm", "timerd_wire", "zmq", "msgpack")}
     assert found == {"timerd", "timerd.testing", "timerd.testing.plugin"}
-    assert request.config.pluginmanager.has_plugin("timerd.testing.plugin")
+    assert request.config.pluginmanager.has_plugin("timerd")
 """
     ended = run(place, text, "-n0")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -142,7 +195,7 @@ def test_tests_that_are_killed_leave_no_daemon(place: Path) -> None:
         "    open('pid', 'w').write(f'{timerd_daemon.pid} {timerd_daemon.runtime_dir}')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    words = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", *PLUGIN, "test_user.py"]
+    words = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "test_user.py"]
     ended = subprocess.run(words, cwd=place, env=environment(place), capture_output=True, text=True)
     assert ended.returncode == -signal.SIGKILL, ended.stdout + ended.stderr
     pid, directory = (place / "pid").read_text().split()

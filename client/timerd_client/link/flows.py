@@ -103,8 +103,9 @@ def connect(lazy: Lazy[LinkT], timeout: Patience | None) -> Flow[LinkT]:
     """Find the daemon, or start it, and connect. Ends when the daemon has accepted this client."""
     target, patience = lazy.target, patience_of(timeout)
     if openers:
-        yield from ready(lazy.link(), CONNECT_TIMEOUT_S if patience is None else patience)
-        return
+        link = lazy.link()
+        yield from ready(link, CONNECT_TIMEOUT_S if patience is None else patience)
+        return link
     with files_named():
         paths = None
         if target.autostart:

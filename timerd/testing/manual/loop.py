@@ -10,16 +10,14 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from selectors import DefaultSelector
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timerd_client.aio.link import LoopLink
 from timerd_client.discovery.target import Target
 from timerd_wire.native import ident
 
 from .network import ManualSockets
-
-if TYPE_CHECKING:
-    from .manual import Manual
+from .whole import Whole
 
 OTHERS_S = 0.5  # so long (of real time) a loop that waits for nothing of timerd waits for other threads
 
@@ -27,7 +25,7 @@ OTHERS_S = 0.5  # so long (of real time) a loop that waits for nothing of timerd
 class ManualLoopLink(LoopLink):
     """An asyncio link whose passes are made when they are due, in the thread of its loop."""
 
-    def __init__(self, manual: Manual, target: Target, purgatories: Sequence[str]) -> None:
+    def __init__(self, manual: Whole, target: Target, purgatories: Sequence[str]) -> None:
         self.manual = manual
         self.is_woken = False
         self.passing = False
@@ -109,7 +107,7 @@ class JumpingSelector(DefaultSelector):
 
     loop: ManualLoop
 
-    def __init__(self, manual: Manual) -> None:
+    def __init__(self, manual: Whole) -> None:
         super().__init__()
         self._manual = manual
 
@@ -136,7 +134,7 @@ class ManualLoop(asyncio.SelectorEventLoop):
     _scheduled: Any
     _clock_resolution: float
 
-    def __init__(self, manual: Manual) -> None:
+    def __init__(self, manual: Whole) -> None:
         self._manual = manual
         selector = JumpingSelector(manual)
         selector.loop = self

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timerd_client.discovery.target import Target
 from timerd_client.threaded.link import ThreadedLink
 
 from .network import ManualSockets
 from .waiting import ManualCondition, ManualGate, ManualQueue
-
-if TYPE_CHECKING:
-    from .manual import Manual
+from .whole import Whole
 
 
 class NoSpacing:
@@ -47,7 +45,7 @@ class Pump:
 class ManualLink(ThreadedLink):
     """A threaded link whose passes are made when they are due."""
 
-    def __init__(self, manual: Manual, target: Target, purgatories: Sequence[str]) -> None:
+    def __init__(self, manual: Whole, target: Target, purgatories: Sequence[str]) -> None:
         self.manual = manual
         self.is_woken = True
         self.passing = 0  # the thread that makes a pass

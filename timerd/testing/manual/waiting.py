@@ -6,23 +6,14 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
-from typing import Protocol as Interface
 
-
-class Waits(Interface):
-    """What waiting needs of the whole."""
-
-    def wait(self, condition: Callable[[], bool], seconds: float | None) -> bool:
-        """Until the condition holds, `seconds` of the manual clock at most; whether it does."""
-
-    def changed(self) -> None:
-        """Have those who wait look again. With any lock held."""
+from .whole import Whole
 
 
 class ManualGate:
     """As link.Gate: where a caller waits for one promise. (That class is compiled, so none derives from it.)"""
 
-    def __init__(self, manual: Waits) -> None:
+    def __init__(self, manual: Whole) -> None:
         self._manual = manual
         self._is_open = False
 
@@ -37,7 +28,7 @@ class ManualGate:
 class ManualCondition:
     """As link.Condition: callers wait with a lock held, and hold it afterwards."""
 
-    def __init__(self, manual: Waits, lock: threading.Lock) -> None:
+    def __init__(self, manual: Whole, lock: threading.Lock) -> None:
         self._manual = manual
         self._lock = lock
 
@@ -62,7 +53,7 @@ class ManualCondition:
 class ManualQueue(SimpleQueue[Any]):
     """A queue whose getter waits on the manual clock."""
 
-    def __init__(self, manual: Waits) -> None:
+    def __init__(self, manual: Whole) -> None:
         self._manual = manual
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
