@@ -97,7 +97,7 @@ def test_autojump_moves_the_clock_to_what_is_due(manual: Manual, client: td.Clie
 
 def test_the_wall_clock_is_set_alone(manual: Manual) -> None:
     with td.connect(group="web") as worker:
-        ran: list[datetime] = []
+        ran: list[datetime | None] = []
 
         @worker.every("night", cron="0 3 * * *", timezone="Europe/Berlin")
         def night(call: td.Call) -> None:
