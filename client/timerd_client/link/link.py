@@ -80,6 +80,7 @@ class Link(Line):
         self._reported_refused = 0
         self._resets = 0
         self._wall_alarm: WallAlarm | None = None
+        self.losses = 0  # how often the daemon was lost
         self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
         self._pid = os.getpid()
         self.why_closed = "it was closed"
@@ -482,6 +483,7 @@ class Link(Line):
                 protocol.tick(now_ns)
         if protocol.lost and not self._lost_ns:
             self._lost_ns = protocol.silence.last_frame_ns
+            self.losses += 1
             kind = "does not answer yet" if protocol.session.secret == NO_SESSION else "is lost"
             self.complain(
                 f"the daemon of instance {self.paths.instance!r} {kind}: silent for "
