@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from timerd.testing.manual.manual import Manual
+from timerd.testing import Manual
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
 from shell import Run
-from timerd.testing.manual.manual import Manual
+from timerd.testing import Manual
 from timerd_client import aio
 from timerd_client.metrics import COUNTERS, FIGURES, TimerdCollector
 from timerd_client.protocol.statistics import Statistics

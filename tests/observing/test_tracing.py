@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import timerd as td
-from timerd.testing.manual.manual import Manual
+from timerd.testing import Manual
 from timerd_client import aio, tracing
 from timerd_client.link.surface import Surface
 

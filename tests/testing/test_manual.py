@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import timerd as td
-from timerd.testing.manual.manual import Manual, WouldBlockError
+from timerd.testing import Manual, WouldBlockError
 from timerd_client import aio
 
 
@@ -157,6 +157,17 @@ def test_a_lost_daemon_goes_on_when_it_is_started(manual: Manual, client: td.Cli
     client.fire("inbox/7", value=b"kept")
     manual.start()
     assert waits.result().value == b"kept"
+
+
+def test_a_test_may_end_while_the_daemon_is_stopped_and_clients_wait() -> None:
+    with Manual() as manual:
+        client = td.connect(group="web")
+        client.handles("job")(lambda call: None)
+        waits = client.register("inbox/7", timeout=60)
+        client.flush()
+        manual.stop()
+    assert client._lazy.made is not None and client._lazy.made.closed
+    assert isinstance(waits.result().error, td.ClosedError)
 
 
 def test_another_thread_waits_until_the_test_moves_the_clock(manual: Manual, client: td.Client) -> None:

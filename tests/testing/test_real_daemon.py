@@ -10,7 +10,7 @@ import pytest
 
 import timerd as td
 from daemons import arenas_of
-from timerd.testing.real.daemon import Daemon, DaemonEndedError
+from timerd.testing import Daemon, DaemonEndedError
 
 
 @pytest.fixture
