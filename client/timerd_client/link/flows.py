@@ -24,9 +24,10 @@ from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState
 from timerd_client.types import Keys, OrphanPolicy, Patience, WhenLost
 from timerd_shm.declare.errors import ClosedError, ErrorCode, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
 
-from .lazy import Lazy
+from .lazy import Lazy, openers
 from .link import Link
 from .polling import GRACE_S, Polling
 from .promise import Promise
@@ -103,6 +104,10 @@ Flow: TypeAlias = Generator[Step, Any, Value]
 def connect(lazy: Lazy[LinkT], timeout: Patience | None) -> Flow[LinkT]:
     """Find the daemon, or start it, and connect. Ends when the daemon has accepted this client."""
     target, patience = lazy.target, patience_of(timeout)
+    if openers:
+        link = lazy.link()
+        yield from ready(link, CONNECT_TIMEOUT_S if patience is None else patience)
+        return link
     with files_named():
         paths = None
         if target.autostart:

@@ -29,6 +29,8 @@ from .use import Use
 
 LinkT = TypeVar("LinkT", bound=Link)
 
+# The newest makes every link of this process, of what `Lazy` has: (make, target, purgatories). See timerd.testing.
+openers: list[Callable[[Callable[..., Any], Target, list[str]], Any]] = []
 _all: weakref.WeakSet[Lazy[Any]] = weakref.WeakSet()
 _inherited: list[object] = []  # the parent's links: kept, never closed
 
@@ -78,6 +80,9 @@ class Lazy(Generic[LinkT]):
             link = self._link
             if link is not None and not link.is_outlived():
                 return link
+            if openers:
+                self._refuse_closed()
+                return self._use_link(openers[-1](self._make, self.target, self.purgatories))
             late = LateSockets(self.target, 0)
             late.tend(0)
             return self._open(late.paths, lambda: late.found or late)
@@ -88,8 +93,7 @@ class Lazy(Generic[LinkT]):
             return self._open(paths, lambda: make_sockets(self.target.transport, paths))
 
     def _open(self, paths: InstancePaths, sockets_to: Callable[[], Sockets]) -> LinkT:
-        if self.closed:
-            raise ClosedError("this client is closed: it was closed; make another one, or use td.client()")
+        self._refuse_closed()
         target = self.target
         with changing, files_named():  # a fork waits, because a child has to know of all that it has to close
             sockets = sockets_to()
@@ -100,8 +104,15 @@ class Lazy(Generic[LinkT]):
             except BaseException:
                 sockets.close(linger=False)
                 raise
+        return self._use_link(link)
+
+    def _use_link(self, link: LinkT) -> LinkT:
         self._link, self._use = link, link.use()
         return link
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise ClosedError("this client is closed: it was closed; make another one, or use td.client()")
 
     def close(self) -> LinkT | None:
         """Make no link any more; the one that there is."""

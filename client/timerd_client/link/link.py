@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from timerd_client.arguments import patience_s
@@ -80,6 +81,7 @@ class Link(Line):
         self._reported_refused = 0
         self._resets = 0
         self._wall_alarm: WallAlarm | None = None
+        self.losses = 0  # how often the daemon was lost
         self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
         self._pid = os.getpid()
         self.why_closed = "it was closed"
@@ -151,6 +153,10 @@ class Link(Line):
     def gate(self) -> Gate:
         """Where a caller waits for one promise."""
         return Gate()
+
+    def queue(self) -> SimpleQueue[Any]:
+        """Where a caller waits for many promises."""
+        return SimpleQueue()
 
     def may_block(self) -> None:
         """Raises RuntimeError in the thread that would have to end the wait."""
@@ -485,6 +491,7 @@ class Link(Line):
                 protocol.tick(now_ns)
         if protocol.lost and not self._lost_ns:
             self._lost_ns = protocol.silence.last_frame_ns
+            self.losses += 1
             kind = "does not answer yet" if protocol.session.secret == NO_SESSION else "is lost"
             self.complain(
                 f"the daemon of instance {self.paths.instance!r} {kind}: silent for "

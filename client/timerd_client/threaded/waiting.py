@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Iterable, Iterator
+from queue import Empty
 from typing import NamedTuple
 
 from timerd_client.arguments import until_of
@@ -52,8 +52,10 @@ def as_completed(
 
 
 def _settling(operations: list[ThreadedOperation], deadline: float | None) -> Iterator[ThreadedOperation]:
-    settled: queue.SimpleQueue[ThreadedOperation | None] = queue.SimpleQueue()
-    scope = current_scope() if operations else None
+    if not operations:
+        return
+    settled = operations[0]._link.queue()
+    scope = current_scope()
     if scope is not None:
         wake = operations[0]._link.callback(settled.put)  # with gevent in the hub, whichever thread ends the scope
 
@@ -72,7 +74,7 @@ def _settling(operations: list[ThreadedOperation], deadline: float | None) -> It
                 left = seconds_left(deadline)
                 try:
                     found = settled.get(timeout=left) if left else settled.get(block=left is None)
-                except queue.Empty:
+                except Empty:
                     return
                 if found is None:
                     assert scope is not None, "nobody else puts it there"

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from networks import PROCESSES
 from timerd.clients import sessions
+from timerd.testing.manual.clock import JumpingClock
 from timerd_client.audit.journal import audit_journal
 from timerd_client.hot import Pending
 from timerd_shm.declare.errors import ArenaFullError, TimerdError
@@ -23,7 +24,7 @@ from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
 from timerd_shm.read.segment import segments_of
 
 from .books import Books, is_expected
-from .daemon import LEASE_NS, Daemon, JumpingClock
+from .daemon import LEASE_NS, Daemon
 from .kernel import Kernel
 from .network import CALM, MS, Weather
 from .process import GROUP, Process
