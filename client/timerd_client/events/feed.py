@@ -11,11 +11,22 @@ from typing import Any, Final
 
 from timerd_client.link.promise import Reply
 from timerd_client.mark import Mark
+from timerd_client.waits.scope import current_scope
 from timerd_shm.declare.errors import TimerdError
 
 from .event import Event, Gap, Item
 
 BYTES_MAX: Final = 4 << 20  # of values that wait in a buffer
+
+
+class Arrival(Reply):
+    """Settles when something has come. The end of a request ends the wait for it, as that for an outcome."""
+
+    __slots__ = ()
+    _scope = staticmethod(current_scope)
+
+    def _end_wait(self) -> bool:
+        return not self.done()
 
 
 class Feed:
@@ -31,7 +42,7 @@ class Feed:
         self._items: deque[Item] | None = None  # made with the first item: an empty one has 600 bytes
         self._bytes = 0
         self._gap: Gap | None = None  # behind the items: what was left out since the buffer was full
-        self._arrival: Reply | None = None  # settles when something comes
+        self._arrival: Arrival | None = None  # settles when something comes
 
     def put(self, event: Event) -> Reply | None:
         """Take an event, unless its time is before this subscriber's. The promise to notify without the lock."""
@@ -86,10 +97,10 @@ class Feed:
         gap, self._gap = self._gap, None
         return gap
 
-    def arrival(self, link: Any) -> Reply:
+    def arrival(self, link: Any) -> Arrival:
         """A promise that settles when the next item comes, or the end."""
         if self._arrival is None:
-            self._arrival = Reply(link)
+            self._arrival = Arrival(link)
         return self._arrival
 
     def _append(self, item: Item) -> None:
