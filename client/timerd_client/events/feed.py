@@ -10,12 +10,23 @@ from collections import deque
 from typing import Any, Final
 
 from timerd_client.link.promise import Reply
+from timerd_client.link.scope import current_scope
 from timerd_client.mark import Mark
 from timerd_shm.declare.errors import TimerdError
 
 from .event import Event, Gap, Item
 
 BYTES_MAX: Final = 4 << 20  # of values that wait in a buffer
+
+
+class Arrival(Reply):
+    """Settles when something comes. A wait for it ends with the request of its caller; what comes stays in the feed."""
+
+    __slots__ = ()
+    _scope = staticmethod(current_scope)
+
+    def _end_wait(self) -> bool:
+        return not self.done()
 
 
 class Feed:
@@ -31,9 +42,9 @@ class Feed:
         self._items: deque[Item] | None = None  # made with the first item: an empty one has 600 bytes
         self._bytes = 0
         self._gap: Gap | None = None  # behind the items: what was left out since the buffer was full
-        self._arrival: Reply | None = None  # settles when something comes
+        self._arrival: Arrival | None = None  # settles when something comes
 
-    def put(self, event: Event) -> Reply | None:
+    def put(self, event: Event) -> Arrival | None:
         """Take an event, unless its time is before this subscriber's. The promise to notify without the lock."""
         if event.mark.incarnation == self.mark.incarnation and event.mark.sequence <= self.mark.sequence:
             return None
@@ -54,7 +65,7 @@ class Feed:
         if mark.incarnation != self.mark.incarnation or mark.sequence > self.mark.sequence:
             self.mark = mark
 
-    def miss(self, gap: Gap) -> Reply | None:
+    def miss(self, gap: Gap) -> Arrival | None:
         """Events were missed. The promise to notify without the lock."""
         self.mark = gap.mark
         if self._gap is not None:
@@ -63,12 +74,12 @@ class Feed:
             self._append(gap)
         return self._arrived()
 
-    def end(self, error: TimerdError) -> Reply | None:
+    def end(self, error: TimerdError) -> Arrival | None:
         """Nothing comes any more, for this reason. The promise to notify without the lock."""
         self.error = error
         return self._arrived()
 
-    def close(self) -> Reply | None:
+    def close(self) -> Arrival | None:
         """The subscriber wants nothing more. The promise to notify without the lock."""
         self.closed = True
         self._items = self._gap = None
@@ -86,10 +97,10 @@ class Feed:
         gap, self._gap = self._gap, None
         return gap
 
-    def arrival(self, link: Any) -> Reply:
+    def arrival(self, link: Any) -> Arrival:
         """A promise that settles when the next item comes, or the end."""
         if self._arrival is None:
-            self._arrival = Reply(link)
+            self._arrival = Arrival(link)
         return self._arrival
 
     def _append(self, item: Item) -> None:
@@ -97,6 +108,6 @@ class Feed:
             self._items = deque()
         self._items.append(item)
 
-    def _arrived(self) -> Reply | None:
+    def _arrived(self) -> Arrival | None:
         arrival, self._arrival = self._arrival, None
         return arrival if arrival is not None and arrival.answer(None) else None
