@@ -10,8 +10,8 @@ from collections import deque
 from typing import Any, Final
 
 from timerd_client.link.promise import Reply
-from timerd_client.link.scope import current_scope
 from timerd_client.mark import Mark
+from timerd_client.waits.scope import current_scope
 from timerd_shm.declare.errors import TimerdError
 
 from .event import Event, Gap, Item
