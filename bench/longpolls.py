@@ -31,8 +31,8 @@ from longpoll.servers import Server, ended, gunicorn, memory
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
 WAYS = ("timerd", "redis blpop", "redis pubsub")
-SETTLE_S = 2.0  # for polls to begin, and for the last answers
-BACK_S = 5.0  # for clients to be there again after a restart
+BEGIN_S = 2.0  # for polls to begin
+WARM_S = 1.0  # of posts that are not counted: each worker and each connection is used once
 
 
 @contextmanager
@@ -74,18 +74,19 @@ def play_way(suite: Suite, way: str) -> None:
             with gunicorn(way, directory, args.waiters) as (workers, port):
                 load = Load(port, args.waiters, suite.seed)
                 try:
-                    load.rest(SETTLE_S)
+                    load.rest(BEGIN_S)
                     before = memory(workers.pid, server.process.pid)
                     load.open()
-                    load.rest(SETTLE_S + args.waiters / 1_000)
+                    load.rest(BEGIN_S + args.waiters / 1_000)
                     grown = memory(workers.pid, server.process.pid) - before
+                    load.settle(load.run(args.rate, WARM_S))
                     result = load.run(args.rate, args.seconds)
-                    load.rest(SETTLE_S)
+                    load.settle(result)
                     add_polls(suite, way, result, grown)
                     first = load.run(args.rate, args.seconds / 2)
                     server.restart()
                     second = load.run(args.rate, args.seconds / 2)
-                    load.rest(BACK_S)
+                    load.settle(first, second)
                     add_restart(suite, way, first, second)
                 finally:
                     load.close()

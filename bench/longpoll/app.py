@@ -47,8 +47,12 @@ class OverRedis:
 
         self.errors = (redis.RedisError,)
         path = str(Path(os.environ["TIMERD_RUNTIME_DIR"]) / "redis.sock")
+        # Its socket_timeout is 5 s since redis-py 8: each poll that waits for longer would break.
         pool = redis.ConnectionPool(
-            connection_class=redis.UnixDomainSocketConnection, path=path, max_connections=CONNECTIONS
+            connection_class=redis.UnixDomainSocketConnection,
+            path=path,
+            max_connections=CONNECTIONS,
+            socket_timeout=POLL_S + 10,
         )
         self._redis = redis.Redis(connection_pool=pool)
 
@@ -85,7 +89,9 @@ def view(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterabl
     _, kind, key = environ["PATH_INFO"].split("/")
     status, body, headers = "204 No Content", b"", []
     try:
-        if kind == "poll":
+        if kind == "pid":
+            status, body = "200 OK", str(os.getpid()).encode()
+        elif kind == "poll":
             found = way.poll(key, parse_qs(environ["QUERY_STRING"]).get("since", [""])[0])
             if found is not None:
                 status, body, headers = "200 OK", found[0], [("X-Since", found[1])]

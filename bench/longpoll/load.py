@@ -14,6 +14,7 @@ from collections import deque
 from typing import NamedTuple
 
 POSTERS = 64  # connections for posts
+SETTLE_S = 10.0  # what has not come by then is lost
 AGAIN_S = 0.05  # after 503 or a broken connection
 
 
@@ -130,6 +131,16 @@ class Load:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.turn(left)
+
+    def settle(self, *results: Result) -> None:
+        """Until all posts of these runs were answered, and all accepted ones received; SETTLE_S at most."""
+        end = time.monotonic() + SETTLE_S
+        while time.monotonic() < end:
+            self.turn(0.1)
+            received = {number for result in results for number in result.received}
+            is_answered = not self._due and len(self._free) == POSTERS
+            if is_answered and all(result.accepted <= received for result in results):
+                return
 
     def turn(self, seconds: float) -> None:
         """Take answers for so long at most."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
 import socket
@@ -18,7 +19,7 @@ import timerd as td
 from common import Failed
 
 APPLICATION = Path(__file__).with_name("app.py")
-START_S, END_S = 20.0, 10.0
+START_S, END_S = 60.0, 10.0
 WORKERS = 4
 
 
@@ -85,10 +86,31 @@ def gunicorn(way: str, directory: Path, waiters: int) -> Iterator[tuple[subproce
             HOME=str(directory),
         )
     try:
-        wait_for(lambda: len(psutil.Process(process.pid).children()) >= WORKERS, process, "gunicorn")
+        answering: set[bytes] = set()
+
+        def all_answer() -> bool:
+            answering.update(workers_at(port))
+            return len(answering) >= WORKERS
+
+        wait_for(all_answer, process, "gunicorn")
         yield process, port
     finally:
         ended(process)
+
+
+def workers_at(port: int) -> set[bytes]:
+    """The workers that answer some requests now."""
+    found = set()
+    for _ in range(2 * WORKERS):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_S)
+        try:
+            connection.request("GET", "/pid/x")
+            found.add(connection.getresponse().read())
+        except OSError:
+            pass
+        finally:
+            connection.close()
+    return found
 
 
 def started(command: list[str], *descriptors: int, **environment: str) -> subprocess.Popen[bytes]:
