@@ -9,9 +9,10 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
-from patience import eventually
+from patience import PATIENCE_S, eventually
 from pending import pending
 from servers import Polls, Server
+from streams import EventSource
 from trees import ROOT
 
 BLOCK = re.compile(r"^```py\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -114,6 +115,15 @@ def test_fastapi_under_uvicorn(daemon: Daemon, directory: Path) -> None:
     (directory / "app.py").write_text(app + PID["fastapi"])
     with Server.uvicorn("app:application", directory, workers=2) as server:
         check(server, daemon, "/jobs/7", "/sync/7")
+
+
+def test_server_sent_events_under_uvicorn(daemon: Daemon, directory: Path) -> None:
+    (directory / "app.py").write_text(blocks("Server-sent events")["app.py"] + PID["fastapi"])
+    with Server.uvicorn("app:application", directory, workers=2) as server, td.connect() as client:
+        stream = EventSource(server.port, "/news/7", PATIENCE_S).connect()
+        assert next(stream).retry == "1000"
+        client.fire("news/7", value=b"first")
+        assert next(stream).data == "first"
 
 
 def test_a_500_of_fastapi_becomes_503_where_the_daemon_is_not_there(daemon: Daemon, directory: Path) -> None:

@@ -20,7 +20,7 @@ BYTES_MAX: Final = 4 << 20  # of values that wait in a buffer
 
 
 class Arrival(Reply):
-    """Settles when something has come. The end of a request ends the wait for it, as that for an outcome."""
+    """Settles when something comes. A wait for it ends with the request of its caller; what comes stays in the feed."""
 
     __slots__ = ()
     _scope = staticmethod(current_scope)
@@ -44,7 +44,7 @@ class Feed:
         self._gap: Gap | None = None  # behind the items: what was left out since the buffer was full
         self._arrival: Arrival | None = None  # settles when something comes
 
-    def put(self, event: Event) -> Reply | None:
+    def put(self, event: Event) -> Arrival | None:
         """Take an event, unless its time is before this subscriber's. The promise to notify without the lock."""
         if event.mark.incarnation == self.mark.incarnation and event.mark.sequence <= self.mark.sequence:
             return None
@@ -65,7 +65,7 @@ class Feed:
         if mark.incarnation != self.mark.incarnation or mark.sequence > self.mark.sequence:
             self.mark = mark
 
-    def miss(self, gap: Gap) -> Reply | None:
+    def miss(self, gap: Gap) -> Arrival | None:
         """Events were missed. The promise to notify without the lock."""
         self.mark = gap.mark
         if self._gap is not None:
@@ -74,12 +74,12 @@ class Feed:
             self._append(gap)
         return self._arrived()
 
-    def end(self, error: TimerdError) -> Reply | None:
+    def end(self, error: TimerdError) -> Arrival | None:
         """Nothing comes any more, for this reason. The promise to notify without the lock."""
         self.error = error
         return self._arrived()
 
-    def close(self) -> Reply | None:
+    def close(self) -> Arrival | None:
         """The subscriber wants nothing more. The promise to notify without the lock."""
         self.closed = True
         self._items = self._gap = None
@@ -108,6 +108,6 @@ class Feed:
             self._items = deque()
         self._items.append(item)
 
-    def _arrived(self) -> Reply | None:
+    def _arrived(self) -> Arrival | None:
         arrival, self._arrival = self._arrival, None
         return arrival if arrival is not None and arrival.answer(None) else None

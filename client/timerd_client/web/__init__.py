@@ -8,7 +8,8 @@ docs/web.md is the page for users. No framework and no server is imported here.
 """
 
 from .asgi import ASGI
+from .events import events, last_event_id
 from .requests import drain
 from .wsgi import WSGI
 
-__all__ = ["ASGI", "WSGI", "drain"]
+__all__ = ["ASGI", "WSGI", "drain", "events", "last_event_id"]

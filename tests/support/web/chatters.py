@@ -66,11 +66,11 @@ class Writer(threading.Thread):
 class Chat:
     """All of them."""
 
-    def __init__(self, port: int, seed: int) -> None:
+    def __init__(self, port: int, seed: int, reader: type[Reader] = Reader) -> None:
         self.stopped = False
         self.statuses: dict[int, int] = {}  # of answers; 0 = none came
         self._port = port
-        self.readers = [Reader(self, room) for room in ROOMS for _ in range(READERS)]
+        self.readers = [reader(self, room) for room in ROOMS for _ in range(READERS)]
         self.writers = [Writer(self, room, number, seed + number) for room in ROOMS for number in range(WRITERS)]
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:

@@ -5,6 +5,7 @@ GET  /poll/KEY      200 and what was fired, or 204 after 60 s
 GET  /stream/KEY    the same as a stream: "begun" before it waits
 GET  /lazy/KEY      the same, and nothing before it waits
 GET  /ask/KEY       fires, and waits for the daemon's answer: TimerdUnavailableError without a daemon
+GET  /events/KEY    server-sent events, from Last-Event-ID on
 POST /fire/KEY      200 and how many polls it has answered
 """
 
@@ -16,9 +17,10 @@ from typing import Any
 
 import timerd as td
 from timerd_client import aio
-from timerd_client.web import ASGI, WSGI
+from timerd_client.web import ASGI, WSGI, events, last_event_id
 
 POLL_S = 60.0
+HEARTBEAT_S = 0.5
 client = td.Client(name="web")  # of the module: with --preload it is made in the master
 aio_client = aio.Client(name="web")
 
@@ -26,6 +28,9 @@ aio_client = aio.Client(name="web")
 def view(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """The WSGI application."""
     _, kind, key, *_ = (environ["PATH_INFO"] + "//").split("/")
+    if kind == "events":
+        start_response("200 OK", [("Content-Type", "text/event-stream")])
+        return events(client.subscribe(key, since=last_event_id(environ)), heartbeat=HEARTBEAT_S)
     if kind in ("stream", "lazy"):
         start_response("200 OK", [("Content-Type", "text/plain")])
         return stream(key, begun=kind == "stream")
@@ -58,6 +63,12 @@ async def coroutine_view(scope: Any, receive: Any, send: Any) -> None:
     async def start(status: int, *headers: tuple[bytes, bytes]) -> None:
         await send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
+    if kind == "events":
+        await start(200, (b"content-type", b"text/event-stream"))
+        async for part in events(aio_client.subscribe(key, since=last_event_id(scope)), heartbeat=HEARTBEAT_S):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        return
     if kind == "stream":
         await start(200)
         await send({"type": "http.response.body", "body": b"begun ", "more_body": True})
