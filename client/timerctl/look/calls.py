@@ -14,14 +14,16 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
-from timerctl.instance import now_ns, open_arena, paths_of
+from timerctl.instance import open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import due_in, plain, span
+from timerctl.show.text import due_in, span
 from timerd_client.groups.plan import CALL, Plan, unpack
 from timerd_shm.declare.records import OpRecord
 from timerd_shm.declare.states import ClientState, OpFlag, OpState, Outcome
+from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader, DamageError
+from timerd_shm.read.text import plain
 
 from .ops import client_of, keys_of
 
