@@ -20,7 +20,6 @@ from faces import THREADED, Face
 from prompt_sockets import Sockets
 from timerd_client import aio
 from timerd_client.aio.link import LoopLink
-from timerd_client.link.gate import Gate
 from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.link import (
@@ -31,6 +30,7 @@ from timerd_client.threaded.link import (
     Condition,
     ThreadedLink,
 )
+from timerd_client.waits.gate import Gate
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire import native

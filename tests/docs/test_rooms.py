@@ -30,6 +30,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"protocol"},
         {"transport"},
         {"discovery"},
+        {"waits"},
         {"link"},
         {"audit", "delivery", "groups", "operations"},
         {"aio", "threaded"},

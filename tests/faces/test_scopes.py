@@ -17,7 +17,7 @@ from faces import THREADED
 from patience import PATIENCE_S, eventually
 from pending import pending
 from timerd_client import aio
-from timerd_client.link.scope import Scope, current_scope
+from timerd_client.waits.scope import Scope, current_scope
 
 
 def waits_of(client: td.Client) -> dict[str, Callable[[], Any]]:

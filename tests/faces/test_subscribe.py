@@ -16,7 +16,7 @@ import timerd as td
 from daemons import Daemon
 from faces import THREADED, Face
 from patience import PATIENCE_S, eventually
-from timerd_client.link.scope import Scope
+from timerd_client.waits.scope import Scope
 
 
 def take(subscription: Any, count: int) -> list[Any]:

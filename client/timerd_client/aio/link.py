@@ -19,11 +19,11 @@ from timerd_client.arguments import patience_s, unsigned
 from timerd_client.link import flows
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Room, Settles, Sleep, Step, Until
 from timerd_client.link.link import Link
-from timerd_client.link.scope import Scope, noted
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport.sockets import Sockets
 from timerd_client.types import Patience
+from timerd_client.waits.scope import Scope, noted
 from timerd_shm.declare.errors import BackpressureError, TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
 from timerd_shm.declare.states import Orphans

@@ -10,11 +10,11 @@ from timerd_client.conditions import ANY, When
 from timerd_client.events.subscription import BUFFER
 from timerd_client.link import flows
 from timerd_client.link.batch import fire_many, register_many
-from timerd_client.link.polling import POLL_S
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
 from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout, WhenLost
+from timerd_client.waits.polling import POLL_S
 from timerd_shm.declare.errors import OperationExistsError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 

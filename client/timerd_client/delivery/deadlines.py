@@ -11,9 +11,9 @@ from typing import Any
 
 from timerd_client.errors import OperationFailed
 from timerd_client.link.operation import Operation, ThreadedOperation
-from timerd_client.link.polling import GRACE_S
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
+from timerd_client.waits.polling import GRACE_S
 from timerd_shm.declare.errors import TimerdError
 
 from .batch import Batch, DeliveryOutcome

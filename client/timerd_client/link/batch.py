@@ -37,6 +37,7 @@ from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome, State, state_of
 from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout
 from timerd_client.waiter import RawSettlement, local
+from timerd_client.waits.scope import current_scope
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import RegisterFlag
@@ -45,7 +46,6 @@ from timerd_wire.refusals import Subject
 from .link import Link
 from .promise import Promise
 from .registration import Registration, registration
-from .scope import current_scope
 from .surface import Surface
 
 CHUNK = 4_096

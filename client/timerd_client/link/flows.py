@@ -23,15 +23,15 @@ from timerd_client.hot.commands import operation_command
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState
 from timerd_client.types import Keys, OrphanPolicy, Patience, WhenLost
+from timerd_client.waits.polling import GRACE_S, Polling
+from timerd_client.waits.scope import Scope, current_scope, noted
 from timerd_shm.declare.errors import ClosedError, ErrorCode, TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
 
 from .lazy import Lazy, openers
 from .link import Link
-from .polling import GRACE_S, Polling
 from .promise import Promise
-from .scope import Scope, current_scope, noted
 from .surface import Surface
 
 Value = TypeVar("Value")

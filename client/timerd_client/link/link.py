@@ -26,17 +26,17 @@ from timerd_client.protocol.state import LIVE, LinkState
 from timerd_client.transport.sockets import Sockets
 from timerd_client.types import Patience
 from timerd_client.waiter import Answerable, Notified
+from timerd_client.waits.gate import Gate
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
+from . import plight
 from .flush import Flush, unacknowledged
-from .gate import Gate
 from .identity import identity
 from .promise import Reply
-from .scope import noted
 from .use import Use
 from .wall_alarm import WallAlarm
 
@@ -220,25 +220,13 @@ class Link(Line):
         """Raises TimerdUnavailableError if the daemon is lost, ClosedError if this is closed. With the lock held."""
         if self.sealed:
             self.refuse_closed()
-        sockets = self.sockets
-        if isinstance(sockets, LateSockets) and sockets.is_hopeless:
-            raise noted(TimerdUnavailableError(f"{sockets.trouble()}, or make the client with autostart=True"))
-        if self.protocol.lost:
-            remedy = f"start it ({self.paths.command}), or try again when `client.connected`"
-            raise noted(TimerdUnavailableError(f"the daemon is lost ({self.plight()}), so it was not asked: {remedy}"))
+        error = plight.lost(self)
+        if error is not None:
+            raise error
 
     def unavailable(self, patience: Patience) -> TimerdUnavailableError:
         """The error of a caller who has waited so long for an answer."""
-        seconds = patience_s(patience)
-        remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
-        if isinstance(self.sockets, LateSockets):
-            return noted(TimerdUnavailableError(f"no daemon within {seconds:.3g} s: {self.sockets.trouble()}"))
-        if self.protocol.session.secret == NO_SESSION:
-            remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
-            if self.sockets.trouble():
-                remedy = 'it runs, but this client cannot reach it there; transport="zeromq" goes another way'
-        what = f"no answer from the daemon within {seconds:.3g} s ({self.plight()})"
-        return noted(TimerdUnavailableError(f"{what}: {remedy}"))
+        return plight.unanswered(self, patience_s(patience))
 
     def fullness(self) -> str:
         """How full the window is, for messages."""

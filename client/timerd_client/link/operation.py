@@ -11,6 +11,7 @@ from timerd_client.hot.commands import deadline_after, operation_command
 from timerd_client.outcome import Outcome, State
 from timerd_client.types import Key, OrphanPolicy, Patience, Timeout
 from timerd_client.waiter import RawSettlement
+from timerd_client.waits.scope import current_scope
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandFlag, CommandKind, OutcomeFlag, OutcomeRecord
@@ -18,7 +19,6 @@ from timerd_wire.refusals import Subject
 
 from .link import Link
 from .promise import Promise, Reply
-from .scope import current_scope
 
 _FLAGS_AT: Final = offset_of(OutcomeRecord, "flags")
 _NUMBER_AT: Final = offset_of(OutcomeRecord, "number")

@@ -19,11 +19,10 @@ from timerd_client.errors import RequestEnded
 from timerd_client.hot import Promised
 from timerd_client.types import Patience
 from timerd_client.waiter import Settlement, local
+from timerd_client.waits.gate import Gate
+from timerd_client.waits.scope import Scope, noted
 from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailableError
 from timerd_wire.refusals import NO_SUBJECT, Subject
-
-from .gate import Gate
-from .scope import Scope, noted
 
 if TYPE_CHECKING:
     import asyncio

@@ -16,11 +16,11 @@ from time import monotonic_ns
 from typing import Final
 from typing import Protocol as Interface
 
-from timerd_client.link.gate import Gate
 from timerd_client.link.promise import Promise
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.state import LIVE
 from timerd_client.transport.sockets import Sockets
+from timerd_client.waits.gate import Gate
 
 from .seat import Seat
 

@@ -17,13 +17,13 @@ from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Settles, Sleep, Step, Until
-from timerd_client.link.gate import Gate
-from timerd_client.link.green import GreenCallback, GreenGate
 from timerd_client.link.link import Link
-from timerd_client.link.scope import noted
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport.sockets import Sockets
+from timerd_client.waits.gate import Gate
+from timerd_client.waits.green import GreenCallback, GreenGate
+from timerd_client.waits.scope import noted
 from timerd_shm.declare.errors import BackpressureError, InvalidValueError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
 from timerd_shm.declare.states import Orphans

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from timerd_client.arguments import until_of
 from timerd_client.link.flows import unsettled
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.link.polling import monotonic_deadline, seconds_left
 from timerd_client.link.promise import withdrawing
-from timerd_client.link.scope import current_scope
 from timerd_client.types import Patience, Until
+from timerd_client.waits.polling import monotonic_deadline, seconds_left
+from timerd_client.waits.scope import current_scope
 
 
 class Waited(NamedTuple):

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from timerd_client.errors import BackpressureError, RequestEnded, TimerdUnavailableError
-from timerd_client.link.scope import Scope
+from timerd_client.waits.scope import Scope
 
 from .requests import DISCONNECT
 

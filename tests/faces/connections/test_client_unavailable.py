@@ -21,8 +21,8 @@ from daemons import Daemon
 from faces import THREADED, Face
 from patience import PATIENCE_S, eventually
 from timerd import State
-from timerd_client.link.polling import Polling
 from timerd_client.protocol.state import LinkState
+from timerd_client.waits.polling import Polling
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, DAEMON_LOST_NS, GRACE_NS
 
 MS = 1_000_000
