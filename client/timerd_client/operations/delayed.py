@@ -13,11 +13,11 @@ from typing import Any
 from timerd_client.arguments import callback_of, function_of, kept, patience_s, timeout_ns
 from timerd_client.conditions import ANY
 from timerd_client.link.flows import raise_unless_again
-from timerd_client.link.gate import Gate
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import Outcome, State
 from timerd_client.types import Keys, Patience, Timeout
+from timerd_client.waits.gate import Gate
 
 
 class Delayed:
