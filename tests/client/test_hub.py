@@ -77,7 +77,7 @@ class Daemon:
         self.arriving: deque[tuple[Operation, Any]] = deque()
         self.registered = 0
         self.lock, self.sealed, self.closed, self._name = Lock(), False, False, "default"
-        self.protocol = SimpleNamespace(
+        self.protocol: SimpleNamespace = SimpleNamespace(
             session=SimpleNamespace(arena=1, mark=lambda: Mark(self.protocol.session.arena, self.newest)),
             ledger=SimpleNamespace(newest=lambda: self.newest, issued=0),
             incoming=SimpleNamespace(abandon=self.abandon),
