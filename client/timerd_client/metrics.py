@@ -57,6 +57,9 @@ FIGURES: Final = {
     "outcomes_unknown": Figure("counter", "outcomes that nobody waited for"),
     "frames_ignored": Figure("counter", "frames of another daemon or version, or malformed"),
     "commands_refused": Figure("counter", "refused commands that have no operation, such as fire and advance"),
+    "calls_done": Figure("counter", "calls that handlers of these clients have ended, well or not"),
+    "calls_failed": Figure("counter", "attempts in which a handler has raised"),
+    "calls_retried": Figure("counter", "calls that come again, after an error or by call.retry"),
 }
 COUNTERS: Final = frozenset(name for name, figure in FIGURES.items() if figure.kind == "counter")
 

@@ -32,7 +32,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"discovery"},
         {"waits"},
         {"link"},
-        {"audit", "delivery", "groups", "operations"},
+        {"audit", "delivery", "events", "groups", "operations"},
         {"aio", "threaded"},
         {"__init__", "metrics", "tracing", "web"},
     ),

@@ -223,6 +223,7 @@ def test_another_arena_is_told_and_nothing_of_it_is_missed(daemon: Daemon, face:
     with client.subscribe("k") as subscription:
         client.fire("k", value=b"old")
         old = take(subscription, 1)[0].mark
+        client.flush(timeout=PATIENCE_S)  # else close() says that it is unknown what was applied
         daemon.destroy()
         daemon.start()
         with face.connect(timeout=PATIENCE_S) as other:

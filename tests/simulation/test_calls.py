@@ -266,7 +266,7 @@ def test_an_id_is_in_use_while_its_handler_runs_and_may_be_replaced(world: World
     assert later(other)
 
 
-def test_a_call_that_was_replaced_while_it_ran_is_not_retried_and_frees_no_id(world: World) -> None:
+def test_a_call_that_was_replaced_while_it_ran_goes_on_under_an_id_of_its_own(world: World) -> None:
     job = Job()
     worker, other = Worker(world), Worker(world)
     worker.add("job", job, retries=3)
@@ -280,11 +280,26 @@ def test_a_call_that_was_replaced_while_it_ran_is_not_retried_and_frees_no_id(wo
     job.during = fails
     later(worker, payload=b"first")
     run(world, [worker], 3 * S)
-    assert pending(world) == 1
-    assert not later(other), "the id is that of the other call"
+    assert [(call.payload, call.attempt) for call in job.calls] == [(b"first", 1), (b"first", 2)]
+    assert job.calls[1].id != "job", "that is the id of the other call"
+    assert pending(world) == 1 and not later(other)
     run(world, [worker], 5 * S)
-    assert [call.payload for call in job.calls] == [b"first", b"instead"]
-    assert later(other)
+    assert job.calls[-1].payload == b"instead" and job.calls[-1].id == "job"
+    assert later(other), "the id is free"
+
+
+def test_a_redelivered_call_runs_although_another_one_has_its_id(world: World) -> None:
+    """Two calls of an id that were due at once: what follows one of them must not end the other."""
+    job = Job()
+    maker, victim = Worker(world), worker_of(world, job, periodic=False)
+    assert later(victim, delay=0, payload=b"old")
+    world.run(S)
+    assert not victim.do_all(1), "it dies after its handler"
+    assert later(maker, delay=60, payload=b"new", if_exists="replace")
+    heir = worker_of(world, job, periodic=False)
+    run(world, [heir], 3 * S)
+    assert [(call.payload, call.deliveries) for call in job.calls] == [(b"old", 1), (b"old", 2)]
+    assert pending(world) == 1
 
 
 def test_without_an_id_each_call_is_its_own(world: World) -> None:

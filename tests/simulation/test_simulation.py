@@ -25,7 +25,7 @@ from timerd_client.transport.unix_sockets import UnixSockets
 from timerd_shm.generate import DEFECTS
 
 # What is measured runs three times as long: as few as go through nearly all of it, those with groups first.
-MEASURED_SEEDS = (13, 83, 96, 109, 8, 18, 45)
+MEASURED_SEEDS = (45, 13, 23, 83, 96, 109, 8, 18)
 OTHER_SEEDS = [seed for seed in range(22) if seed not in MEASURED_SEEDS]
 FAULTS = (
     "arena destroyed",

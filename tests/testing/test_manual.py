@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -96,13 +96,15 @@ def test_autojump_moves_the_clock_to_what_is_due(manual: Manual, client: td.Clie
 
 
 def test_the_wall_clock_is_set_alone(manual: Manual) -> None:
+    calls = td.Calls()
+    ran: list[datetime | None] = []
+
+    @calls.every("night", cron="0 3 * * *", timezone="Europe/Berlin")
+    def night(call: td.Call) -> None:
+        ran.append(call.due)
+
     with td.connect(group="web") as worker:
-        ran: list[datetime | None] = []
-
-        @worker.every("night", cron="0 3 * * *", timezone="Europe/Berlin")
-        def night(call: td.Call) -> None:
-            ran.append(call.due)
-
+        worker.serve(calls)
         manual.set_wall_clock(datetime(2026, 1, 1, 1, 59, tzinfo=UTC))
         manual.advance(61)
         assert ran == [datetime(2026, 1, 1, 2, 0, tzinfo=UTC)]
@@ -133,16 +135,57 @@ def test_a_client_of_before_is_another_one_in_the_next_test() -> None:
 
 
 def test_handlers_of_calls_have_returned_when_the_clock_has_moved(manual: Manual) -> None:
+    calls = td.Calls()
+    ran: list[float] = []
+
+    @calls.every("cleanup", seconds=60)
+    def cleanup(call: td.Call) -> None:
+        worker.fire_wait("nobody waits")
+        ran.append(manual.now)
+
     with td.connect(group="web") as worker:
-        ran: list[float] = []
-
-        @worker.every("cleanup", seconds=60)
-        def cleanup(call: td.Call) -> None:
-            worker.fire_wait("nobody waits")
-            ran.append(manual.now)
-
+        worker.serve(calls)
         manual.advance(180)
         assert len(ran) == 3
+
+
+def test_a_failed_call_comes_again_by_the_clock(manual: Manual) -> None:
+    calls = td.Calls()
+    ran: list[float] = []
+
+    @calls.handler("mail", retries=3, backoff=10, concurrency=2)
+    def mail(call: td.Call) -> None:
+        ran.append(manual.now)
+        raise ConnectionError("no mail server")
+
+    with td.connect(group="web") as worker:
+        worker.serve(calls)
+        worker.call_later("mail", 5)
+        manual.advance(4.999)
+        assert not ran
+        manual.advance(120)
+        assert len(ran) == 4
+        assert worker.stats().calls_failed == 4
+
+
+def test_a_subscription_has_what_was_fired_and_ends_by_the_clock(manual: Manual, client: td.Client) -> None:
+    subscription = client.subscribe("chat/7")
+    client.fire("chat/7", value=b"one")
+    item = subscription.next()
+    assert isinstance(item, td.Event) and item.value == b"one"
+    with pytest.raises(WouldBlockError):
+        subscription.next()
+    with manual.autojump():
+        assert subscription.next(timeout=3) is None
+    assert manual.now == 3
+
+
+def test_an_operation_that_is_tried_again_settles_by_the_clock(manual: Manual, client: td.Client) -> None:
+    delayed = client.try_complete_else_watch(lambda: False, "a", timeout=5)
+    with manual.autojump():
+        assert not delayed.settled(2)
+        assert delayed.settled()
+    assert (delayed.state, manual.now) == (td.State.EXPIRED, 5)
 
 
 def test_a_lost_daemon_goes_on_when_it_is_started(manual: Manual, client: td.Client) -> None:
@@ -162,7 +205,9 @@ def test_a_lost_daemon_goes_on_when_it_is_started(manual: Manual, client: td.Cli
 def test_a_test_may_end_while_the_daemon_is_stopped_and_clients_wait() -> None:
     with Manual() as manual:
         client = td.connect(group="web")
-        client.handles("job")(lambda call: None)
+        calls = td.Calls()
+        calls.handler("job")(lambda call: None)
+        client.serve(calls)
         waits = client.register("inbox/7", timeout=60)
         client.flush()
         manual.stop()
@@ -225,20 +270,38 @@ def test_a_coroutine_that_nothing_wakes_is_told(manual: Manual) -> None:
 
 
 def test_handlers_of_calls_are_tasks_of_the_loop(manual: Manual) -> None:
+    calls = td.Calls()
     ran: list[float] = []
+
+    @calls.every("cleanup", seconds=60)
+    async def cleanup(call: td.Call) -> None:
+        await asyncio.sleep(1)
+        ran.append(manual.now)
 
     async def main() -> None:
         async with aio.connect(group="web") as worker:
-
-            @worker.every("cleanup", seconds=60)
-            async def cleanup(call: td.Call) -> None:
-                await asyncio.sleep(1)
-                ran.append(manual.now)
-
+            worker.serve(calls)
             await asyncio.sleep(180)
 
     manual.run(main())
     assert len(ran) == 3
+
+
+def test_a_subscription_of_a_coroutine_is_woken(manual: Manual) -> None:
+    async def main() -> list[bytes]:
+        async with aio.connect() as client:
+            subscription = client.subscribe("chat/7")
+            client.fire("chat/7", value=b"one")
+            client.fire("chat/7", value=b"two")
+            return [item.value async for item in until(subscription, 2)]
+
+    async def until(subscription: aio.Subscription, count: int) -> AsyncIterator[td.Event]:
+        for _ in range(count):
+            item = await subscription.next(timeout=10)
+            assert isinstance(item, td.Event)
+            yield item
+
+    assert manual.run(main()) == [b"one", b"two"]
 
 
 def test_a_plain_loop_goes_on_when_the_test_moves_the_clock(manual: Manual) -> None:

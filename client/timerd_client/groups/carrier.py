@@ -23,8 +23,8 @@ has returned registers what follows in place of the settled call. When a worker
                                                  it. A member that begins later asks the daemon first, because
                                                  deliveries is above 1, and then does nothing.
 
-A caller who says "replace" while the handler runs makes another call of that id. It stays, and the one that runs has no
-retry and no next point any more.
+A caller who says "replace" while the handler runs, or while the call is due, makes another call, whose id it is then.
+What follows the first one goes on under an id of its own.
 
 A call is delivered only to a member that handles its name, and to no member more calls than it runs at once. So new
 workers may name calls that old workers do not know. A call whose name no member handles is dropped at the end of the
@@ -125,7 +125,7 @@ class Carrier:
                 yield from self._follow(name, told, lambda: commands.next(name, schedule, plan, told))
             else:
                 yield from self._follow(name, told, lambda: commands.as_planned(name, plan, payload, told))
-        elif record.deliveries == 1 or not (yield from self._is_done(plan.id or name, told)):
+        elif record.deliveries == 1 or not (yield from self._is_done(name, plan, told)):
             yield from self._run(name, job, told, plan, payload)
 
     def _is_early(self, plan: Plan, told: DeliveredOutcome) -> bool:
@@ -156,7 +156,13 @@ class Carrier:
             delay_ns = pause_ns
             self._counts.calls_retried += 1
             again = ended._replace(failures=attempt)
-            yield from self._follow(name, told, lambda: commands.again(name, again, payload, delay_ns, told))
+            apart = again._replace(id=commands.own_id())
+            yield from self._follow(
+                name,
+                told,
+                lambda: commands.again(name, again, payload, delay_ns, told),
+                None if plan.kind != CALL else lambda: commands.again(name, apart, payload, delay_ns, told),
+            )
             return
         self._counts.calls_done += 1
         if error is not None and job.on_failure is not None:
@@ -177,21 +183,34 @@ class Carrier:
             then = "the call is over" if job.schedule is None else "its schedule goes on"
         self._complain(f"the handler of {name!r} failed in attempt {attempt}: {then}", error)
 
-    def _follow(self, name: str, told: DeliveredOutcome, command: Callable[[], bytes]) -> Steps:
-        """Register what follows `told` until the daemon has applied it, or until `told` is done otherwise."""
+    def _follow(
+        self, name: str, told: DeliveredOutcome, command: Callable[[], bytes], taken: Callable[[], bytes] | None = None
+    ) -> Steps:
+        """Register what follows `told` until the daemon has applied it, or until `told` is done otherwise.
+
+        `taken` is the command where a caller has made another call of that id meanwhile.
+        """
         while True:
             _, error = yield Ask(command(), told)
             if error is None or error.code in (*GONE, ErrorCode.UNKNOWN_OPERATION):
                 return  # where this client is not known any more, the schedule begins anew
             if error.code is ErrorCode.OPERATION_EXISTS:
-                yield Acknowledge(self.commands.done(told), told)  # a caller has replaced it while it ran
-                return
+                if taken is None:
+                    yield Acknowledge(self.commands.done(told), told)  # the schedule goes on with the other one
+                    return
+                command, taken = taken, None
+                continue
             if error.code is not ErrorCode.UNAVAILABLE:
                 self._complain(f"{name!r} is not scheduled yet: {error}", None)
                 yield Pause(RETRY_S)
 
-    def _is_done(self, id: str, told: DeliveredOutcome) -> Generator[Step, Any, bool]:
-        """Whether a redelivered call is not to be run: another member holds it, it is done, or its id is in use."""
+    def _is_done(self, name: str, plan: Plan, told: DeliveredOutcome) -> Generator[Step, Any, bool]:
+        """Whether a redelivered call is not to be run: another member holds it, or it is done.
+
+        A point of a schedule is done as well if another one is pending. A call is not: an id may be that of many calls,
+        which have replaced each other while they ran. So it is asked for with an id that nobody has.
+        """
+        id = self.commands.own_id() if plan.kind == CALL else name
         while True:
             value, error = yield Ask(self.commands.is_done(id, told))
             if error is None:

@@ -102,7 +102,7 @@ class CallCommands:
             raise InvalidValueError(f"if_exists={shown(exists)}: give {', '.join(map(repr, EXISTS))}")
         if id is None and exists != "error":
             raise InvalidValueError(f"if_exists={exists!r} needs an id")
-        given = uuid4().hex if id is None else self.checked_id(id)
+        given = self.own_id() if id is None else self.checked_id(id)
         plan = Plan(CALL, due_ns=due_ns, at_ns=self._at_ns(timeout), id=given)
         command = self._register(name, given, EXISTS[exists], plan.pack() + body, timeout)
         return Made(command, name, given, exists == "keep")
@@ -122,6 +122,11 @@ class CallCommands:
             raise InvalidKeyError(f"the id of a call is a str of one character at least: {shown(id)}")
         id_hash(self.full_id(id))
         return id
+
+    @staticmethod
+    def own_id() -> str:
+        """An id that no other call has."""
+        return uuid4().hex
 
     def full_id(self, id: str) -> str:
         """The id by which the daemon knows it, in the purgatory of calls."""

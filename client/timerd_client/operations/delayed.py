@@ -17,6 +17,7 @@ from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import Outcome, State
 from timerd_client.types import Keys, Patience, Timeout
+from timerd_client.waits.gate import Gate
 
 
 class Delayed:
@@ -40,7 +41,7 @@ class Delayed:
         self._on_done = on_done
         self._operation: ThreadedOperation | None = None
         self._lock = threading.Lock()
-        self._settled = threading.Event()
+        self._gates: list[Gate] = []  # of those who wait
         self.state: State | None = None  # None while it is delayed
         self.error: Exception | None = None
 
@@ -69,7 +70,21 @@ class Delayed:
 
     def settled(self, timeout: Patience | None = None) -> bool:
         """Wait until it has settled, `timeout` seconds at most; whether it has."""
-        return self._settled.wait(patience_s(timeout))
+        seconds = patience_s(timeout)
+        if self.done():
+            return True
+        gate = self._purgatory._live().gate()
+        with self._lock:
+            if self.state is not None:
+                return True
+            self._gates.append(gate)
+        try:
+            gate.wait(seconds)
+        finally:
+            with self._lock:
+                if gate in self._gates:
+                    self._gates.remove(gate)
+        return self.done()
 
     def cancel(self) -> bool:
         """Withdraw it; False if it had settled."""
@@ -103,7 +118,9 @@ class Delayed:
             if self.state is not None:
                 return False
             self.state = state
-        self._settled.set()
+            gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.open()
         if self._on_done is not None:
             try:
                 self._on_done(self)

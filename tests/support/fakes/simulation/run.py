@@ -111,6 +111,7 @@ class Simulation:
         self.plans = rng.sample(PLANS, 1 if rng.random() < 0.7 else 2)
         self.books.points_may_repeat = len(self.plans) > 1
         self.daemon.on_kill = self._start_daemon_later
+        self.books.has_forgotten_ids = lambda: bool(self.daemon.arena.header.ids_floor_ns)
         self.books.was_silent_or_dead = self.daemon.away.__contains__
         self.daemon.is_living = lambda session: any(process.has(session) for process in self.processes)
         self.processes: list[Process] = []

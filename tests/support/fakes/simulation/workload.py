@@ -351,12 +351,13 @@ def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool
                     books.fail(f"{process.name}: outcomes() gives a call, {outcome!r}")
                 if not well and rng.random() < 0.5:
                     process.schedule.sleep(1 + rng.randrange(300 * MS))
-                if well or rng.random() < 0.4:
-                    if outcome.ack_wait(timeout=5):
+                waits = well or rng.random() < 0.4
+                if waits or rng.random() < 0.7:
+                    books.acknowledged[outcome.payload] = Issued(process)  # it may be done, whatever is answered
+                    if not waits:
+                        outcome.ack()
+                    elif outcome.ack_wait(timeout=5):
                         books.done.add(outcome.payload)
-                elif rng.random() < 0.7:
-                    outcome.ack()
-                    books.acknowledged[outcome.payload] = Issued(process)
                 if not well and rng.random() < 0.1:
                     break
         except TimerdError as error:
