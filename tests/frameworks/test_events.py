@@ -14,7 +14,7 @@ import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
 from pending import pending
-from servers import Polls, Server
+from servers import ENDS_S, Polls, Server
 from streams import EventSource
 from timerd_client.web import events, last_event_id
 
@@ -96,7 +96,7 @@ def test_a_stream_ends_with_a_retry_at_sigterm_and_is_forgotten_when_its_reader_
         eventually(lambda: pending(daemon) == 0, "a subscription without a reader is left")
         polls.open("/events/k", 5)
         eventually(lambda: pending(daemon) > 0)
-        assert server.terminate(polls) < 4
+        assert server.terminate(polls) < ENDS_S
         for answer in polls.done:
             assert answer.status == 200
             assert answer.body.startswith(b"retry: 1000\n\n") and answer.body.endswith(b"retry: 0\n\n"), answer

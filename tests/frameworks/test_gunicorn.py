@@ -14,7 +14,7 @@ import timerd as td
 from daemons import Daemon
 from patience import eventually
 from pending import pending
-from servers import Polls, Server
+from servers import ENDS_S, Polls, Server
 
 KINDS = {
     "sync": ("-k", "sync"),
@@ -22,7 +22,6 @@ KINDS = {
     "gevent": ("-k", "gevent"),
 }
 POLLS = {"sync": 1, "gthread": 20, "gevent": 50}  # that wait at once in one worker
-ENDS_S = 3.0  # a worker ends within a second of its last answer, and the master looks ten times a second
 
 
 @pytest.fixture(params=KINDS)

@@ -14,11 +14,10 @@ import timerd as td
 from daemons import Daemon
 from patience import eventually
 from pending import pending
-from servers import Polls, Server
+from servers import ENDS_S, Polls, Server
 from timerd_client.web import ASGI
 
 WORKERS = 4
-ENDS_S = 3.0  # uvicorn looks ten times a second whether it is to end
 
 
 @pytest.fixture

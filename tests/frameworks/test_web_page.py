@@ -11,7 +11,7 @@ import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
 from pending import pending
-from servers import Polls, Server
+from servers import ENDS_S, Polls, Server
 from streams import EventSource
 from trees import ROOT
 
@@ -97,7 +97,7 @@ def check(server: Server, daemon: Daemon, *paths: str) -> None:
         for path in paths:
             polls.open(path, 5)
         eventually(lambda: pending(daemon) == 5 * len(paths))
-        assert server.terminate(polls) < 4
+        assert server.terminate(polls) < ENDS_S
         assert {(one.status, one.retry_after) for one in polls.done} == {(503, "0")}, server.log
         assert "Traceback" not in server.log
 

@@ -24,6 +24,7 @@ import psutil
 
 from patience import PATIENCE_S
 
+ENDS_S = 10.0  # at SIGTERM on a busy machine: a second or two on one at rest, and 30 s without drain
 START_S = 4 * PATIENCE_S  # four workers import a framework each, on a busy machine
 
 
