@@ -103,11 +103,14 @@ def test_the_wall_clock_is_set_alone(manual: Manual) -> None:
     def night(call: td.Call) -> None:
         ran.append(call.due)
 
+    manual.set_wall_clock(datetime(2026, 1, 1, 1, 59, tzinfo=UTC))
     with td.connect(group="web") as worker:
         worker.serve(calls)
-        manual.set_wall_clock(datetime(2026, 1, 1, 1, 59, tzinfo=UTC))
         manual.advance(61)
         assert ran == [datetime(2026, 1, 1, 2, 0, tzinfo=UTC)]
+        manual.set_wall_clock(datetime(2026, 1, 9, 12, 0, tzinfo=UTC))
+        manual.advance(1)
+        assert len(ran) == 2, "what was missed is one call"
     with pytest.raises(ValueError, match="time zone"):
         manual.set_wall_clock(datetime(2026, 1, 1))
 
