@@ -54,6 +54,7 @@ PURE_TESTS = (
 BESIDE_HOT = {
     "test_channel.py": "each test takes both channels and both pollers",
     "test_delivery_model.py": "the accumulator knows no client",
+    "test_hub.py": "a hub of subscriptions knows no encoding",
     "test_schedule.py": "schedules are arithmetic",
     "test_spacing.py": "the spacing of frames is arithmetic",
 }

@@ -267,11 +267,12 @@ def test_make_has_the_target_and_explains_it(target: str) -> None:
 
 def test_the_readme_answers_its_three_questions_and_maps_the_folders() -> None:
     text = (ROOT / "README.md").read_text()
-    for heading in ("## Use", "## How it works", "## Work on it"):
+    for heading in ("## Try it", "## What it does not do", "## Where to go on"):
         assert heading in text
+    contributing = (ROOT / "docs" / "contributing.md").read_text()
     for folder in (name for name in TOP_LEVEL if (ROOT / name).is_dir()):
-        assert f"{folder}/" in text, f"no line for {folder}/"
-    assert "reboot" in text.partition("## Use")[0], "its first page says that timers do not outlive a reboot"
+        assert f"{folder}/" in contributing, f"no line for {folder}/"
+    assert "reboot" in text.partition("## Where to go on")[0], "it says that timers do not outlive a reboot"
 
 
 def test_dependencies_have_a_floor_and_no_ceiling() -> None:

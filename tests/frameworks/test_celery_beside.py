@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -46,7 +46,11 @@ class Workers:
 
     def reports(self) -> list[tuple[datetime, int]]:
         """When each was due, and who has written it, in the order in which they were written."""
-        with closing(sqlite3.connect(self._directory / "reports.sqlite", timeout=30)) as connection:
+        rows: list[tuple[str, int]] = []
+        with (
+            closing(sqlite3.connect(self._directory / "reports.sqlite", timeout=30)) as connection,
+            suppress(sqlite3.OperationalError),  # no worker has made the table yet
+        ):
             rows = connection.execute("SELECT due, worker FROM reports ORDER BY rowid").fetchall()
         return [(datetime.fromisoformat(due), worker) for due, worker in rows]
 

@@ -107,8 +107,8 @@ def test_a_second_collector_of_a_registry_is_refused(registry: CollectorRegistry
 
 
 def test_a_client_that_was_never_used_has_no_figures(runtime_dir: object, registry: CollectorRegistry) -> None:
-    client = td.Client()
-    assert b"instance=" not in generate_latest(registry)
+    client = td.Client("never-used")
+    assert b'instance="never-used"' not in generate_latest(registry)
     assert not client.connected
 
 

@@ -25,7 +25,8 @@ ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
 EPILOG = """\
 A key stands here while an operation watches it, or while it has a watermark.
 `events` are watchers that wait for a fire, `advance` those that wait for the
-watermark, `observe` those of subscriptions. An operation leaves a key once that key is satisfied or failed.
+watermark, `observe` those of subscriptions. An operation leaves a key once that
+key is satisfied or failed.
 
 examples:
   timerctl keys                             the keys with the most watchers

