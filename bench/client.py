@@ -32,10 +32,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 import handle_memory
 import msgpack
 from common import Parser, Row, Suite, amount, run_child, run_suite
+from timerd_client.discovery.target import target_of
+from timerd_client.link.lazy import Lazy
 from timerd_client.link.link import Link
+from timerd_client.link.operation import ThreadedOperation
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.state import LinkState
-from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_client.transport.sockets import Sockets
 from timerd_client.types import Keys
@@ -79,7 +81,8 @@ class Rig:
             InstancePaths(Path("/nowhere"), "bench"), "", Orphans.CANCEL, None, cast(Sockets, nothing)
         )
         self.protocol = self.link.protocol
-        self.purgatory = Purgatory(cast(ThreadedLink, self.link), "default")
+        lazy = Lazy(target_of(None, None, False, None, "cancel", "", None), QuietLink, self.link)
+        self.purgatory = Purgatory(cast(Any, lazy), "default", ThreadedOperation)
         self.outcomes = 0
         welcome = {"session": b"s" * 16, "slot": 0, "topic": TOPIC, "applied": 0, "shared_clock": True}
         welcome |= {"newest": 0, "now_ns": 0, "heartbeat_ns": 10**9, "lease_ns": 10**10, "daemon_pid": 1}

@@ -93,9 +93,7 @@ def sync_owner(transport: Transport) -> Callable[[Path], Any]:
 
 def aio_owner(transport: Transport) -> Callable[[Path], Any]:
     async def play(directory: Path, count: int, ahead: int, ready: Callable[[], None]) -> Found:
-        async with await aio.connect(
-            INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport
-        ) as client:
+        async with aio.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport) as client:
             pending = deque([client.register(f"k{number}", timeout=TIMEOUT_S) for number in range(ahead)])
             await client.flush()
             ready()

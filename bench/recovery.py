@@ -53,12 +53,12 @@ def fill(directory: str, pending: int, seed: int, is_full: Event) -> None:
             # Every fifth operation expires soon, and frees its record for a later one.
             timeouts = [SHORT_LIVED_S if n % 5 == 0 else lasting[n] for n in range(len(names))]
             kept.append(client.register_many(names, timeout=timeouts))
-            client.flush(PATIENCE_S)
+            client.flush(timeout=PATIENCE_S)
         time.sleep(SHORT_LIVED_S + 0.2)
         for first in range(0, short, CHUNK):
             names = [b"again%07d" % number for number in range(first, min(first + CHUNK, short))]
             kept.append(client.register_many(names, timeout=3_600.0))
-            client.flush(PATIENCE_S)
+            client.flush(timeout=PATIENCE_S)
         is_full.set()
         signal.pause()
 

@@ -32,6 +32,7 @@ SUITES = (
     "ladder",
     "latency",
     "quiet",
+    "longpolls",
     "scale",
     "cost",
     "alternatives",

@@ -68,9 +68,7 @@ def be_poller(directory: Path, transport: Transport, polls: int, each: int, conn
     found: Found = []
 
     async def play() -> None:
-        async with await aio.connect(
-            INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport
-        ) as client:
+        async with aio.connect(INSTANCE, runtime_dir=str(directory), timeout=READY_S, transport=transport) as client:
             first = [client.register(f"p{number}", timeout=TIMEOUT_S) for number in range(polls)]
             await client.flush()
             begin(connection)

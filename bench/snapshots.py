@@ -139,7 +139,7 @@ def ask(directory: str, copies: int, suite: Suite) -> int:
     for number in range(copies):
         with contextlib.closing(td.connect(INSTANCE, timeout=PATIENCE_S)) as client:  # its end removes the copy
             try:
-                client.snapshot(COPY_PATIENCE_S)
+                client.snapshot(timeout=COPY_PATIENCE_S)
                 suite.say(f"copy {number + 1} of {copies}")
             except td.TimerdError as error:
                 refused += 1

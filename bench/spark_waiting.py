@@ -141,7 +141,7 @@ def play_await_events(suite: Suite, spark: Any, instance: str, planned: list[tup
 def counters(client: td.Client) -> dict[str, int]:
     """The daemon's counters, from its arena."""
     from timerctl.instance import open_arena
-    from timerctl.look.stats import collect, look
+    from timerd_shm.read.statistics import collect, look
 
     paths = client._link.paths
     with open_arena(paths) as reader:

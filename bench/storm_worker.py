@@ -81,7 +81,7 @@ class Worker:
 
     def cancel(self) -> None:
         if self.kept:
-            self.rng.choice(self.kept).cancel(timeout=0.5)
+            self.rng.choice(self.kept).cancel_wait(timeout=0.5)
 
     def reschedule(self) -> None:
         if self.kept:

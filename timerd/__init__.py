@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from timerd_client import *  # noqa: F403  # what it exports, this exports
     from timerd_client import __all__ as __all__
+    from timerd_client import aio as aio
 
 
 def __getattr__(name: str) -> Any:
@@ -19,7 +20,7 @@ def __getattr__(name: str) -> Any:
     client = importlib.import_module("timerd_client")
     if name == "__all__":
         return client.__all__
-    if name not in client.__all__:
+    if name not in (*client.__all__, "aio"):
         raise AttributeError(f"module 'timerd' has no attribute {name!r}")
     found = getattr(client, name)
     globals()[name] = found
@@ -27,4 +28,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(["__version__", *importlib.import_module("timerd_client").__all__])
+    return sorted(["__version__", "aio", *importlib.import_module("timerd_client").__all__])

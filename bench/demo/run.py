@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from timerctl.instance import open_arena
-from timerctl.look.stats import collect, look
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.host.paths import INSTANCE_DEFAULT, InstancePaths
+from timerd_shm.read.statistics import collect, look
 
 HERE = Path(__file__).resolve().parent
 WORKERS, THREADS = 4, 150

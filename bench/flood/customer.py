@@ -59,7 +59,7 @@ class Customer(threading.Thread):
     def cancel(self, number: int) -> None:
         operation = self.client.register("never", timeout=600)
         self.watch(operation, 2 * number)
-        self.judge("cancel()", operation.cancel(), True)
+        self.judge("cancel()", operation.cancel_wait(), True)
         self.judge("a cancelled operation", operation.result(PATIENCE_S).state, td.State.CANCELLED)
 
     def fire_wait(self, number: int) -> None:
@@ -80,7 +80,7 @@ class Customer(threading.Thread):
         """End the client. Returns what was wrong."""
         self.stop.set()
         self.join()
-        self.taken.cancel()
+        self.taken.cancel_wait()
         often = {number: times for number, times in self.deliveries.items() if times != 1}
         if often:
             self.wrong.append(f"operations whose outcome was not delivered once: {dict(list(often.items())[:5])}")

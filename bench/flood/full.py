@@ -33,14 +33,14 @@ def fill(seconds: float) -> dict[str, Any]:
         while time.monotonic() < end - 0.1:
             before_ns = time.monotonic_ns()
             try:
-                customer.register("one more", timeout=60, wait=True)
+                customer.register_wait("one more", timeout=60)
                 wrong.append("there was room in a full arena")
             except td.ArenaFullError as error:
                 refused_ns.append(time.monotonic_ns() - before_ns)
                 if f"{SMALL} of {SMALL}" not in str(error) or "--capacity" not in str(error):
                     wrong.append(f"a refusal without its limit and its remedy: {error}")
             time.sleep(0.005)
-        if not kept.cancel():
+        if not kept.cancel_wait():
             wrong.append("a cancel was refused in a full arena")
         late = [outcome.lateness_ns for outcome in pending.outcomes(PATIENCE_S) if outcome.state is td.State.EXPIRED]
         if len(late) != many:

@@ -1,9 +1,9 @@
 """timerctl: the command line that looks at an instance of timerd, and acts on it.
 
-Commands that only look (stats, ops, keys, clients, errors) map the arena read-only, or read files (journal). They need
-no daemon; when it is dead, they say so. Commands that act (register, fire, ...) are clients like any other. A module
-has one command, or a few that are alike. Its `add` declares them; a function of the parsed arguments runs each, and
-returns an exit status.
+Commands that only look (stats, ops, keys, calls, clients, errors) map the arena read-only, or read files (journal).
+They need no daemon; when it is dead, they say so. Commands that act (register, fire, ...) are clients like any other. A
+module has one command, or a few that are alike. Its `add` declares them; a function of the parsed arguments runs each,
+and returns an exit status.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import NoReturn
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.host.version import Version
 
-from .act import destroy, events, ids, register
+from .act import destroy, events, ids, register, worker
 from .exits import STATUSES, Exit, exit_of
 from .journal import command as journal
 from .load import command as load
-from .look import check, clients, errors, keys, ops, stats
+from .look import calls, check, clients, errors, keys, ops, stats
 
 EPILOG = f"""\
 exit status:
@@ -35,6 +35,7 @@ examples:
   timerctl register job/7 --timeout 1m     wait at the shell for an event
   timerctl fire job/7 --value done --wait  ... and complete it
   timerctl load --own --rate 20k           how fast, how late, and whether right
+  timerctl worker tasks:calls              serve the handlers of named calls
   timerctl --instance test check           whether the arena is sound
 
 The instance is --instance, else $TIMERD_INSTANCE, else "default". It is looked
@@ -68,7 +69,22 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action=Version, nargs=0, help="print the version, and exit")
     top.add_argument("--instance", metavar="NAME", default=None, help="the instance to look at")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (stats, check, ops, keys, clients, errors, register, events, ids, journal, destroy, load):
+    for module in (
+        stats,
+        check,
+        ops,
+        keys,
+        calls,
+        clients,
+        errors,
+        register,
+        events,
+        ids,
+        worker,
+        journal,
+        destroy,
+        load,
+    ):
         module.add(commands, common)
     return top
 

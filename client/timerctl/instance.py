@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from timerd_shm.declare.errors import ResourceLimitError, TimerdUnavailableError
-from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, open_arena_file
-from timerd_shm.host.process import boot_id, process_start_ticks
 from timerd_shm.read.reader import ArenaReader
 
 from .exits import NoDaemonError, NoInstanceError
@@ -33,19 +30,6 @@ def paths_of(arguments: argparse.Namespace) -> InstancePaths:
 def open_arena(paths: InstancePaths) -> ArenaReader:
     """The instance's arena, read-only. Raises what ArenaReader raises."""
     return ArenaReader.from_descriptor(open_arena_file(paths))
-
-
-def is_alive(paths: InstancePaths, header: ArenaHeader) -> bool:
-    """Whether the instance's daemon runs: by its socket, or by its pid where this user cannot look at the socket."""
-    try:
-        return daemon_running(paths)
-    except (PermissionError, ResourceLimitError):
-        return header.pid != 0 and process_start_ticks(header.pid) == header.start_ticks
-
-
-def now_ns(header: ArenaHeader) -> int:
-    """Now, on the clock of the arena's times. For an arena of an earlier boot: the time of its newest turn."""
-    return time.monotonic_ns() if header.boot_id == boot_id() else header.turn_at_ns
 
 
 def note_if_dead(paths: InstancePaths, alive: bool) -> str:

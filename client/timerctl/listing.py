@@ -10,9 +10,10 @@ from timerctl.show.table import Table
 from timerctl.show.text import print_json, whole
 from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.host.paths import InstancePaths
+from timerd_shm.read.alive import is_alive
 
 from .exits import Exit
-from .instance import is_alive, note_if_dead
+from .instance import note_if_dead
 
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 100_000

@@ -7,19 +7,29 @@
     client.fire("inbox/7", value=b"hello")  # from any process
     op.result().value
 
-`timerd_client.aio` has the same surface for asyncio. PROTOCOL.md says what goes over the wire.
+`td.aio` has the same surface for asyncio. PROTOCOL.md says what goes over the wire.
 """
 
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from timerd_client.events.event import Event, Gap
+from timerd_client.groups.registry import Calls
 from timerd_client.groups.steps import Call
+from timerd_client.link.batch import Row
 from timerd_client.link.batch import ThreadedBatch as Batch
+from timerd_client.link.operation import GroupOperation
 from timerd_client.link.operation import ThreadedOperation as Operation
 from timerd_client.link.settings import configure
 from timerd_client.operations.delayed import Delayed
-from timerd_client.threaded.client import Client
-from timerd_client.threaded.connection import connect
+from timerd_client.protocol.state import LinkState
+from timerd_client.protocol.statistics import Statistics
+from timerd_client.threaded.client import Client, connect
 from timerd_client.threaded.member import ThreadedGroupOutcome as GroupOutcome
+from timerd_client.threaded.member import ThreadedScheduledCall as ScheduledCall
 from timerd_client.threaded.process import client
 from timerd_client.threaded.purgatory import Purgatory
+from timerd_client.threaded.subscription import Subscription
 from timerd_client.threaded.waiting import as_completed, wait
 
 from . import errors
@@ -27,6 +37,10 @@ from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from .errors import *  # noqa: F403
 from .mark import Mark
 from .outcome import Outcome, State
+from .types import CallExists, IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout, Until, WhenLost
+
+if TYPE_CHECKING:
+    from . import aio as aio
 
 __all__ = [
     "ALL",
@@ -34,15 +48,34 @@ __all__ = [
     "ANY",
     "Batch",
     "Call",
+    "CallExists",
+    "Calls",
     "Client",
     "Delayed",
+    "Event",
+    "Gap",
+    "GroupOperation",
     "GroupOutcome",
+    "IfExists",
+    "Key",
+    "Keys",
+    "LinkState",
     "Mark",
     "Operation",
+    "OrphanPolicy",
     "Outcome",
+    "Patience",
+    "Payload",
     "Purgatory",
+    "Row",
+    "ScheduledCall",
     "State",
+    "Statistics",
+    "Subscription",
+    "Timeout",
+    "Until",
     "When",
+    "WhenLost",
     "as_completed",
     "at_least",
     "client",
@@ -52,3 +85,12 @@ __all__ = [
     "wait",
 ]
 __all__ += errors.__all__
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`td.aio`, which is imported when it is first used: asyncio costs 50 ms at the start of a process."""
+    if name == "aio":
+        import importlib
+
+        return importlib.import_module("timerd_client.aio")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Set, Sized
 from datetime import timedelta
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args, overload
 
 from timerd_shm.declare.errors import (
     InvalidConditionError,
@@ -37,11 +37,12 @@ from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS, Transport
 
 from .conditions import When
 from .mark import Mark
-from .types import Key, Keys, Timeout
+from .types import IfExists, Key, Keys, Patience, Timeout
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
+IF_EXISTS_CHOICES: tuple[str, ...] = get_args(IfExists)
 SHOWN_MAX = 40  # characters of a key that a message quotes
 U64_MAX = (1 << 64) - 1
 U32_MAX = (1 << 32) - 1
@@ -50,6 +51,7 @@ _TARGET = struct.Struct("<Q")
 
 # the two bytes before a key in a REGISTER: its length and its KeyKind
 EVENT_PREFIX = tuple(bytes((size, KeyKind.EVENT)) for size in range(KEY_SIZE_MAX + 1))
+OBSERVED_PREFIX = tuple(bytes((size, KeyKind.OBSERVE)) for size in range(KEY_SIZE_MAX + 1))
 WATERMARK_PREFIX = tuple(bytes((size, KeyKind.WATERMARK)) for size in range(KEY_SIZE_MAX + 1))
 
 
@@ -125,6 +127,7 @@ def watch(keys: Keys, when: When) -> Watch:
     names: list[Key] = []
     seen: set[bytes] = set()
     parts: list[bytes] = []
+    prefix = OBSERVED_PREFIX if when.kind is Condition.OBSERVE else EVENT_PREFIX
     for name, target in targets:
         key = key_bytes(name)
         if key in seen:
@@ -137,9 +140,10 @@ def watch(keys: Keys, when: When) -> Watch:
         seen.add(key)
         names.append(name)
         if target is None:
-            parts += (EVENT_PREFIX[len(key)], key)
-        elif when.kind is Condition.TOTAL:
-            raise InvalidConditionError(f"key {shown(name)} has the watermark {target!r}, but total() counts events")
+            parts += (prefix[len(key)], key)
+        elif when.kind in (Condition.TOTAL, Condition.OBSERVE):
+            taker = "total() counts events" if when.kind is Condition.TOTAL else "a subscription has all events"
+            raise InvalidConditionError(f"key {shown(name)} has the watermark {target!r}, but {taker}")
         else:
             parts += (WATERMARK_PREFIX[len(key)], _TARGET.pack(unsigned("watermark", target, U64_MAX)), key)
     if not names:
@@ -234,15 +238,58 @@ def column(what: str, given: object, rows: int | None = None) -> list[Any]:
     return values
 
 
-def wait_s(timeout: object) -> float | None:
+@overload
+def patience_s(timeout: Patience) -> float: ...
+@overload
+def patience_s(timeout: Patience | None) -> float | None: ...
+def patience_s(timeout: object) -> float | None:
     """How many seconds to wait; None = without end. Raises TimeoutOutOfRangeError."""
     if timeout is None:
         return None
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout != timeout:
         raise TimeoutOutOfRangeError(
-            f"timeout={shown(timeout)}: give the seconds to wait, an int or float, or None to wait without end"
+            f"timeout={shown(timeout)}: give the time to wait, as seconds or a timedelta, or None to wait without end"
         )
     return timeout
+
+
+def callback_of(given: Callable[..., object]) -> None:
+    """Check a callback. Raises InvalidValueError for a coroutine function: nobody would await it."""
+    if not callable(given):
+        raise InvalidValueError(f"callback={shown(given)} is {type(given).__name__}: give a function of one argument")
+    if is_coroutine_function(given):
+        raise InvalidValueError(
+            f"callback={shown(given)} is a coroutine function, and nobody would await it: give a plain function, "
+            "which may create a task"
+        )
+
+
+def is_coroutine_function(given: object) -> bool:
+    """Whether calling it gives a coroutine that somebody has to await: also a partial, or an object with a method."""
+    import functools
+    import inspect
+
+    while isinstance(given, functools.partial):
+        given = given.func
+    return inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(getattr(given, "__call__", None))  # noqa: B004
+
+
+def until_of(until: object) -> str:
+    """When `wait` returns. Raises InvalidValueError."""
+    if until not in ("first", "all"):
+        raise InvalidValueError(f"until={shown(until)}: give 'first' or 'all'")
+    return str(until)
+
+
+def if_exists_of(if_exists: object, id: object) -> str:
+    """What a registration with that id does if there is one. Raises InvalidValueError."""
+    if not isinstance(if_exists, str) or if_exists not in IF_EXISTS_CHOICES:
+        raise InvalidValueError(f"if_exists={shown(if_exists)}: give {', '.join(map(repr, IF_EXISTS_CHOICES))}")
+    if id is None and if_exists != "error":
+        raise InvalidValueError(f"if_exists={if_exists!r} needs an id")
+    return if_exists
 
 
 def function_of(what: str, given: Callable[..., Value]) -> Callable[..., Value]:
@@ -255,15 +302,12 @@ def function_of(what: str, given: Callable[..., Value]) -> Callable[..., Value]:
     return given
 
 
-def patience_of(timeout: object) -> float | None:
+def patience_of(timeout: Patience | None) -> float | None:
     """How many seconds to wait for the daemon; None = the default. Raises TimeoutOutOfRangeError."""
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= TIMEOUT_S_MAX:
-        raise TimeoutOutOfRangeError(
-            f"timeout={shown(timeout)}: give the seconds to wait for the daemon, an int or float from 0"
-        )
-    return timeout
+    seconds = patience_s(timeout)
+    if seconds is not None and not 0 <= seconds <= TIMEOUT_S_MAX:
+        raise TimeoutOutOfRangeError(f"timeout={shown(timeout)}: give the seconds to wait for the daemon, from 0")
+    return seconds
 
 
 def transport_of(transport: object) -> Transport:

@@ -35,6 +35,7 @@ class When(NamedTuple):
 ANY: Final = When(Condition.AT_LEAST, 1)
 ALL: Final = When(Condition.AT_LEAST)
 ALL_SETTLED: Final = When(Condition.ALL_SETTLED)
+OBSERVED: Final = When(Condition.OBSERVE)  # for subscriptions: the first event on one of the keys
 
 
 def at_least(keys: int) -> When:

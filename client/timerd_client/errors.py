@@ -45,6 +45,21 @@ class OperationCancelled(TimerdError):
     """The operation was cancelled by its owner, by key or by id, or it was replaced."""
 
 
+class RequestEnded(BaseException):
+    """The request in which a caller waited has ended: `reason` is "disconnect" (its peer has gone) or "drain".
+
+    It is no Exception, as asyncio.CancelledError is none: a view that catches errors lets it through, and so do
+    frameworks. `timerd_client.web` answers the request.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[RequestEnded], tuple[str, str]]:
+        return RequestEnded, (str(self), self.reason)
+
+
 class OperationFailed(_OperationFailed):
     """`fail()` was called on its keys, so its condition can no longer hold."""
 
@@ -79,6 +94,7 @@ __all__ = [
     "OperationFailed",
     "PayloadTooLargeError",
     "QuotaExceededError",
+    "RequestEnded",
     "ResourceLimitError",
     "SessionGoneError",
     "TimeoutOutOfRangeError",

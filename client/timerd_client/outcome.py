@@ -15,18 +15,28 @@ from timerd_shm.declare.states import Outcome as Settled
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord
 from timerd_wire.refusals import refusal
 
-from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError
+from .errors import (
+    OperationCancelled,
+    OperationExistsError,
+    OperationExpired,
+    OperationFailed,
+    TimerdUnavailableError,
+)
 from .mark import Mark
 
 
 class State(Enum):
-    """How an operation settled. UNAVAILABLE is the client's own word for "not known"."""
+    """How an operation settled. UNAVAILABLE is the client's own word for "not known".
+
+    KEPT: it was registered with if_exists="keep", and the operation of that id stays: its outcome goes to its owner.
+    """
 
     COMPLETED = Settled.COMPLETED
     EXPIRED = Settled.EXPIRED
     CANCELLED = Settled.CANCELLED
     FAILED = Settled.FAILED
     UNAVAILABLE = Settled.UNAVAILABLE
+    KEPT = Settled.KEPT
 
     def __repr__(self) -> str:
         return f"State.{self.name}"
@@ -44,11 +54,14 @@ _STATES = {int(state.value): state for state in State}
 
 
 def state_of(settlement: RawSettlement) -> State:
-    """The state of a settlement: the one in the daemon's record, UNAVAILABLE, or FAILED after a refusal."""
+    """The state of a settlement: the one in the daemon's record, UNAVAILABLE, KEPT, or FAILED after a refusal."""
     record = settlement[_RECORD]
     if record is not None:
         return _STATES[record[_STATE_AT]]
-    return State.UNAVAILABLE if isinstance(settlement[_ERROR], TimerdUnavailableError) else State.FAILED
+    error = settlement[_ERROR]
+    if isinstance(error, OperationExistsError) and error.kept:
+        return State.KEPT
+    return State.UNAVAILABLE if isinstance(error, TimerdUnavailableError) else State.FAILED
 
 
 class Outcome:
@@ -76,7 +89,7 @@ class Outcome:
 
     @property
     def state(self) -> State:
-        """COMPLETED, EXPIRED, CANCELLED, FAILED or UNAVAILABLE."""
+        """COMPLETED, EXPIRED, CANCELLED, FAILED, KEPT or UNAVAILABLE."""
         return state_of(self._settlement)
 
     def __bool__(self) -> bool:
@@ -133,7 +146,7 @@ class Outcome:
 
     @property
     def error(self) -> Exception | None:
-        """Why it is FAILED or UNAVAILABLE, else None: OperationFailed (`fail` was called), the daemon's refusal,
+        """Why it is FAILED, KEPT or UNAVAILABLE, else None: OperationFailed (`fail` was called), the daemon's refusal,
         or TimerdUnavailableError, which says for how long no frame of the daemon had come.
         """
         if self._error is None:

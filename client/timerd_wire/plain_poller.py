@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import select
 
+from . import native
+
 
 class PlainPoller:
     """A poller over select.poll. One thread polls; other threads do not use it meanwhile."""
 
     def __init__(self) -> None:
-        self._poll = select.poll()
+        self._poll = native.poll()
 
     def register(self, descriptor: int) -> None:
         """Watch this descriptor; a few at most."""

@@ -20,6 +20,7 @@ class Subject(NamedTuple):
     holder: str = "this client"
     kind: str = "client"  # of the holder; a group has as large a share as a client
     bytes_held: int | None = None  # by the holder; None = not known
+    keeps: bool = False  # a registration with if_exists="keep"
 
 
 NO_SUBJECT = Subject()
@@ -93,7 +94,8 @@ def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
             settled = {int(outcome): outcome.name.lower() for outcome in Outcome}.get(value, f"outcome {value}")
             message = (
                 f"id {about.id!r} exists in purgatory {about.purgatory!r} "
-                f'({f"it has settled: {settled}" if value else "it is pending"}); if_exists="replace" takes it over'
+                f"({f'it has settled: {settled}' if value else 'it is pending'}); "
+                + ("it was kept for its owner" if about.keeps else 'if_exists="replace" takes it over')
             )
         case ErrorCode.UNKNOWN_OPERATION if about.id is not None:
             message = (
@@ -102,7 +104,7 @@ def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
             )
     error = error_for(code, message or _sentence(code) + _met(code, limit))
     if isinstance(error, OperationExistsError):
-        error.settled = value
+        error.settled, error.kept = value, about.keeps
     return error
 
 

@@ -12,6 +12,7 @@ import pytest
 import timerd as td
 from daemons import Daemon, arenas_of
 from patience import PATIENCE_S, eventually
+from registries import serve
 from timerctl.exits import Exit
 from timerd.arena.seed import NoSeedError, make_seed, read_seed
 from timerd_shm.declare.errors import ResourceLimitError
@@ -143,7 +144,7 @@ def test_a_worker_gets_calls_after_its_daemon_lost_the_seed(daemon: Daemon) -> N
     """The arena has hashes of the names that a member handles. Nobody could make them anew, so they have no seed."""
     done: list[bytes] = []
     with td.connect(group="web", timeout=PATIENCE_S) as worker:
-        worker.handles("work")(lambda call: done.append(call.payload))
+        serve(worker, "work", lambda call: done.append(call.payload))
         worker.call_later("work", 0, payload=b"before")
         eventually(lambda: done == [b"before"])
         daemon.kill()

@@ -453,4 +453,4 @@ def test_a_living_daemon_is_checked_on_a_copy(daemon: Daemon, run: Run) -> None:
         stats = daemon.stats()
         assert stats["alive"] and stats["pid"] == daemon.pid and 0 < stats["uptime_s"] < 600
         for operation in operations:
-            operation.cancel()
+            operation.cancel_wait()

@@ -254,7 +254,7 @@ def test_keys_and_ids_that_are_no_text_are_read_and_shown(daemon: Daemon) -> Non
     key = b"\xff\n\x1b[31m \xe6\xbc\xa2"
     timerctl: list[str | bytes] = [sys.executable, "-m", "timerctl"]
     with connect() as client:
-        operation = client.register(key, timeout=20, id=b"\xff", wait=True)
+        operation = client.register_wait(key, timeout=20, id=b"\xff")
         for encoding, written in (("utf-8", key[-3:]), ("ascii", b"\\u6f22")):
             environment = {**os.environ, "PYTHONIOENCODING": encoding}
             shown = subprocess.run([*timerctl, "keys"], capture_output=True, check=True, env=environment).stdout

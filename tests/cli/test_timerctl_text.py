@@ -6,8 +6,9 @@ import pytest
 
 from harness import S
 from timerctl.show.table import Column, Table, grid
-from timerctl.show.text import columns_of, due_in, duration_ns, plain, size, span
+from timerctl.show.text import columns_of, due_in, duration_ns, size, span
 from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.read.text import plain
 
 
 def test_a_table_drops_and_shortens_columns_in_order() -> None:

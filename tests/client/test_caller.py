@@ -62,9 +62,9 @@ def sockets() -> Observed:
 
 @pytest.fixture
 def client(sockets: Observed) -> Iterator[Client]:
-    client = Client(ThreadedLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets))
-    client.wait_ready(PATIENCE_S)
-    client.flush(PATIENCE_S)
+    client = Client._over(ThreadedLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets))
+    client.ready(timeout=PATIENCE_S)
+    client.flush(timeout=PATIENCE_S)
     client._link._mapped = client._link.protocol.session.arena  # there is none to map
     rest()
     sockets.receivers.clear()
@@ -95,7 +95,7 @@ def test_a_caller_receives_its_outcome_itself(client: Client, sockets: Observed)
 
 def test_a_result_wakes_the_links_thread_for_nothing(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its acknowledgement rides with the next frame, or follows when the daemon reminds."""
-    link, wakers = client._threaded, list[str]()
+    link, wakers = client._link, list[str]()
     wake_thread = link.wake_thread
 
     def noted() -> None:
@@ -197,7 +197,7 @@ def test_a_caller_that_waits_longer_goes_on_when_the_one_that_receives_has_left(
 
 def test_a_flush_ends_when_a_caller_has_received_its_confirmation(client: Client, sockets: Observed) -> None:
     """Not only when the link's thread receives the next frame, up to a second later."""
-    link, took_s = client._threaded, list[float]()
+    link, took_s = client._link, list[float]()
     for number in range(4):
         operation = client.register(f"k{number}", timeout=60)
         waiting = threading.Thread(target=partial(operation.result, 2 * PATIENCE_S))
@@ -217,7 +217,7 @@ def test_a_flush_ends_when_a_caller_has_received_its_confirmation(client: Client
 
 def test_a_caller_that_receives_is_ended_by_close(client: Client) -> None:
     operation = client.register("k", timeout=60)
-    closing = later(lambda: client.close(PATIENCE_S))
+    closing = later(lambda: client.close(timeout=PATIENCE_S))
     assert operation.result(PATIENCE_S).state is State.FAILED
     closing.join()
 
@@ -291,7 +291,7 @@ def test_close_does_not_wait_for_a_signal_handler_of_a_caller_that_receives(clie
 
     def close() -> None:
         began = time.monotonic()
-        client.close(PATIENCE_S)
+        client.close(timeout=PATIENCE_S)
         took_s.append(time.monotonic() - began)
 
     rest()
@@ -368,7 +368,7 @@ def test_an_interrupt_anywhere_loses_nothing(client: Client, sockets: Observed, 
             other.join(PATIENCE_S)
             assert others == [State.COMPLETED], f"{interrupt.where}: another caller waits for ever"
         firing.join()
-        client.flush(PATIENCE_S)
+        client.flush(timeout=PATIENCE_S)
     assert len(interrupted) > 10, interrupted  # fewer on a busy machine
     assert len(sockets.daemon.hellos) == 1
 

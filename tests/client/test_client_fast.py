@@ -17,19 +17,19 @@ from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 import clientprogram
 from clientprogram import Program
+from lazies import lazy_of
 from tiers import in_tiers
 from timerd_client import hot
 from timerd_client.conditions import When
 from timerd_client.hot import python as slow
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError
 from timerd_shm.declare.fields import size_of, struct_of
@@ -54,6 +54,7 @@ PURE_TESTS = (
 BESIDE_HOT = {
     "test_channel.py": "each test takes both channels and both pollers",
     "test_delivery_model.py": "the accumulator knows no client",
+    "test_hub.py": "a hub of subscriptions knows no encoding",
     "test_schedule.py": "schedules are arithmetic",
     "test_spacing.py": "the spacing of frames is arithmetic",
 }
@@ -511,7 +512,7 @@ def test_a_call_that_waits_names_its_purgatory_as_the_arena_does_then(call: str,
     program.exchange()
     link, ledger, indices = program.link, program.protocol.ledger, program.protocol.session.purgatories
     indices["fetch"] = 2
-    purgatory = Purgatory(cast(ThreadedLink, link), "fetch")
+    purgatory = Purgatory(cast(Any, lazy_of(link)), "fetch", ThreadedOperation)
     if while_it == "waits for room":
         room, ledger.window = ledger.window, 0
 

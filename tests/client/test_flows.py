@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from lazies import lazy_of
 from no_sockets import no_sockets
 from timerd_client.aio.link import drive as drive_in_loop
 from timerd_client.conditions import ANY
@@ -22,6 +23,7 @@ from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
 from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.link import drive as drive_in_thread
+from timerd_client.types import WhenLost
 from timerd_client.waiter import local
 from timerd_shm.declare.errors import (
     ArenaFullError,
@@ -33,6 +35,7 @@ from timerd_shm.declare.errors import (
 )
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire import native
 
 DRIVES: dict[str, Callable[[Flow[Any]], Any]] = {
     "threaded": drive_in_thread,
@@ -70,8 +73,8 @@ def link() -> StillLink:
     return StillLink()
 
 
-def waiting(link: StillLink, predicate: Callable[[], object] = bool, unavailable: str = "raise") -> Flow[Any]:
-    surface: Surface[ThreadedOperation] = Surface(link, "default", ThreadedOperation)
+def waiting(link: StillLink, predicate: Callable[[], object] = bool, unavailable: WhenLost = "raise") -> Flow[Any]:
+    surface: Surface[ThreadedOperation, StillLink] = Surface(lazy_of(link), "default", ThreadedOperation)
     return flows.wait_for(surface, predicate, "k", 5.0, ANY, unavailable, 0.1)
 
 
@@ -151,7 +154,7 @@ def test_wait_for_polls_while_the_daemon_is_lost(link: StillLink) -> None:
 
 def test_close_ends_the_link_whatever_happens(link: StillLink) -> None:
     link.protocol.ledger.issue(b"a command")
-    flow = flows.close(link, 3.0)
+    flow = flows.close(lazy_of(link), 3.0)
     assert next(flow) == Finish(link, 3.0)
     until = flow.send(None)
     assert isinstance(until, Until) and until.then is not None
@@ -163,7 +166,7 @@ def test_close_ends_the_link_whatever_happens(link: StillLink) -> None:
 
 
 def test_close_returns_silently_if_another_caller_has_closed_the_link_meanwhile(link: StillLink) -> None:
-    flow = flows.close(link, 3.0)
+    flow = flows.close(lazy_of(link), 3.0)
     next(flow)
     link.closed = True
     assert result_of(flow, None) is None
@@ -171,7 +174,7 @@ def test_close_returns_silently_if_another_caller_has_closed_the_link_meanwhile(
 
 
 def test_set_orphans_waits_for_room_between_its_parts(link: StillLink) -> None:
-    surface: Surface[ThreadedOperation] = Surface(link, "default", ThreadedOperation)
+    surface: Surface[ThreadedOperation, StillLink] = Surface(lazy_of(link), "default", ThreadedOperation)
     for number in range(5):
         surface.register(f"k{number}", timeout=60)
     link.protocol.ledger.window = 8
@@ -227,8 +230,8 @@ def test_an_error_of_the_flow_itself_reaches_the_caller(drive: Callable[[Flow[An
 class ThreadlessLink(ThreadedLink):
     """A threaded link whose own thread never runs."""
 
-    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        return cast(threading.Thread, SimpleNamespace(start=lambda: None))
+    def io_thread(self) -> native.Thread:
+        return cast(native.Thread, SimpleNamespace(start=lambda: None, is_current=lambda: False))
 
 
 class IntrudedLock:

@@ -98,13 +98,13 @@ def test_an_outcome_outlives_its_handle() -> None:
 def test_an_operation_keeps_its_reply_and_its_id() -> None:
     operation, reply = operation_of(), cast(Reply, object())
     assert (operation._reply, operation._id) == (None, None)
-    operation._id = "id", "default"
+    operation._id = "id", "default", "error"
     operation._reply = reply
-    assert operation._reply is reply and operation._id == ("id", "default")
+    assert operation._reply is reply and operation._id == ("id", "default", "error")
     operation = operation_of()
     operation._reply = reply
-    operation._id = "id", "default"
-    assert operation._reply is reply and operation._id == ("id", "default")
+    operation._id = "id", "default", "error"
+    assert operation._reply is reply and operation._id == ("id", "default", "error")
 
 
 def test_an_operation_that_its_callback_refers_to_is_released_when_it_settles() -> None:

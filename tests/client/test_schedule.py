@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from timerd_client.groups.plan import DAEMON, STRETCHES_MAX, WALL, Plan, Runs, next_point, unpack, with_run
+from timerd_client.groups.plan import CALL, DAEMON, STRETCHES_MAX, WALL, Plan, Runs, next_point, unpack, with_run
 from timerd_client.groups.schedule import Every, Schedule, datetime_of, schedule_of, wall_ns_of
 from timerd_shm.declare.errors import InvalidValueError, NotSupportedError
 
@@ -148,10 +148,15 @@ def test_the_points_that_have_run_are_those_of_a_set(rng: random.Random) -> None
 def test_a_plan_is_read_as_it_was_written_and_anything_else_is_none() -> None:
     for plan in (Plan(WALL, 7, 8, runs=((1, 2), (4, 4))), Plan(DAEMON, 7, 8, 9), Plan(WALL, 7, 8)):
         assert unpack(plan.pack()) == (plan, b"")
-    assert unpack(Plan(1, due_ns=5).pack() + b"payload") == (Plan(1, due_ns=5), b"payload")
+    call = Plan(CALL, due_ns=5, at_ns=6, last_run_ns=7, failures=8, id="user-8/\u00e9", error="ValueError: no")
+    assert unpack(call.pack() + b"payload") == (call, b"payload")
+    found = unpack(call._replace(error="\u00e9" * 500).pack())
+    assert found is not None and found[0].error == "\u00e9" * 100, "a long error is cut, between characters"
     for wrong in (
         b"",
         b"\x01" * 16,
+        b"\x01" * 60,
+        call.pack()[:-1],
         Plan(9).pack(),
         Plan(DAEMON, 7, 8, 9).pack()[:-1],
         Plan(WALL, 7, 8, runs=((2, 1),)).pack(),

@@ -10,7 +10,7 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,10 @@ from timerd_client.threaded.link import (
     Condition,
     ThreadedLink,
 )
+from timerd_client.waits.gate import Gate
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire import native
 
 PATIENCE_S = 10.0
 
@@ -43,8 +45,8 @@ class Stepped(ThreadedLink):
         self.at_ns = 10_000_000_000
         super().__init__(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets, lambda: self.at_ns)
 
-    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        return threading.Thread(target=lambda: None)
+    def io_thread(self) -> native.Thread:
+        return native.Thread(lambda: None, "none")
 
     def step(self, by_ns: int) -> None:
         """A pass, so much later."""
@@ -64,11 +66,11 @@ def client(face: Face, sockets: Sockets) -> Iterator[Any]:
 
     def make() -> Client | aio.Client:
         if face.name == "threaded":
-            return Client(ThreadedLink(paths, "", Orphans.CANCEL, None, sockets))
-        return aio.Client(LoopLink(paths, "", Orphans.CANCEL, None, sockets))
+            return Client._over(ThreadedLink(paths, "", Orphans.CANCEL, None, sockets))
+        return aio.Client._over(LoopLink(paths, "", Orphans.CANCEL, None, sockets))
 
     client = face.run(make)
-    client.wait_ready(PATIENCE_S)
+    client.ready(timeout=PATIENCE_S)
     assert client.state is LinkState.LIVE
     yield client
     sockets.full = False
@@ -78,7 +80,7 @@ def client(face: Face, sockets: Sockets) -> Iterator[Any]:
 def live(sockets: Sockets) -> tuple[Client, Stepped]:
     """A client whose time is the test's, and which is quiet."""
     link = Stepped(sockets)
-    client = Client(link)
+    client = Client._over(link)
     while link.protocol.state is not LinkState.LIVE:
         link.step(SEND_INTERVAL_NS)
     link.step(SEND_BURST * SEND_INTERVAL_NS)
@@ -100,7 +102,7 @@ def test_under_load_the_piled_up_commands_are_sent_in_each_interval(client: Clie
     began_ns = time.monotonic_ns()
     for _ in range(events):
         client.fire("k")
-    client.flush(PATIENCE_S)
+    client.flush(timeout=PATIENCE_S)
     frames = sockets.commands()
     assert sum(count for _, count, _ in frames) == events == sockets.daemon.applied
     took_ns = frames[-1][0] - began_ns
@@ -109,13 +111,13 @@ def test_under_load_the_piled_up_commands_are_sent_in_each_interval(client: Clie
 
 def test_what_one_iteration_of_a_loop_issues_is_sent_as_one_batch(sockets: Sockets) -> None:
     async def main() -> None:
-        client = aio.Client(LoopLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets))
-        await client.wait_ready(PATIENCE_S)
+        client = aio.Client._over(LoopLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets))
+        await client.ready(timeout=PATIENCE_S)
         for number in range(3):
             for _ in range(100):
                 client.fire("k")
             assert len(sockets.commands()) == number
-            await client.flush(PATIENCE_S)
+            await client.flush(timeout=PATIENCE_S)
             assert [count for _, count, _ in sockets.commands()] == [100] * (number + 1)
         await client.close()
 
@@ -126,14 +128,14 @@ def test_a_flush_and_a_full_window_ask_for_a_confirmation(client: Any, sockets: 
     """The daemon would confirm with its next outcome, or later. This one waits for ever."""
     sockets.daemon.confirms_unasked = False
     client.fire("k")
-    client.flush(PATIENCE_S)
+    client.flush(timeout=PATIENCE_S)
     link = client._link
     link.protocol.ledger.window = 4
     for _ in range(20):
         if link.protocol.outgoing.room <= 0 and hasattr(client, "room"):
             client.room(PATIENCE_S)
         client.fire("k")
-    client.flush(PATIENCE_S)
+    client.flush(timeout=PATIENCE_S)
     assert sockets.daemon.applied == 21
     assert len(sockets.daemon.hellos) == 1, "a client that has waited for 3 s says hello once more"
 
@@ -193,7 +195,7 @@ def test_commands_before_a_full_socket_are_sent_when_it_has_room(client: Any, so
     time.sleep(0.01)
     assert not sockets.commands()
     sockets.make_room()
-    client.flush(PATIENCE_S)
+    client.flush(timeout=PATIENCE_S)
     assert sockets.daemon.applied == 50
 
 
@@ -208,7 +210,7 @@ def test_commands_that_a_callback_issues_are_sent(client: Any, sockets: Sockets)
     client.register("k", timeout=PATIENCE_S).add_done_callback(on_done)
     client.fire("k")
     assert told.wait(PATIENCE_S)
-    client.flush(PATIENCE_S)
+    client.flush(timeout=PATIENCE_S)
     assert sockets.daemon.applied == 12
 
 
@@ -233,7 +235,7 @@ def test_a_busy_caller_sends_when_the_thread_does_not_run(client: Client, socket
     assert max(count for _, count, _ in frames) <= SEND_COMMANDS + 1
     assert issued + 19 * SEND_COMMANDS <= sockets.daemon.applied
     go_on.set()
-    client.flush(PATIENCE_S)
+    client.flush(timeout=PATIENCE_S)
 
 
 class _Raised(Exception):
@@ -242,7 +244,7 @@ class _Raised(Exception):
 
 def test_a_signal_handler_that_raises_during_a_wait_leaves_the_lock_to_its_holder() -> None:
     lock = threading.Lock()
-    condition = Condition(lock)
+    condition = Condition(lock, Gate)
     main = threading.get_ident()
     kept: list[bool] = []
 
@@ -271,7 +273,7 @@ def test_a_signal_handler_that_raises_during_a_wait_leaves_the_lock_to_its_holde
 
 def test_a_waiting_caller_is_notified_or_returns_after_its_timeout() -> None:
     lock = threading.Lock()
-    condition = Condition(lock)
+    condition = Condition(lock, Gate)
     moved: list[int] = []
 
     def move() -> None:

@@ -9,14 +9,18 @@ from typing import Any, cast
 
 import pytest
 
+from lazies import lazy_of
 from no_sockets import no_sockets
-from timerd_client.groups.duties import Membership
+from registries import serve
+from timerd_client.conditions import ANY
+from timerd_client.groups.membership import Membership
 from timerd_client.groups.outcome import issue
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link import flows
 from timerd_client.link.link import Link
+from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply
-from timerd_client.threaded.link import ThreadedLink, drive
+from timerd_client.threaded.link import drive
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
@@ -38,26 +42,25 @@ class CountedLink(Link):
         """Nobody waits."""
 
 
-class Alone(Purgatory, Membership):
+class Alone(Purgatory, Membership[Any]):
     """A client without sockets and without a thread, whose call returns when it was issued."""
 
     def __init__(self) -> None:
         self.counted = CountedLink()
-        super().__init__(cast(ThreadedLink, self.counted), "default")
+        super().__init__(cast(Any, lazy_of(self.counted)), "default", ThreadedOperation)
         self._join(self.counted)
         self.operation = self.register("k", timeout=60)
 
-    def _registered(self, operation: object) -> None:
-        """Nothing answers."""
-
-    def _start_runner(self) -> None:
+    def _run_handlers(self, link: object, at_once: int) -> None:
         """Nothing is told."""
 
 
 CALLS: dict[str, Callable[[Alone], Any]] = {
     "register": lambda alone: alone.register("k", timeout=1.5),
     "register with an id": lambda alone: alone.register(["k", "j"], timeout=timedelta(seconds=2), id="one"),
-    "register and wait": lambda alone: alone.register("k", timeout=1, wait=True),
+    "register and wait": lambda alone: alone._register(
+        "k", 1, ANY, b"", None, "error", None, None, Reply(alone.counted)
+    ),
     "register_many": lambda alone: alone.register_many(["k", "j"], timeout=1),
     "fire": lambda alone: alone.fire("k"),
     "fire with a bytes key": lambda alone: alone.fire(b"k", amount=1 << 63),
@@ -70,7 +73,7 @@ CALLS: dict[str, Callable[[Alone], Any]] = {
     "a command with an answer": lambda alone: alone._ask(NOTHING),
     "reschedule by id": lambda alone: alone._ask_reschedule("one", 1),
     "reschedule": lambda alone: alone.operation.reschedule(1),
-    "cancel": lambda alone: alone.operation._send_cancel(),
+    "cancel": lambda alone: alone.operation.cancel(),
     "orphans of an operation": lambda alone: alone.operation.set_orphans("keep"),
     "orphans of all": lambda alone: drive(flows.set_orphans(alone.counted, "keep")),
     "acknowledge": lambda alone: issue(alone.counted, NOTHING),
@@ -79,7 +82,7 @@ CALLS: dict[str, Callable[[Alone], Any]] = {
 QUESTIONS: dict[str, Callable[[Alone], Any]] = {
     "query": lambda alone: alone.counted.query({"query": "ping"}),
     "purgatory": lambda alone: alone.counted.ask_purgatory("fetch"),
-    "handles": lambda alone: alone.handles("job")(lambda call: None),
+    "serve": lambda alone: serve(alone, "job", lambda call: None),
 }
 
 

@@ -374,7 +374,7 @@ def test_a_report_holds_a_value_once_and_nothing_else() -> None:
     rig.do(client, ON_K, Register((Key(b"quiet"),), timeout_ns=5 * MS), ON_K)
     other.issue(fire(b"k", value=b"v" * 300))
     rig.core.begin_turn(rig.now_ns)
-    assert rig.core.apply(other.slot, other.frame(), rig.now_ns, 2) == rig.module.UNFINISHED
+    assert rig.core.apply(other.slot, other.frame(), rig.now_ns, 3) == rig.module.UNFINISHED
     rig.now_ns += 6 * MS
     while rig.core.advance(rig.now_ns, BUDGET):
         pass

@@ -25,7 +25,7 @@ from polled import PolledWatches
 from timerctl import main
 from timerctl.exits import Exit
 from timerd.host.lock import InstanceLock
-from timerd_client.link.find_daemon import has_run_lately
+from timerd_client.discovery.find_daemon import has_run_lately
 from timerd_shm.declare.errors import InstanceRunningError
 from timerd_shm.host.paths import InstancePaths, daemon_running, read_location
 

@@ -68,7 +68,7 @@ def test_flush_of_an_asyncio_client_raises_a_refused_advance(make_daemon: MakeDa
     make_daemon("--quota-watermarks=1")
 
     async def main() -> None:
-        async with await aio.connect() as client:
+        async with aio.connect() as client:
             client.advance("a", 1)
             client.advance("b", 1)
             with pytest.raises(td.QuotaExceededError, match=ONE_WATERMARK):
@@ -90,7 +90,7 @@ def test_a_refusal_does_not_replace_the_exception_that_ends_a_block(
     caplog.clear()
 
     async def main() -> None:
-        async with await aio.connect() as client:
+        async with aio.connect() as client:
             client.advance("c", 1)
             client.advance("d", 1)
             raise ValueError("the caller's")
@@ -106,7 +106,7 @@ def test_a_refusal_with_an_operation_or_an_answer_is_reported_there_alone(make_d
         client.register("k", timeout=60)
         refused = client.register("k", timeout=60)
         with pytest.raises(td.UnknownOperationError):
-            client.cancel("nobody")
+            client.cancel_wait("nobody")
         client.flush()
         assert isinstance(refused.result(5).error, td.QuotaExceededError)
         assert client.stats().commands_refused == 0
@@ -136,7 +136,7 @@ def test_the_log_counts_every_refusal_by_its_reason_except_those_by_an_id(make_d
         over = [client.register("k", timeout=60) for _ in range(3)]
         assert all(isinstance(one.result(5).error, td.QuotaExceededError) for one in over)
         with pytest.raises(td.UnknownOperationError):
-            client.cancel("nobody")
+            client.cancel_wait("nobody")
         client.advance("a", 1)
         client.advance("b", 1)
         with pytest.raises(td.QuotaExceededError):

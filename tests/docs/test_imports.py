@@ -57,7 +57,7 @@ def test_timerd_forwards_every_name_of_the_client_and_no_other() -> None:
     code = """
 import timerd, timerd_client
 assert all(getattr(timerd, name) is getattr(timerd_client, name) for name in timerd_client.__all__)
-assert set(dir(timerd)) == {"__version__", *timerd_client.__all__}
+assert set(dir(timerd)) == {"__version__", "aio", *timerd_client.__all__}
 assert not hasattr(timerd, "no_such_name")
 from timerd import *
 assert ANY is timerd_client.ANY

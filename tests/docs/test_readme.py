@@ -1,76 +1,137 @@
-"""What the README shows works: its code is run, as it stands, beside a worker that does the others' part."""
+"""What the README and docs/recipes.md show works: their code is run, as it stands, beside a process of the others."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import timerd as td
-from daemons import Daemon
+from daemons import SMALL_BY_ENVIRONMENT, Daemon
+from patience import PATIENCE_S, eventually
 from timerd_client import aio
+from timerd_shm.host.paths import daemon_running, find_instance
 from trees import ROOT
 
-README = ROOT / "README.md"
+README = (ROOT / "README.md").read_text()
+RECIPES = (ROOT / "docs" / "recipes.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
+LINES_MAX = 150
 OTHERS_FIRE = ("inbox/7", "write/7/r1", "write/7/r3", "stop")
 
 
-def test_the_table_has_every_call() -> None:
-    text = README.read_text()
-    table = text[text.index("| call | what it does |") : text.index("`timerctl` has `stats`")]
-    members = (td.Client, aio.Client, td.Outcome, td.GroupOutcome)
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= LINES_MAX
+
+
+def test_the_page_of_the_surface_has_every_call() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    members = (td.Client, aio.Client, td.Outcome, td.GroupOutcome, td.Subscription, td.ScheduledCall)
     calls = {name for kind in members for name in dir(kind) if name[0].islower()}
     calls |= {name for name in td.__all__ if name[0].islower() or name.isupper()}
-    known = set(re.findall(r"\w+", table))
-    assert calls - known == set()
+    assert calls - set(re.findall(r"\w+", page)) == set()
 
 
-def test_the_code_of_the_readme_runs(
-    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_two_terminals_of_the_readme_work_when_they_are_pasted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = threading.Event()
+    for name, value in SMALL_BY_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    wait, fire = SHELL.findall(README[README.index("In one terminal") :])[:2]
+    assert "td.Client(autostart=True)" in wait and fire.strip().startswith("timerctl fire")
+    # In a folder that has a folder `timerd`, as a checkout has.
+    (tmp_path / "timerd").mkdir()
+    with subprocess.Popen(
+        ["sh", "-c", re.sub(r"^    ", "", wait, flags=re.MULTILINE)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as waiting:
+        assert waiting.stdout is not None
 
-    def others() -> None:
-        with td.connect(name="the others") as client:
-            while not done.wait(0.05):
-                (tmp_path / "stop").touch()
-                for key in OTHERS_FIRE:
-                    client.fire(key, value=b"from the others")
+        def fired() -> bool:
+            subprocess.run(["sh", "-c", fire.strip()], check=False, capture_output=True)
+            return waiting.poll() is not None
 
-    worker = threading.Thread(target=others)
-    worker.start()
-    names: dict[str, Any] = {}
-    try:
-        for block in BLOCK.findall(README.read_text()):
-            exec(compile(block, "README.md", "exec"), names)
-        said, end = "", time.monotonic() + 20
-        while "remind b'user 7'" not in said:
-            said += capsys.readouterr().out
-            assert time.monotonic() < end, said
-            time.sleep(0.01)
-        names["worker"].close()
-    finally:
-        done.set()
-        worker.join()
-    assert "b'from the others'" in said and "State.COMPLETED ('write/7/r1', 'write/7/r3') ('write/7/r2',)" in said
-    assert [outcome.value for outcome in names["batch"].outcomes()] == [b"2", b"1"]
-    long_poll(names["poll"], names["post"])
+        eventually(fired)
+        assert waiting.communicate(timeout=PATIENCE_S)[0] == "b'hello'\n"
+    paths = find_instance()
+    with td.connect() as client:
+        pid = client._link.protocol.session.daemon_pid
+    os.kill(pid, 15)
+    eventually(lambda: not daemon_running(paths) and not paths.arena.exists())
+
+
+def test_the_recipes_of_the_readme_run(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    with others("inbox/7", times=60):  # some seconds; the subscription ends a second after that
+        names = run(README)
+        said = capsys.readouterr().out
+    assert "from the others" in said
+    names["worker"].close()
+    loses_nothing(names["poll"], names["post"])
     names["client"].close()
 
 
-def long_poll(poll: Callable[[str], tuple[int, bytes]], post: Callable[[str, bytes], tuple[int, int]]) -> None:
-    found: list[tuple[int, bytes]] = []
+def loses_nothing(poll: Callable[..., tuple[int, bytes, str]], post: Callable[[str, bytes], int]) -> None:
+    """The long poll of the README: what is posted between two polls comes with the second one."""
+    found: list[tuple[int, bytes, str]] = []
     waiting = threading.Thread(target=lambda: found.append(poll("7")))
     waiting.start()
-    end = time.monotonic() + 20
-    while post("7", b"posted") != (200, 1):
-        assert time.monotonic() < end, "nobody waits"
+    eventually(lambda: post("7", b"first") == 1)
     waiting.join()
-    assert found == [(200, b"posted")]
+    assert found[0][:2] == (200, b"first")
+    for text in (b"second", b"third"):
+        post("7", text)  # nobody waits
+    status, text, mark = poll("7", found[0][2])
+    assert (status, text) == (200, b"second")
+    assert poll("7", mark)[:2] == (200, b"third")
+
+
+def test_the_recipes_of_the_docs_run(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stop").touch()
+    with others(*OTHERS_FIRE):
+        names = run(RECIPES)
+    said = capsys.readouterr().out
+    assert "State.COMPLETED ('write/7/r1', 'write/7/r3') ('write/7/r2',)" in said
+    assert "[b'2', b'1']" in said
+    names["client"].close()
+
+
+def run(page: str) -> dict[str, Any]:
+    """Run the blocks of a page, one after the other; the names that they leave."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in BLOCK.findall(page):
+        exec(compile(block, "page", "exec"), names)
+    return names
+
+
+@contextmanager
+def others(*keys: str, times: int = 1 << 30) -> Iterator[None]:
+    """Others fire these keys, again and again."""
+    done = threading.Event()
+
+    def fire() -> None:
+        with td.connect(name="the others") as client:
+            for _ in range(times):
+                if done.wait(0.05):
+                    return
+                for key in keys:
+                    client.fire(key, value=b"from the others")
+
+    worker = threading.Thread(target=fire)
+    worker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        worker.join()

@@ -29,12 +29,15 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"hot"},
         {"protocol"},
         {"transport"},
+        {"discovery"},
+        {"waits"},
         {"link"},
-        {"audit", "delivery", "groups", "operations"},
+        {"audit", "delivery", "events", "groups", "operations"},
         {"aio", "threaded"},
-        {"__init__", "web"},
+        {"__init__", "metrics", "tracing", "web"},
     ),
     "timerd_wire": (
+        {"native"},
         {
             "choice",
             "outlet",

@@ -44,7 +44,7 @@ from timerd_client.errors import (
     TimerdUnavailableError,
     TooManyKeysError,
 )
-from timerd_client.link.link import unacknowledged
+from timerd_client.link.flush import unacknowledged
 from timerd_client.mark import Mark
 from timerd_shm.declare.limits import (
     KEY_SIZE_MAX,
@@ -276,14 +276,18 @@ def test_every_quota_fits_a_line_of_the_log_with_the_longest_name() -> None:
 
 
 WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
-    "wait_for": (lambda _, c: c.wait_for(True, "k", 1), InvalidValueError, "predicate=True is bool: give a function"),
+    "wait_for": (
+        lambda _, c: c.wait_for(True, "k", timeout=1),
+        InvalidValueError,
+        "predicate=True is bool: give a function",
+    ),
     "try_complete_else_watch": (
         lambda _, c: c.try_complete_else_watch(None, "k", timeout=1),
         InvalidValueError,
         "try_complete=None is NoneType: give a function",
     ),
     "wait_for no keys": (
-        lambda _, c: c.wait_for(bool, 5, 1),
+        lambda _, c: c.wait_for(bool, 5, timeout=1),
         InvalidKeyError,
         "an iterable of them or a dict, not int",
     ),
@@ -295,20 +299,20 @@ WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
     "result": (
         lambda _, c: c.register("k", timeout=9).result("x"),
         TimeoutOutOfRangeError,
-        "timeout='x': give the seconds to wait",
+        "timeout='x': give the time to wait, as seconds or a timedelta",
     ),
     "outcomes of a batch": (
-        lambda _, c: c.register_many(["k"], timeout=9).outcomes(timedelta(1)),
+        lambda _, c: c.register_many(["k"], timeout=9).outcomes("1 day"),
         TimeoutOutOfRangeError,
-        "timeout=datetime.timedelta",
+        "timeout='1 day'",
     ),
     "wait": (
         lambda face, c: face.wait([c.register("k", timeout=9)], math.nan),
         TimeoutOutOfRangeError,
         "timeout=nan: give",
     ),
-    "flush": (lambda _, c: c.flush("x"), TimeoutOutOfRangeError, "timeout='x': give"),
-    "close": (lambda _, c: c.close("x"), TimeoutOutOfRangeError, "timeout='x': give"),
+    "flush": (lambda _, c: c.flush(timeout="x"), TimeoutOutOfRangeError, "timeout='x': give"),
+    "close": (lambda _, c: c.close(timeout="x"), TimeoutOutOfRangeError, "timeout='x': give"),
     "outcomes": (lambda _, c: c.outcomes(), NotAMemberError, "outcomes() are a group's, and this client is in none"),
     "call_later": (lambda _, c: c.call_later("n", -1), TimeoutOutOfRangeError, "delay=-1 s is not within 0 to"),
     "call_later for ever": (lambda _, c: c.call_later("n", None), InvalidValueError, "delay=None: "),
@@ -348,7 +352,9 @@ def knobs(call: Callable[..., Any]) -> list[tuple[str, object, Any]]:
 
 
 def test_connect_and_configure_have_the_same_arguments() -> None:
-    assert knobs(td.connect) == knobs(aio.connect) == knobs(td.configure)
+    assert knobs(td.connect) == knobs(aio.connect)
+    without = [knob for knob in knobs(td.connect) if knob[0] != "timeout"]
+    assert without == knobs(td.configure) == knobs(td.Client) == knobs(aio.Client)
 
 
 def test_both_faces_have_the_same_calls_with_the_same_arguments() -> None:

@@ -21,7 +21,8 @@ def test_pending_operations_are_kept_or_cancelled_by_the_last_policy_of_their_cl
     with face.connect(orphans="cancel") as client:
         batch = client.register_many([f"k{number}" for number in range(1_000)], timeout=60)
         client.register("own", timeout=60)
-        assert client.set_orphans("cancel") == client.set_orphans("keep") == 1_001
+        client.set_orphans("cancel")
+        client.set_orphans("keep")
         client.register("later", timeout=60)
         client.purgatory("other").register("k", timeout=60)
     assert batch.settled() == 1_001 - 1, "here they fail: the client is closed"
@@ -37,7 +38,7 @@ def test_set_orphans_does_not_wait_for_room_after_its_last_part(daemon: Daemon, 
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
         client._protocol.ledger.window = 10
-        assert client.set_orphans("keep") == 10
+        client.set_orphans("keep")
         assert client._protocol.outgoing.room == 0
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
@@ -49,7 +50,7 @@ def test_a_policy_is_checked_before_anything_is_sent(client: Any) -> None:
         client.set_orphans("group")
     with pytest.raises(td.InvalidValueError):
         client.set_orphans("leave")
-    assert client.set_orphans("keep") == 0
+    client.set_orphans("keep")
 
 
 def test_a_runtime_directory_argument_is_the_only_one_searched(

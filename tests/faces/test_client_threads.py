@@ -30,17 +30,17 @@ def test_the_calls_of_kafkas_purgatory_work(client: td.Client) -> None:
     purgatory = client.purgatory("produce")
     delayed = purgatory.try_complete_else_watch(lambda: bool(ready), "acks", timeout=PATIENCE_S, on_done=told.append)
     assert purgatory.check_and_complete("acks") == 1
-    assert not delayed.wait(0.05)
+    assert not delayed.settled(0.05)
     ready.append(1)
     eventually(lambda: purgatory.check_and_complete("acks") == 1 or delayed.done())
-    assert delayed.wait(PATIENCE_S)
+    assert delayed.settled(PATIENCE_S)
     assert delayed.state is State.COMPLETED
     expiring = purgatory.try_complete_else_watch(lambda: False, "never", timeout=0.02)
-    assert expiring.wait(PATIENCE_S)
+    assert expiring.settled(PATIENCE_S)
     assert expiring.state is State.EXPIRED
     cancelled = purgatory.try_complete_else_watch(lambda: False, "gone", timeout=None)
     assert purgatory.cancel_for_key_wait("gone") == 1
-    assert cancelled.wait(PATIENCE_S)
+    assert cancelled.settled(PATIENCE_S)
     assert cancelled.state is State.CANCELLED
     assert told == [delayed]
 

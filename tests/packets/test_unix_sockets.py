@@ -21,6 +21,7 @@ from timerd_client.transport.unix_sockets import RETRY_FIRST_NS, RETRY_LAST_NS, 
 from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.declare.limits import IPC_PATH_MAX, PACKET_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire import native
 from timerd_wire.packets import FRAME, MORE, PART, SUBSCRIBE, cut
 from timerd_wire.plain_packets import PlainPackets
 
@@ -408,7 +409,7 @@ def test_a_connection_for_which_the_system_has_nothing_left_is_tried_again(
         if refused == "watch":
             patched.setattr(sockets, "_epoll", Refusing())
         else:
-            patched.setattr(unix_sockets, "socket", Refusing())
+            patched.setattr(native, "unix_socket", Refusing().socket)
         sockets.tend(clock())
         clients_end()
     assert sockets.trouble().startswith(f"{paths.packets}: ") and not sockets.send(b"x")

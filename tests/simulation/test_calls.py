@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from copy import copy
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -15,6 +15,7 @@ from jobs import (
     due_call,
     due_call_of_two,
     later,
+    made,
     pending,
     registrations,
     run,
@@ -23,13 +24,13 @@ from jobs import (
     worker_of,
 )
 from networks import World
-from timerd_client.groups.calls import CALL_PAYLOAD_MAX
 from timerd_client.groups.outcome import issue
+from timerd_client.groups.plan import CALL_PAYLOAD_MAX, unpack
 from timerd_client.groups.schedule import datetime_of
 from timerd_client.groups.steps import Acknowledge, Ask, Call
 from timerd_client.protocol.state import LinkState
+from timerd_client.types import CallExists
 from timerd_shm.declare.errors import (
-    ArenaFullError,
     InvalidKeyError,
     InvalidValueError,
     KeyTooLongError,
@@ -38,7 +39,11 @@ from timerd_shm.declare.errors import (
     TimeoutOutOfRangeError,
     TimerdUnavailableError,
 )
-from workers import Worker
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.states import OpState
+from timerd_shm.declare.wire import CommandFlag
+from timerd_shm.read.reader import ArenaReader
+from workers import Failed, Worker
 
 # names that some do not know ------------------------------------------------------------------------------------------
 
@@ -70,7 +75,7 @@ def test_a_call_without_a_handler_is_kept_for_a_later_handler(world: World) -> N
 def test_a_long_handler_delays_no_call_that_another_worker_can_run(world: World) -> None:
     slow, quick = Job(), Job()
     busy = worker_of(world, slow, "slow", periodic=False)
-    busy.calls.add("job", quick, None)
+    busy.add("job", quick)
     busy.handle()
 
     def long(_: Call) -> None:
@@ -88,7 +93,7 @@ def test_a_long_handler_delays_no_call_that_another_worker_can_run(world: World)
 def test_calls_of_a_name_are_delivered_once_a_handler_is_added(world: World) -> None:
     job = Job()
     worker = worker_of(world, Job(), "other", periodic=False)
-    worker.calls.add("job", job, None)
+    worker.add("job", job)
     later(worker, delay=0)
     run(world, [worker], 2 * S)
     assert not job.calls
@@ -243,7 +248,7 @@ def test_a_call_outlives_the_client_that_registered_it(world: World) -> None:
     assert len(job.calls) == 1
 
 
-def test_a_name_is_in_use_while_its_handler_runs_except_for_the_handler(world: World) -> None:
+def test_an_id_is_in_use_while_its_handler_runs_and_may_be_replaced(world: World) -> None:
     job = Job()
     worker, other = worker_of(world, job, periodic=False), Worker(world)
     answers: list[bool] = []
@@ -251,9 +256,7 @@ def test_a_name_is_in_use_while_its_handler_runs_except_for_the_handler(world: W
     def again(call: Call) -> None:
         job.during = lambda call: None
         answers.append(later(other))
-        handling = worker.calls.handling.set("job")
-        answers.append(later(worker))
-        worker.calls.handling.reset(handling)
+        answers.append(later(worker, if_exists="replace"))
 
     job.during = again
     later(worker)
@@ -263,49 +266,177 @@ def test_a_name_is_in_use_while_its_handler_runs_except_for_the_handler(world: W
     assert later(other)
 
 
-@pytest.mark.parametrize("lost", ["arena", "client"])
-def test_a_handler_that_outlived_its_arena_or_client_replaces_no_pending_call(world: World, lost: str) -> None:
-    """There it is not its own: somebody else's call of that name, with its payload, is left alone."""
+def test_a_call_that_was_replaced_while_it_ran_goes_on_under_an_id_of_its_own(world: World) -> None:
     job = Job()
-    other = Worker(world)
-    worker, told = due_call(world, job, periodic=False)
-    answers: list[bool] = []
+    worker, other = Worker(world), Worker(world)
+    worker.add("job", job, retries=3)
+    worker.handle()
 
-    def again(call: Call) -> None:
+    def fails(call: Call) -> None:
         job.during = lambda call: None
-        told.arena, told.client = (1, told.client) if lost == "arena" else (told.arena, b"before")
-        assert cancel(other) is False
-        issue(worker.link, worker.calls._done_and_free("job", kept), kept)  # so the name is free, as in another arena
-        worker.pump()
-        answers.append(later(other, payload=b"other's", delay=0))
-        handling = worker.calls.handling.set("job")
-        answers.append(later(worker, payload=b"mine", delay=0))
-        worker.calls.handling.reset(handling)
+        assert later(other, delay=5, payload=b"instead", if_exists="replace")
+        raise Failed
 
-    job.during = again
-    kept = copy(told)
-    worker.do(worker.calls.carry_out(told))
-    assert answers == [True, False]
+    job.during = fails
+    later(worker, payload=b"first")
     run(world, [worker], 3 * S)
-    assert [call.payload for call in job.calls] == [b"", b"other's"]
+    assert [(call.payload, call.attempt) for call in job.calls] == [(b"first", 1), (b"first", 2)]
+    assert job.calls[1].id != "job", "that is the id of the other call"
+    assert pending(world) == 1 and not later(other)
+    run(world, [worker], 5 * S)
+    assert job.calls[-1].payload == b"instead" and job.calls[-1].id == "job"
+    assert later(other), "the id is free"
 
 
-def test_a_handler_whose_next_call_was_refused_leaves_its_name_free(world: World) -> None:
+def test_a_redelivered_call_runs_although_another_one_has_its_id(world: World) -> None:
+    """Two calls of an id that were due at once: what follows one of them must not end the other."""
+    job = Job()
+    maker, victim = Worker(world), worker_of(world, job, periodic=False)
+    assert later(victim, delay=0, payload=b"old")
+    world.run(S)
+    assert not victim.do_all(1), "it dies after its handler"
+    assert later(maker, delay=60, payload=b"new", if_exists="replace")
+    heir = worker_of(world, job, periodic=False)
+    run(world, [heir], 3 * S)
+    assert [(call.payload, call.deliveries) for call in job.calls] == [(b"old", 1), (b"old", 2)]
+    assert pending(world) == 1
+
+
+def test_without_an_id_each_call_is_its_own(world: World) -> None:
+    """A second call of a name was dropped, with its payload."""
+    job = Job()
+    worker = worker_of(world, job, periodic=False)
+    calls = [worker.calls.commands.later("job", 1, b"user %d" % number) for number in (7, 8)]
+    assert all(made(worker, call) for call in calls)
+    run(world, [worker], 4 * S)
+    assert sorted(call.payload for call in job.calls) == [b"user 7", b"user 8"]
+    assert {call.id for call in job.calls} == {call.id for call in calls}
+
+
+@pytest.mark.parametrize(("if_exists", "accepted", "ran"), [("keep", False, b"1"), ("replace", True, b"2")])
+def test_a_second_call_of_an_id_is_refused_dropped_or_replaces(
+    world: World, if_exists: CallExists, accepted: bool, ran: bytes
+) -> None:
+    job = Job()
+    worker = worker_of(world, job, periodic=False)
+    assert later(worker, payload=b"1")
+    assert not later(worker, payload=b"refused")
+    assert later(worker, payload=b"2", if_exists=if_exists) is accepted
+    run(world, [worker], 4 * S)
+    assert [call.payload for call in job.calls] == [ran]
+
+
+def test_a_call_may_be_rescheduled_by_its_id_also_one_of_a_moment(world: World) -> None:
+    job = Job()
+    worker = worker_of(world, job, periodic=False)
+    when = datetime_of(world.wall_ns()) + timedelta(hours=1)
+    assert made(worker, worker.calls.commands.at("job", when, id="later"))
+    answer = worker.issue(worker.calls.commands.reschedule("later", 5, CommandFlag.WANTS_ANSWER))
+    assert answer.error is None and answer.value == 1
+    run(world, [worker], 3 * S)
+    assert not job.calls
+    run(world, [worker], 4 * S)
+    assert len(job.calls) == 1 and pending(world) == 0
+
+
+# errors ---------------------------------------------------------------------------------------------------------------
+
+
+def fail_times(job: Job, times: int) -> None:
+    """Have a handler fail so many times."""
+
+    def during(call: Call) -> None:
+        if len(job.calls) <= times:
+            raise Failed("no connection")
+
+    job.during = during
+
+
+def test_a_failed_call_is_retried_with_a_longer_pause_each_time_and_then_reported(world: World) -> None:
+    job, failed = Job(), list[tuple[Call, BaseException]]()
+    worker = Worker(world)
+    worker.add("job", job, retries=3, backoff_s=2.0, on_failure=lambda *what: failed.append(what))
+    worker.handle()
+    fail_times(job, 4)
+    began, ran_at = world.clock.now_ns(), list[int]()
+    later(worker, delay=0, payload=b"p")
+    for _ in range(30):
+        count = len(job.calls)
+        run(world, [worker], S)
+        ran_at += [(world.clock.now_ns() - began) // S] * (len(job.calls) - count)
+    assert [(call.attempt, call.payload, call.id) for call in job.calls] == [(n, b"p", "job") for n in (1, 2, 3, 4)]
+    pauses = [after - before for before, after in pairwise(ran_at)]
+    assert all(planned <= pause <= planned + 1 for planned, pause in zip((2, 4, 8), pauses, strict=True)), pauses
+    assert [(call.attempt, str(error)) for call, error in failed] == [(4, "no connection")]
+    assert (worker.inbox.calls_failed, worker.inbox.calls_retried, worker.inbox.calls_done) == (4, 3, 1)
+    assert "attempt 4: the call is over" in worker.complaints[-1]
+    assert pending(world) == 0 and later(worker), "the id is free"
+
+
+def test_without_retries_a_failed_call_is_over(world: World) -> None:
+    job = Job()
+    worker = worker_of(world, job, periodic=False)
+    fail_times(job, 1)
+    later(worker)
+    run(world, [worker], 10 * S)
+    assert len(job.calls) == 1 and pending(world) == 0
+    assert worker.inbox.calls_failed == 1
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_worker_that_dies_around_a_retry_neither_loses_nor_doubles_it(world: World, cut: int) -> None:
+    job = Job()
+    victim, heir = Worker(world), Worker(world)
+    for worker in (victim, heir):
+        worker.add("job", job, retries=1)
+    fail_times(job, 1)
+    victim.handle()
+    later(victim, delay=0)
+    world.run(S)
+    assert not victim.do_all(cut)
+    heir.handle()
+    run(world, [heir], 5 * S)
+    # Dead before the retry was registered: the first attempt runs again, and does not fail this time.
+    assert [(call.attempt, call.deliveries) for call in job.calls] == {1: [(1, 1), (1, 2)], 2: [(1, 1), (2, 1)]}[cut]
+    assert pending(world) == 0
+
+
+def test_a_handler_may_have_its_call_come_again(world: World) -> None:
     job = Job()
     worker = worker_of(world, job, periodic=False)
 
-    def again(call: Call) -> None:
-        handling = worker.calls.handling.set("job")
-        worker.calls.later("job", 1, b"")
-        with pytest.raises(ArenaFullError):
-            worker.calls.called("job", 0, ArenaFullError("full"))
-        worker.calls.handling.reset(handling)
+    def during(call: Call) -> None:
+        if call.attempt < 4:
+            call.retry(3)
 
-    job.during = again
-    later(worker)
-    run(world, [worker], 5 * S)
-    assert len(job.calls) == 1
-    assert later(worker)
+    job.during = during
+    later(worker, payload=b"p", delay=0)
+    run(world, [worker], 4 * S)
+    assert [call.attempt for call in job.calls] == [1, 2]
+    assert not later(worker), "it is pending"
+    run(world, [worker], 10 * S)
+    assert [call.attempt for call in job.calls] == [1, 2, 3, 4]
+    assert worker.inbox.calls_failed == 0 and not worker.complaints
+    with pytest.raises(TimeoutOutOfRangeError):
+        job.calls[0].retry(-1)
+    with pytest.raises(InvalidValueError):
+        job.calls[0].retry(None)
+
+
+def test_the_pending_call_says_how_the_last_attempt_has_ended(world: World) -> None:
+    job = Job()
+    worker = Worker(world)
+    worker.add("job", job, retries=1, backoff_s=60.0)
+    worker.handle()
+    fail_times(job, 1)
+    later(worker, delay=0)
+    run(world, [worker], 2 * S)
+    (op,) = [record for record in world.rig.arena.records(Region.OPS) if record.state == OpState.PENDING]
+    with ArenaReader.from_bytes(bytes(world.rig.memory)) as reader:
+        found = unpack(reader.blob(op.payload))
+    assert found is not None
+    assert (found[0].failures, found[0].error, found[0].id) == (1, "Failed: no connection", "job")
+    assert abs(found[0].last_run_ns - world.wall_ns()) < 5 * S
 
 
 @pytest.mark.parametrize("cut", [0, 1])
@@ -346,8 +477,7 @@ def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World
     job = Job()
     worker = worker_of(world, job, periodic=False)
     when = datetime_of(world.wall_ns()) + timedelta(seconds=10)
-    answer = worker.issue(worker.calls.at("job", when, b""))
-    assert worker.calls.called("job", answer.value, answer.error)
+    assert made(worker, worker.calls.commands.at("job", when))
     world.wall_ahead_ns -= 5 * S  # somebody sets the clock back
     run(world, [worker], 12 * S)
     assert job.calls == []
@@ -360,42 +490,49 @@ def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World
 
 def test_a_wrong_call_is_refused_at_once(world: World) -> None:
     worker = Worker(world)
-    calls, issued = worker.calls, worker.protocol.ledger.issued
+    calls, issued = worker.calls.commands, worker.protocol.ledger.issued
     with pytest.raises(InvalidValueError, match="time zone"):
-        calls.at("job", datetime(2027, 1, 1), b"")
+        calls.at("job", datetime(2027, 1, 1))
     with pytest.raises(InvalidValueError, match="datetime"):
-        calls.at("job", 1_800_000_000, b"")
+        calls.at("job", 1_800_000_000)
     with pytest.raises(InvalidValueError, match="the year 2262"):
-        calls.at("job", datetime(9999, 1, 1, tzinfo=UTC), b"")
+        calls.at("job", datetime(9999, 1, 1, tzinfo=UTC))
     with pytest.raises(InvalidValueError, match="delay"):
-        calls.later("job", None, b"")
+        calls.later("job", None)
     with pytest.raises(TimeoutOutOfRangeError):
-        calls.later("job", -1, b"")
+        calls.later("job", -1)
     with pytest.raises(InvalidKeyError):
-        calls.later(b"job", 1, b"")
+        calls.later(b"job", 1)
     with pytest.raises(InvalidKeyError):
-        calls.later("", 1, b"")
+        calls.later("", 1)
+    with pytest.raises(InvalidKeyError, match="no handler of any Calls"):
+        calls.later(print, 1)
+    with pytest.raises(InvalidKeyError, match="one character"):
+        calls.later("job", 1, id="")
+    with pytest.raises(InvalidKeyError, match="a str"):
+        calls.later("job", 1, id=b"id")
     with pytest.raises(KeyTooLongError):
-        calls.later("n" * 254, 1, b"")
+        calls.later("n" * 256, 1)
+    with pytest.raises(KeyTooLongError):
+        calls.later("job", 1, id="n" * 254)
+    with pytest.raises(InvalidValueError, match="'error', 'keep', 'replace'"):
+        calls.later("job", 1, id="id", exists="drop")  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="needs an id"):
+        calls.later("job", 1, exists="keep")
     with pytest.raises(PayloadTooLargeError, match=str(CALL_PAYLOAD_MAX)):
         calls.later("job", 1, bytes(CALL_PAYLOAD_MAX + 1))
     with pytest.raises(NotAMemberError, match="group"):
-        Worker(world, None).calls.later("job", 1, b"")
-    with pytest.raises(InvalidValueError, match="one argument"):
-        calls.add("job", lambda: None, None)  # type: ignore[arg-type,misc]
-    calls.add("job", print, None)
-    with pytest.raises(InvalidValueError, match="another name"):
-        calls.add("job", print, None)
+        Worker(world, None).calls.commands.later("job", 1)
     assert worker.protocol.ledger.issued == issued
 
 
 def test_the_first_possible_moment_is_in_the_past(world: World) -> None:
-    assert Worker(world).calls.at("job", datetime(1, 1, 1, tzinfo=UTC), b"")
+    assert Worker(world).calls.commands.at("job", datetime(1, 1, 1, tzinfo=UTC), b"", None, "error")
 
 
 def test_a_moment_in_the_past_is_due_at_once(world: World) -> None:
     job = Job()
     worker = worker_of(world, job, periodic=False)
-    worker.issue(worker.calls.at("job", datetime(2020, 1, 1, tzinfo=UTC), b""))
+    assert made(worker, worker.calls.commands.at("job", datetime(2020, 1, 1, tzinfo=UTC)))
     worker.do_all()
     assert len(job.calls) == 1

@@ -27,7 +27,7 @@ EACH_MINUTE = Cron("* * * * *", ZoneInfo("UTC"))
 def member(world: World, job: Job, schedule: Schedule) -> Worker:
     """A worker that has begun the schedule."""
     worker = Worker(world)
-    worker.calls.add("job", job, schedule)
+    worker.add("job", job, schedule)
     worker.handle().serve()
     return worker
 

@@ -14,8 +14,9 @@ from simulation.run import TRANSPORTS, Failure, Simulation, simulate
 from tiers import in_tiers
 from timerd.conductor.transport import SocketTransport
 from timerd.packets.connection import PacketConnection
-from timerd_client.groups.calls import Calls, Job
+from timerd_client.groups.carrier import Carrier
 from timerd_client.groups.plan import Plan
+from timerd_client.groups.registry import Job
 from timerd_client.groups.steps import Acknowledge, Steps
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.incoming import Incoming
@@ -24,7 +25,7 @@ from timerd_client.transport.unix_sockets import UnixSockets
 from timerd_shm.generate import DEFECTS
 
 # What is measured runs three times as long: as few as go through nearly all of it, those with groups first.
-MEASURED_SEEDS = (13, 83, 96, 109, 8, 18, 45)
+MEASURED_SEEDS = (45, 13, 23, 83, 96, 109, 8, 18)
 OTHER_SEEDS = [seed for seed in range(22) if seed not in MEASURED_SEEDS]
 FAULTS = (
     "arena destroyed",
@@ -121,13 +122,13 @@ def test_a_client_that_acknowledges_too_soon_is_found(monkeypatch: pytest.Monkey
 
 
 def test_a_member_that_acknowledges_a_call_before_it_has_done_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Calls._run
+    run = Carrier._run
 
-    def early(self: Calls, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
-        yield Acknowledge(self._done_and_free(name, told), told)
+    def early(self: Carrier, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
+        yield Acknowledge(self.commands.done_and_free(plan.id or name, told), told)
         yield from run(self, name, job, told, plan, payload)
 
-    monkeypatch.setattr(Calls, "_run", early)
+    monkeypatch.setattr(Carrier, "_run", early)
     assert found(25, 38, 53, 58)
 
 

@@ -23,7 +23,7 @@ from daemons import Daemon
 from patience import PATIENCE_S
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError, TimerdUnavailableError
 from timerd_spark.sink.options import WriteOptions
-from timerd_spark.sink.sender import EVENTS, PipelinedPurgatory, Row, send
+from timerd_spark.sink.sender import EVENTS, Row, send
 from timerd_spark.sink.writers import BatchSink, Sent
 
 ROWS = 600
@@ -120,21 +120,22 @@ import sys, time
 from timerd_spark.sink import sender
 from timerd_spark.sink.options import WriteOptions
 from timerd_spark.sink.sender import Row
-together = sender.PipelinedPurgatory.fire_together
+import timerd_client as td
+together = td.Client.fire_together_wait
 done = 0
-def stop(self, events):
+def stop(self, events, **more):
     global done
     if done == {chunks}:
         print("here", flush=True)
         time.sleep(60)
     done += 1
-    refused = together(self, events)
+    refused = together(self, events, **more)
     if done == {chunks} and {after}:
-        self._threaded.lock.acquire()
+        self._link.lock.acquire()
         print("here", flush=True)
         time.sleep(60)
     return refused
-sender.PipelinedPurgatory.fire_together = stop
+td.Client.fire_together_wait = stop
 sender.EVENTS = 50
 options = WriteOptions.of({{"opId": "order", "key": "order", "action": "fire"}})
 sender.send(options, [Row(f"order-{{n}}", f"order-{{n}}", b"", None) for n in range({rows})])
@@ -158,21 +159,29 @@ def test_a_task_killed_between_claim_and_event_loses_and_repeats_no_event(
         assert set(counted(client, watchers).values()) == {1}
 
 
-@pytest.mark.parametrize(("action", "where"), [("register", "answers"), ("fire", "answers"), ("fire", "fire_together")])
+@pytest.mark.parametrize(
+    ("action", "where"),
+    [
+        ("register", "register_many_wait"),
+        ("fire", "register_many_wait"),
+        ("fire", "fire_together_wait"),
+    ],
+)
 def test_a_daemon_killed_while_rows_are_written_loses_and_repeats_no_row(
     action: str, where: str, sidecar: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = getattr(PipelinedPurgatory, where)
+    owner = td.Client if where == "fire_together_wait" else td.Purgatory
+    real = getattr(owner, where)
     killed: list[int] = []
 
-    def interrupted(purgatory: PipelinedPurgatory, commands: Any) -> Any:
-        result = real(purgatory, commands)  # the commands are on their way
+    def interrupted(purgatory: Any, given: Any, **more: Any) -> Any:
+        result = real(purgatory, given, **more)  # the commands are on their way
         if not killed:
             killed.append(sidecar.kill())
             sidecar.start()
         return result
 
-    monkeypatch.setattr(PipelinedPurgatory, where, interrupted)
+    monkeypatch.setattr(owner, where, interrupted)
     rows = [row._replace(body=b"") for row in rows_of(100)]
     with td.connect(timeout=PATIENCE_S) as client:
         watchers = collected(client, [row.key for row in rows] if action == "fire" else [])  # type: ignore[misc]
@@ -195,10 +204,10 @@ def test_an_event_without_room_for_its_value_is_fired_once_there_is_room(sidecar
             with contextlib.suppress(td.QuotaExceededError):
                 try:
                     while True:
-                        filling.append(other.register("room", timeout=3600, payload=large, wait=True))
+                        filling.append(other.register_wait("room", timeout=3600, payload=large))
                 except td.ArenaFullError:
                     full = True
-        again = threading.Timer(0.2, lambda: [one.cancel() for one in filling])
+        again = threading.Timer(0.2, lambda: [one.cancel_wait() for one in filling])
         again.start()
         rows = [Row(str(n), f"order-{n}", large, None) for n in range(3)]
         assert send(options(action="fire"), rows) == (3, 0)

@@ -18,7 +18,7 @@ import pytest
 import timerd_client as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
-from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdUnavailableError
+from timerd_shm.declare.errors import SessionGoneError, TimerdUnavailableError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import ClientState
 from timerd_shm.read.reader import ArenaReader
@@ -60,7 +60,7 @@ def test_pending_operations_at_a_normal_end_outlive_their_worker(daemon: Daemon)
 
 def test_a_failure_cancels_pending_operations(daemon: Daemon) -> None:
     with pytest.raises(ZeroDivisionError), task_client() as client:
-        client.register("k", timeout=60, wait=True)
+        client.register_wait("k", timeout=60)
         raise ZeroDivisionError
     assert (counters(daemon)["pending"], counters(daemon)["cancelled"]) == (0, 1)
 
@@ -69,7 +69,7 @@ def test_closing_a_generator_cancels_pending_operations(daemon: Daemon) -> None:
     def rows() -> Iterator[int]:
         with task_client() as client:
             for number in range(10):
-                client.register(str(number), timeout=60, wait=True)
+                client.register_wait(str(number), timeout=60)
                 yield number
 
     generator = rows()
@@ -85,7 +85,7 @@ def test_a_kill_cancels_pending_operations_and_keeps_committed_ones(daemon: Daem
         with task_client() as client:
             client.register("committed", timeout=60)
         with task_client() as client:
-            client.register("mine", timeout=60, wait=True)
+            client.register_wait("mine", timeout=60)
             print("ready", flush=True)
             sys.stdin.read()
     """
@@ -112,7 +112,7 @@ def test_outcomes_of_committed_operations_are_delivered_to_the_group(daemon: Dae
 def test_a_retry_replaces_failed_registrations_and_keeps_committed_ones(daemon: Daemon) -> None:
     def attempt(*, fails: bool = False) -> None:
         with task_client() as client:
-            client.register("k", timeout=60, id="order/7", if_exists="replace_cancelled", wait=True)
+            client.register_wait("k", timeout=60, id="order/7", if_exists="replace_cancelled")
             assert not fails
 
     with pytest.raises(AssertionError):
@@ -126,7 +126,7 @@ def test_a_retry_replaces_failed_registrations_and_keeps_committed_ones(daemon: 
 
 def test_a_forked_child_that_leaves_the_block_changes_nothing(daemon: Daemon) -> None:
     with task_client() as client:
-        operation = client.register("k", timeout=60, wait=True)
+        operation = client.register_wait("k", timeout=60)
         pid = os.fork()
         if pid == 0:
             os._exit(0 if leaves(client) else 1)
@@ -136,18 +136,15 @@ def test_a_forked_child_that_leaves_the_block_changes_nothing(daemon: Daemon) ->
 
 
 def leaves(client: td.Client) -> bool:
-    """Runs in a forked child: the parent's client is closed here, and a block of the child's own works."""
-    try:
-        client.register("x", timeout=1)
-    except ClosedError:
-        with task_client() as own:
-            return own.fire_wait("nobody") == 0
-    return False
+    """Runs in a forked child: the block's client connects anew here, and a block of the child's own works."""
+    client.register("x", timeout=1)
+    with task_client() as own:
+        return own.fire_wait("nobody") == 0 and own.incarnation != client.incarnation
 
 
 def test_an_attempt_does_not_commit_after_its_arena_was_replaced(daemon: Daemon) -> None:
     with pytest.raises(SessionGoneError, match="retry"), task_client() as client:
-        client.register("k", timeout=60, wait=True)
+        client.register_wait("k", timeout=60)
         daemon.destroy()
         daemon.start()
         eventually(lambda: client.connected and counters(daemon)["clients"] == 1)
@@ -226,7 +223,7 @@ def test_a_cancelled_job_leaves_no_operations(spark: SparkSession, daemon: Daemo
 
     def hang(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         with where.client() as client:
-            client.register("k", timeout=600, wait=True)
+            client.register_wait("k", timeout=600)
             for batch in batches:
                 time.sleep(600)  # Spark kills the task
                 yield batch

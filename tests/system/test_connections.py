@@ -131,7 +131,7 @@ def test_many_clients_of_one_process_are_left_alone(limited: Daemon) -> None:
         with attackers(limited, CROWD, count=ATTACKERS):
             eventually(lambda: "a connection was closed" in limited.log)
             for client in clients:
-                assert client.fire_wait("k", wait=PATIENCE_S) == 0
+                assert client.fire_wait("k", timeout=PATIENCE_S) == 0
     finally:
         for client in clients:
             client.close()

@@ -90,7 +90,7 @@ def arena_file(daemon: Daemon, change: Callable[[bytearray], None]) -> ArenaRead
 
 @meets(ErrorCode.MALFORMED, "a command")
 def malformed(client: td.Client, _: Daemon) -> None:
-    client._answer(client._ask(pack_key(99, 0, 0, 1, KEY_COMMAND_SIZE + 1, 1, 0, 0) + b"k"), PATIENCE_S)
+    client._ask(pack_key(99, 0, 0, 1, KEY_COMMAND_SIZE + 1, 1, 0, 0) + b"k").answer_in_time(PATIENCE_S)
 
 
 @meets(ErrorCode.UNSUPPORTED_VERSION, "77", str(PROTOCOL_VERSION))
@@ -100,7 +100,7 @@ def unsupported(_: td.Client, daemon: Daemon) -> None:
 
 @meets(ErrorCode.NOT_SUPPORTED, "it knows")
 def not_supported(client: td.Client, _: Daemon) -> None:
-    client._answer(client._link.query({"query": "the weather"}), PATIENCE_S)
+    client._link.query({"query": "the weather"}).answer_in_time(PATIENCE_S)
 
 
 @meets(ErrorCode.ARENA_FULL, f"{CAPACITY} of {CAPACITY}", "retry later", "--capacity")
@@ -109,13 +109,13 @@ def arena_full(client: td.Client, _: Daemon) -> None:
         for each in (one, other):
             each.register_many(["full"] * QUOTA, timeout=None)
             each.flush()
-        client.register("one more", timeout=1, wait=True)
+        client.register_wait("one more", timeout=1)
 
 
 @meets(ErrorCode.QUOTA_EXCEEDED, f"{QUOTA} operations", "--quota-operations")
 def quota(client: td.Client, _: Daemon) -> None:
     client.register_many(["many"] * QUOTA, timeout=None)
-    client.register("one more", timeout=1, wait=True)
+    client.register_wait("one more", timeout=1)
 
 
 @meets(ErrorCode.INVALID_KEY, str(KEY_SIZE_MAX))
@@ -146,12 +146,12 @@ def timeout(client: td.Client, _: Daemon) -> None:
 @meets(ErrorCode.OPERATION_EXISTS, "'job'", "pending", "replace")
 def exists(client: td.Client, _: Daemon) -> None:
     client.register("k", timeout=None, id="job")
-    client.register("k", timeout=None, id="job", wait=True)
+    client.register_wait("k", timeout=None, id="job")
 
 
 @meets(ErrorCode.UNKNOWN_OPERATION, "'nobody'", "never registered")
 def unknown(client: td.Client, _: Daemon) -> None:
-    client.reschedule("nobody", 1)
+    client.reschedule_wait("nobody", 1)
 
 
 @meets(ErrorCode.MARK_TOO_OLD, "Mark, check and register again")
@@ -232,7 +232,7 @@ def truncated(_: td.Client, daemon: Daemon) -> None:
 
 @meets(ErrorCode.SESSION_GONE, "unknown")
 def session_gone(client: td.Client, daemon: Daemon) -> None:
-    operation = client.register("k", timeout=None, wait=True)
+    operation = client.register_wait("k", timeout=None)
     daemon.destroy()
     daemon.start()
     error = operation.result(PATIENCE_S).error
@@ -283,7 +283,7 @@ def not_a_member(client: td.Client, _: Daemon) -> None:
     fixed = pack_register(
         CommandKind.REGISTER, 0, flags, REGISTER_SIZE + 3, Condition.AT_LEAST, 1, 1, 0, 0, 0, 10**9, 0, 0, 0
     )
-    client._answer(client._ask(fixed + bytes((1, KeyKind.EVENT)) + b"k"), PATIENCE_S)
+    client._ask(fixed + bytes((1, KeyKind.EVENT)) + b"k").answer_in_time(PATIENCE_S)
 
 
 def test_each_code_has_a_case_that_meets_it() -> None:

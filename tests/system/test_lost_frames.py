@@ -35,11 +35,11 @@ with td.connect(timeout=10) as client:
     batch = client.register_many([f"k{{n}}" for n in range({MANY})], timeout=None)
     told = []
     batch.add_done_callback(lambda _: told.append(1))
-    client.flush(10)
+    client.flush(timeout=10)
     print("ready", flush=True)
     outcomes = batch.outcomes({PATIENCE_S})
     assert [outcome.value for outcome in outcomes] == [b"%d" % n * {REPEATED} for n in range({MANY})]
-    client.flush(10)
+    client.flush(timeout=10)
     assert told == [1] and client.stats().outcomes_unknown == 0, (told, client.stats())
 print("done", flush=True)
 """
@@ -55,7 +55,7 @@ def test_a_subscriber_that_stood_still_gets_each_outcome_once(make_daemon: Calla
             for first in range(0, MANY, 10):  # few at a time, so that there are many reports
                 numbers = range(first, first + 10)
                 client.fire_many([f"k{n}" for n in numbers], values=[b"%d" % n * REPEATED for n in numbers])
-                client.flush(PATIENCE_S)
+                client.flush(timeout=PATIENCE_S)
             assert client.register("another", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
         dropped = daemon.stats()["counters"]
         slow.send_signal(signal.SIGCONT)
@@ -163,7 +163,7 @@ def test_connections_cut_in_the_middle_of_a_frame_lose_and_repeat_no_outcome(
                 batch = [client.register(f"k{n}", timeout=None) for n in range(20)]
                 for n, operation in enumerate(batch):
                     operation.add_done_callback(counter(20 * rounds + n))
-                assert client.fire_wait("k0", value=b"0" * 200, wait=PATIENCE_S) == 1
+                assert client.fire_wait("k0", value=b"0" * 200, timeout=PATIENCE_S) == 1
                 for n in range(1, 20):
                     client.fire(f"k{n}", value=b"%d" % n * 100)
                 refused = client.register("x", timeout=1, id=b"taken").result(PATIENCE_S)
@@ -171,10 +171,10 @@ def test_connections_cut_in_the_middle_of_a_frame_lose_and_repeat_no_outcome(
                 outcomes = [operation.result(PATIENCE_S) for operation in batch]
                 assert [outcome.state for outcome in outcomes] == [td.State.COMPLETED] * 20
                 assert outcomes[7].value == b"7" * 100
-            assert taken.cancel()
+            assert taken.cancel_wait()
             for cutter in cutters:
                 cutter.ended = True
-            client.flush(PATIENCE_S)
+            client.flush(timeout=PATIENCE_S)
             assert client.stats().outcomes_unknown == 0
     finally:
         for cutter in cutters:

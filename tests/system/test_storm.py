@@ -85,8 +85,8 @@ def test_a_daemon_killed_again_and_again_loses_and_repeats_no_operation(
         # An operation for each sum that may be reached, and a waiter for each credit that may be given.
         sums = [one.register("amounts", timeout=600, when=total(CHUNK * (n + 1))) for n in range(steps_max)]
         jobs = [two.register("jobs", timeout=600) for _ in range(steps_max)]
-        one.flush(LONG_S)
-        two.flush(LONG_S)
+        one.flush(timeout=LONG_S)
+        two.flush(timeout=LONG_S)
         threads = [
             threading.Thread(target=register_and_fire, args=(one, two, random.Random(rng.random()), "a")),
             threading.Thread(target=register_and_fire, args=(two, one, random.Random(rng.random()), "b")),
@@ -103,7 +103,7 @@ def test_a_daemon_killed_again_and_again_loses_and_repeats_no_operation(
             thread.join(LONG_S)
             assert not thread.is_alive()
         for client in (one, two, three):
-            client.flush(LONG_S)
+            client.flush(timeout=LONG_S)
         # Amounts count once each, and each credit is one waiter's: what is reached is exactly what was fired.
         done = len(steps)
         assert 0 < done < steps_max - 1

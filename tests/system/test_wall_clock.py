@@ -14,6 +14,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
+from registries import serve
 from timerd_client import aio
 from timerd_client.link.link import Link
 
@@ -49,8 +50,8 @@ def test_a_wall_clock_that_is_wrong_for_two_seconds_silences_no_schedule(daemon:
     start = datetime.now(UTC)
     with member() as one, member() as other:
         for each in (one, other):
-            each.every("period", seconds=0.5)(period.append)
-            each.every("cron", cron="* * * * * *")(cron.append)
+            serve(each, "period", period.append, seconds=0.5)
+            serve(each, "cron", cron.append, cron="* * * * * *")
         eventually(lambda: len(cron) >= 2)
         for ahead in (3_600, 0):
             wall[0] = ahead * 1_000_000_000
@@ -63,8 +64,8 @@ def test_an_asyncio_member_goes_on_after_the_wall_clock_was_wrong(daemon: Daemon
     async def work() -> None:
         cron: list[td.Call] = []
         start = datetime.now(UTC)
-        async with await aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(4 * PATIENCE_S):
-            client.every("cron", cron="* * * * * *")(cron.append)
+        async with aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(4 * PATIENCE_S):
+            serve(client, "cron", cron.append, cron="* * * * * *")
             for ahead in (0, 3_600, 0):
                 wall[0] = ahead * 1_000_000_000
                 client._link.wall_clock_set()  # as its timerfd would
@@ -89,8 +90,8 @@ def test_a_member_with_a_cron_schedule_has_a_timer_that_ends_when_the_clock_is_s
         return [text for text in found if "clockid: 0" in text and "settime flags: 03" in text]
 
     async def work() -> None:
-        async with await aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(PATIENCE_S):
-            client.every("cron", cron="0 3 * * *")(print)
+        async with aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(PATIENCE_S):
+            serve(client, "cron", print, cron="0 3 * * *")
             while len(timers()) != 1:
                 await asyncio.sleep(0.01)
 
@@ -99,6 +100,6 @@ def test_a_member_with_a_cron_schedule_has_a_timer_that_ends_when_the_clock_is_s
         asyncio.run(work())
     else:
         with member() as client:
-            client.every("cron", cron="0 3 * * *")(print)
+            serve(client, "cron", print, cron="0 3 * * *")
             eventually(lambda: len(timers()) == 1)
     assert not timers()

@@ -57,7 +57,7 @@ def collide_keys(attacker: Attacker) -> None:
                 client.register_many(keys, timeout=60)
                 client.fire_many(keys)
                 attacker.did(len(keys))
-                client.flush(10)
+                client.flush(timeout=10)
             if not attacker.is_on():
                 return
 

@@ -22,7 +22,7 @@ def ask_again(attacker: Attacker) -> None:
         session = client._link.protocol.session
         with contextlib.suppress(td.TimerdError):
             client.register_many([b"asked"] * OUTCOMES, timeout=3_600)
-            client.flush(10)
+            client.flush(timeout=10)
         header = CommandHeader(PROTOCOL_VERSION, UpKind.ASK, 0, 0, session.arena, session.secret, 1, 0, 0)
         frame = struct_of(CommandHeader).pack(*header)
         with attacker.socket(zmq.DEALER) as socket:

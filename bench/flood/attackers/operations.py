@@ -42,7 +42,7 @@ def fire_many_watchers(attacker: Attacker) -> None:
                 client.register_many([b"fan"] * WATCHERS, timeout=60)
                 client.fire("fan")
                 attacker.did()
-                client.flush(10)
+                client.flush(timeout=10)
 
 
 def ask_for_snapshots(attacker: Attacker) -> None:

@@ -47,7 +47,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancel it."""
     with acting(arguments) as client:
-        purgatory_of(client, arguments).cancel(arguments.id)
+        purgatory_of(client, arguments).cancel_wait(arguments.id)
     return Exit.OK
 
 
@@ -55,5 +55,5 @@ def run_reschedule(arguments: argparse.Namespace) -> int:
     """Give it a new deadline."""
     with acting(arguments) as client:
         seconds = None if arguments.timeout is None else arguments.timeout / 1e9
-        purgatory_of(client, arguments).reschedule(arguments.id, seconds)
+        purgatory_of(client, arguments).reschedule_wait(arguments.id, seconds)
     return Exit.OK

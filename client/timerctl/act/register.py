@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from timerctl.exits import Exit, UsageError
 from timerctl.instance import add_purgatory, connected, purgatory_of
 from timerctl.listing import declare
-from timerctl.show.text import U64_MAX, duration_ns, key_of, plain, print_json, span, whole
+from timerctl.show.text import U64_MAX, duration_ns, key_of, print_json, span, whole
 from timerd_shm.declare.errors import InvalidConditionError
+from timerd_shm.read.text import plain
 
 if TYPE_CHECKING:
     from timerd_client import Outcome
@@ -79,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             outcome = operation.result()
         except KeyboardInterrupt:
-            operation.cancel()
+            operation.cancel_wait()
             raise
     if arguments.json:
         print_json(row_of(outcome))

@@ -8,7 +8,7 @@ from typing import Any
 
 from timerctl.instance import NS
 from timerctl.show.table import terminal_width
-from timerctl.show.text import columns_of, plain, span
+from timerctl.show.text import columns_of, span
 from timerd_shm.declare.journal import TIMES, GroupStep, JournalLevel, OutcomeRow, RowFlag, RowKind, TextKind
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import (
@@ -23,6 +23,7 @@ from timerd_shm.declare.states import (
 )
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 from timerd_shm.read.journal_reader import JournalReader, Row
+from timerd_shm.read.text import plain
 
 HIDDEN = (RowKind.TEXT, RowKind.CONTINUED)  # other rows name these texts, and show them
 TEXTS = ("key", "owner", "group", "purgatory", "id")

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from timerctl.load.harness.marks import KEPT_NS
-from timerd_client.link.autostart import await_daemon
+from timerd_client.discovery.autostart import await_daemon
 from timerd_client.workload import NS, Workload
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.declare.limits import CAPACITY_MAX, CAPACITY_MIN, RING_EVENTS_DEFAULT, RING_EVENTS_MAX

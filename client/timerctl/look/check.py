@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from timerctl.exits import Exit, NoDaemonError, UsageError
-from timerctl.instance import connected, is_alive, open_arena, paths_of
+from timerctl.instance import connected, open_arena, paths_of
 from timerctl.listing import declare
 from timerctl.show.text import print_json
 from timerd_shm.check.check import examine, finished
@@ -28,6 +28,7 @@ from timerd_shm.declare.errors import (
     TimerdUnavailableError,
 )
 from timerd_shm.host.paths import read_location
+from timerd_shm.read.alive import is_alive
 from timerd_shm.read.hashing import SEED_SIZE, seed_check
 from timerd_shm.read.reader import RETRY, ArenaReader
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from timerctl.instance import now_ns, open_arena, paths_of
+from timerctl.instance import open_arena, paths_of
 from timerctl.listing import declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import label, size, span
+from timerctl.show.text import size, span
 from timerd_shm.declare.records import ArenaHeader, ClientRecord
 from timerd_shm.declare.states import ClientFlag, ClientState, Orphans
+from timerd_shm.read.alive import now_ns
+from timerd_shm.read.text import label
 
 from .processes import process_of
 

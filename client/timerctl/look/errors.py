@@ -9,9 +9,9 @@ from typing import Any
 from timerctl.instance import NS, open_arena, paths_of
 from timerctl.listing import Row, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import label
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.records import ErrorRecord
+from timerd_shm.read.text import label
 
 EPILOG = """\
 Every refusal that was sent to a client is counted here, by its reason. Refusals

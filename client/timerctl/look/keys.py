@@ -12,10 +12,10 @@ from typing import Any
 from timerctl.instance import open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import plain
 from timerd_shm.declare.records import WatermarkRecord
 from timerd_shm.declare.states import KeyKind, Place
 from timerd_shm.read.reader import ArenaReader, DamageError
+from timerd_shm.read.text import plain
 
 ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "watchers": lambda row: (-row["watchers"], row["purgatory"], row["key"]),
@@ -25,7 +25,8 @@ ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
 EPILOG = """\
 A key stands here while an operation watches it, or while it has a watermark.
 `events` are watchers that wait for a fire, `advance` those that wait for the
-watermark. An operation leaves a key once that key is satisfied or failed.
+watermark, `observe` those of subscriptions. An operation leaves a key once that
+key is satisfied or failed.
 
 examples:
   timerctl keys                             the keys with the most watchers
@@ -67,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         Column("watchers", right=True),
         Column("events", right=True, optional=True),
         Column("advance", right=True, optional=True),
+        Column("observe", right=True, optional=True),
         Column("watermark", right=True),
         Column("key", flexible=True),
         Column("purgatory", flexible=True),
@@ -77,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def cells_of(row: Row) -> tuple[object, ...]:
     watermark = "-" if row["watermark"] is None else row["watermark"]
-    watchers = row["watchers"], row["event_watchers"], row["watermark_watchers"]
+    watchers = row["watchers"], row["event_watchers"], row["watermark_watchers"], row["observers"]
     return *watchers, watermark, row["key"], row["purgatory"]
 
 
@@ -94,14 +96,15 @@ def rows_of(reader: ArenaReader) -> Iterator[dict[str, Any]]:
             with suppress(DamageError):
                 set_by[record.purgatory, reader.key_name(record)] = record
     for purgatory, name in dict.fromkeys([*set_by, *((purgatory, name) for purgatory, name, _ in watchers)]):
-        events, advances = (watchers[purgatory, name, kind] for kind in (KeyKind.EVENT, KeyKind.WATERMARK))
+        events, advances, observers = (watchers[purgatory, name, kind] for kind in KeyKind)
         watermark = set_by.get((purgatory, name))
         yield {
             "key": plain(name),
             "purgatory": reader.purgatory_name(purgatory),
-            "watchers": events + advances,
+            "watchers": events + advances + observers,
             "event_watchers": events,
             "watermark_watchers": advances,
+            "observers": observers,
             "watermark": watermark.watermark if watermark else None,
             "watermark_of_client": watermark.setter if watermark else None,
         }

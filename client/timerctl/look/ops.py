@@ -13,16 +13,18 @@ from itertools import islice
 from typing import Any
 
 from timerctl.exits import UsageError
-from timerctl.instance import now_ns, open_arena, paths_of
+from timerctl.instance import open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
-from timerctl.show.text import due_in, duration_ns, key_of, plain
+from timerctl.show.text import due_in, duration_ns, key_of
 from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.records import OpRecord
 from timerd_shm.declare.states import ClientState, Condition, KeyKind, OpFlag, OpState, Outcome
 from timerd_shm.read import walk
+from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader, DamageError
+from timerd_shm.read.text import plain
 
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\
@@ -165,8 +167,8 @@ def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int
         "command": op.command,
         "condition": condition_of(op),
         "keys": [{"key": plain(name), "watermark": target} for name, target in keys],
-        "satisfied": None if op.condition == Condition.TOTAL else op.progress.bit_count(),
-        "failed": op.failed.bit_count(),
+        "satisfied": None if op.condition in (Condition.TOTAL, Condition.OBSERVE) else op.progress.bit_count(),
+        "failed": None if op.condition == Condition.OBSERVE else op.failed.bit_count(),
         "deadline_ns": None if op.deadline_ns == NO_DEADLINE else op.deadline_ns,
         "due": due_in(op.deadline_ns, now),
         "waiting_ns": max(0, (op.settled_ns if settled else now) - op.registered_ns),
@@ -176,7 +178,9 @@ def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int
 
 
 def condition_of(op: OpRecord) -> str:
-    """The condition: any, all, at-least:K, all_settled, or how much a total still lacks."""
+    """The condition: any, all, at-least:K, all_settled, observe, or how much a total still lacks."""
+    if op.condition == Condition.OBSERVE:
+        return "observe"
     if op.condition == Condition.TOTAL:
         return f"total, {op.progress} to go"
     if op.condition == Condition.ALL_SETTLED:

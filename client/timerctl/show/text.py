@@ -69,22 +69,11 @@ def size(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
-def plain(data: bytes) -> str:
-    """Bytes of a key, name or message for one line of a terminal. Unprintable characters are escaped."""
-    text = data.decode("utf-8", "backslashreplace")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
 def columns_of(text: str) -> int:
     """Columns that a text takes at a terminal: East Asian wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
-
-
-def label(raw: bytes) -> str:
-    """A zero-padded name."""
-    return plain(raw.rstrip(b"\0"))
 
 
 def key_of(text: str) -> bytes:

@@ -1,17 +1,93 @@
 """timerd for asyncio: the same surface, without a thread.
 
-    from timerd_client import aio
+    from timerd import aio                       # or td.aio
 
-    client = await aio.client()                  # this process's and this loop's own
+    client = aio.client()                        # this process's and this loop's own
     outcome = await client.register("inbox/7", timeout=30)
     client.fire("inbox/8", value=b"hello")
 
 `register`, `fire` and the like return at once. An operation, a batch, and a call that asks the daemon are awaited.
-Awaiting an operation gives its outcome; a cancelled await cancels the operation. Calls in one iteration of the loop are
-sent as one frame. In a full window a call raises BackpressureError at once: `await client.room()` first. A client
-belongs to the loop that it was made in.
+Awaiting an operation gives its outcome; a cancelled await withdraws the operation. Calls in one iteration of the loop
+are sent as one frame. In a full window a call raises BackpressureError at once: `await client.room()` first. A client
+belongs to the loop that first uses it.
 """
 
-from .client import *  # noqa: F403
-from .client import Waited as Waited
-from .client import __all__ as __all__
+from timerd_client import errors
+from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from timerd_client.errors import *  # noqa: F403
+from timerd_client.events.event import Event, Gap
+from timerd_client.groups.registry import Calls
+from timerd_client.groups.steps import Call
+from timerd_client.link.batch import Row
+from timerd_client.link.operation import GroupOperation
+from timerd_client.link.settings import configure
+from timerd_client.mark import Mark
+from timerd_client.outcome import Outcome, State
+from timerd_client.protocol.state import LinkState
+from timerd_client.protocol.statistics import Statistics
+from timerd_client.types import (
+    CallExists,
+    IfExists,
+    Key,
+    Keys,
+    OrphanPolicy,
+    Patience,
+    Payload,
+    Timeout,
+    Until,
+    WhenLost,
+)
+
+from .client import Client, client, connect
+from .client import Connecting as Connecting
+from .member import AioGroupOutcome as GroupOutcome
+from .member import AioScheduledCall as ScheduledCall
+from .operation import AioBatch as Batch
+from .operation import AioOperation as Operation
+from .purgatory import Purgatory
+from .subscription import Subscription
+from .waiting import Waited as Waited
+from .waiting import as_completed, wait
+
+__all__ = [
+    "ALL",
+    "ALL_SETTLED",
+    "ANY",
+    "Batch",
+    "Call",
+    "CallExists",
+    "Calls",
+    "Client",
+    "Event",
+    "Gap",
+    "GroupOperation",
+    "GroupOutcome",
+    "IfExists",
+    "Key",
+    "Keys",
+    "LinkState",
+    "Mark",
+    "Operation",
+    "OrphanPolicy",
+    "Outcome",
+    "Patience",
+    "Payload",
+    "Purgatory",
+    "Row",
+    "ScheduledCall",
+    "State",
+    "Statistics",
+    "Subscription",
+    "Timeout",
+    "Until",
+    "When",
+    "WhenLost",
+    "as_completed",
+    "at_least",
+    "client",
+    "configure",
+    "connect",
+    "total",
+    "wait",
+]
+__all__ += errors.__all__

@@ -1,223 +1,204 @@
-"""The client and its purgatories. `timerd_client.aio` says how they are used."""
+"""The client of asyncio, and how one is made. `timerd_client.aio` says how it is used."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, Self
 
-from timerd_client import errors
-from timerd_client.arguments import function_of, name_of
-from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
-from timerd_client.errors import *  # noqa: F403
-from timerd_client.groups.steps import Call
+from timerd_client.arguments import name_of
+from timerd_client.discovery.target import Target, target_of
 from timerd_client.link import flows
-from timerd_client.link.batch import fire_many, register_many
-from timerd_client.link.flows import unsettled
-from timerd_client.link.polling import POLL_S, RAISE, monotonic_deadline, seconds_left
-from timerd_client.link.settings import configure, settings
-from timerd_client.link.surface import Surface
-from timerd_client.link.use import Use
-from timerd_client.mark import Mark
-from timerd_client.outcome import Outcome, State
+from timerd_client.link.lazy import Lazy
+from timerd_client.link.settings import guards, settings
+from timerd_client.link.together import fire_together
 from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
-from timerd_client.types import Key, Keys, Payload, Timeout
-from timerd_shm.declare.errors import TimerdError
+from timerd_client.types import Key, OrphanPolicy, Patience, Payload
+from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
-from timerd_shm.declare.wire import CommandFlag, CommandKind
 from timerd_wire.transports import Transport
 
 from .link import LoopLink, drive
-from .member import AioGroupOutcome as GroupOutcome
 from .member import Member
-from .operation import AioBatch, AioOperation, answer_of, settled
-from .operation import AioBatch as Batch
-from .operation import AioOperation as Operation
-
-__all__ = [
-    "ALL",
-    "ALL_SETTLED",
-    "ANY",
-    "Batch",
-    "Call",
-    "Client",
-    "GroupOutcome",
-    "Mark",
-    "Operation",
-    "Outcome",
-    "Purgatory",
-    "State",
-    "When",
-    "as_completed",
-    "at_least",
-    "client",
-    "configure",
-    "connect",
-    "total",
-    "wait",
-]
-__all__ += errors.__all__
-
-Value = TypeVar("Value")
+from .operation import AioOperation, answer_of
+from .purgatory import Purgatory
 
 
-class Purgatory(Surface[AioOperation]):
-    """`await client.purgatory(name)`; the client itself is its purgatory "default"."""
+class LoopLazy(Lazy[LoopLink]):
+    """The link of an asyncio client: it belongs to the loop of its first use, and to the next loop after that."""
 
-    def __init__(self, link: LoopLink, name: str) -> None:
-        self._looped = link
-        self._use: Use | None = None  # its client's
-        super().__init__(link, name, AioOperation)
+    def link(self) -> LoopLink:
+        link = self._link
+        if link is not None and not link.is_outlived() and not link.closed:
+            return link
+        if asyncio._get_running_loop() is not None:
+            return super().link()
+        if link is not None:
+            raise ClosedError(f"this client is closed here: {link.why_closed}; use it in a coroutine of another loop")
+        raise RuntimeError("an asyncio client connects at its first use in a coroutine, and no event loop runs here")
 
-    async def fire_wait(
-        self,
-        key: Key,
-        *,
-        value: Payload = b"",
-        amount: int = 1,
-        limit: int | None = None,
-        wait: float = CLOSE_TIMEOUT_S,
-    ) -> int:
-        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s.
-
-        0 does not mean that it completes none: it also completes registrations that were called before and reach the
-        daemon after it, and these are not counted.
-        """
-        reply = self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER))
-        return int(await answer_of(reply, wait))
-
-    async def cancel_for_key_wait(self, key: Key, *, wait: float = CLOSE_TIMEOUT_S) -> int:
-        """`cancel_for_key`, and the number of operations that it cancelled."""
-        reply = self._ask(self._key_command(CommandKind.CANCEL_FOR_KEY, key, flags=CommandFlag.WANTS_ANSWER))
-        return int(await answer_of(reply, wait))
-
-    async def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
-        """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""
-        return bool(await answer_of(self._ask_reschedule(id, timeout), wait))
-
-    async def cancel(self, id: Key, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
-        """Cancel the operation of that id, from any process; raises UnknownOperationError."""
-        return bool(await answer_of(self._ask(self._cancel_id_command(id), id), wait))
-
-    def register_many(
-        self,
-        keys: Sequence[Keys],
-        *,
-        timeout: Timeout | Sequence[Timeout],
-        payloads: Sequence[Payload] | Payload = b"",
-        when: When = ANY,
-        since: Mark | None = None,
-    ) -> AioBatch:
-        """Register an operation for each member of `keys`; `await` the batch for the outcomes in their order."""
-        batch = register_many(self, AioBatch, keys, timeout, payloads, when, since)
-        assert isinstance(batch, AioBatch)
-        return batch
-
-    def fire_many(
-        self, keys: Sequence[Key], *, values: Sequence[Payload] | Payload = b"", amounts: Sequence[int] | int = 1
-    ) -> None:
-        """Fire each of `keys`, in order; values and amounts are one for each, or one for all."""
-        fire_many(self, keys, values, amounts)
-
-    async def wait_for(
-        self,
-        predicate: Callable[[], Value | Awaitable[Value]],
-        keys: Keys,
-        timeout: Timeout,
-        *,
-        when: When = ANY,
-        unavailable: str = RAISE,
-        poll_interval: float = POLL_S,
-    ) -> Value:
-        """A condition variable across processes: until the predicate (which may be a coroutine function) is true.
-
-        Arguments and errors as the threaded client's.
-        """
-        found: Value = await drive(flows.wait_for(self, predicate, keys, timeout, when, unavailable, poll_interval))
-        return found
-
-    async def try_complete_else_watch(
-        self, try_complete: Callable[[], bool | Awaitable[bool]], keys: Keys, *, timeout: Timeout
-    ) -> bool:
-        """Kafka's tryCompleteElseWatch: True when `try_complete()` is, tried now and after each event; else False."""
-        return bool(await self.wait_for(function_of("try_complete", try_complete), keys, timeout))
-
-    async def check_and_complete(self, key: Key) -> int:
-        """Kafka's checkAndComplete: the watchers of `key` look again, in all processes; how many they are."""
-        return await self.fire_wait(key)
+    def is_free_for(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether it belongs to no other loop that may run still."""
+        link = self._link
+        return link is None or link.loop is loop or link.is_outlived()
 
 
 class Client(Purgatory, Member):
-    """A connection to a daemon, from `await connect()`; also its purgatory "default"."""
+    """A client of one instance's daemon, for one event loop at a time; also its purgatory "default".
 
-    def __init__(self, link: LoopLink) -> None:
-        super().__init__(link, DEFAULT_PURGATORY)
-        self._use = link.use()
+    Making it needs neither a daemon nor a loop: it connects at its first use, in the loop that runs then. When that
+    loop has ended, the next use begins anew in the loop of its own. Its arguments are those of `timerd_client.Client`.
+    Verbs that return at once may be called in any thread; what is awaited belongs to its loop. A forked child connects
+    anew. It cannot be pickled. A client that is dropped ends when nothing of it is pending, and warns.
+    """
+
+    def __init__(
+        self,
+        instance: str | None = None,
+        *,
+        group: str | None = None,
+        orphans: OrphanPolicy = "cancel",
+        name: str = "",
+        transport: Transport | None = None,
+        runtime_dir: str | None = None,
+        autostart: bool = False,
+    ) -> None:
+        self._take(LoopLazy(target_of(instance, runtime_dir, autostart, group, orphans, name, transport), LoopLink))
+
+    @classmethod
+    def _over(cls, link: LoopLink, target: Target | None = None) -> Self:
+        """A client of a link that is there already."""
+        client = cls.__new__(cls)
+        client._take(LoopLazy(target or target_of(None, None, False, None, "cancel", "", None), LoopLink, link))
+        return client
+
+    _lazy: LoopLazy
+
+    def _take(self, lazy: LoopLazy) -> None:
+        self._purgatories: dict[str, Purgatory] = {}  # not this one: it would keep itself
+        Purgatory.__init__(self, lazy, DEFAULT_PURGATORY, AioOperation)
+
+    def _bind(self, link: LoopLink) -> LoopLink:
         self._join(link)
-        self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
+        return super()._bind(link)
 
-    async def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
+    @property
+    def name(self) -> str:
+        """The label of this client in `timerctl clients`."""
+        return self._lazy.target.label
+
+    @property
+    def instance(self) -> str:
+        """The name of its instance."""
+        return self._lazy.instance
+
+    @property
+    def group(self) -> str | None:
+        """The group of which it is a member, or None."""
+        return self._lazy.target.group
+
+    @property
+    def transport(self) -> Transport:
+        """The transport: "zeromq" or "unix"."""
+        return self._lazy.target.transport
+
+    async def ready(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> None:
         """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
-        await drive(flows.ready(self._link, timeout))
+        await drive(flows.ready(self._live(), timeout))
 
     @property
     def state(self) -> LinkState:
-        """CONNECTING, HELLO, LIVE, LOST or CLOSED."""
-        return self._protocol.state
+        """CONNECTING (also before the first use), HELLO, LIVE, LOST or CLOSED."""
+        link = self._lazy.made
+        if link is not None:
+            return link.protocol.state
+        return LinkState.CLOSED if self._lazy.closed else LinkState.CONNECTING
 
     @property
     def connected(self) -> bool:
         """Whether the daemon is there: False before its first frame, after 3 s without one, and 2 s after its end."""
-        return self._protocol.state is LinkState.LIVE
+        return self.state is LinkState.LIVE
 
     def stats(self) -> Statistics:
         """The counters of this client: pending operations, operations given up, late outcomes, and more."""
-        with self._link.lock:
-            return self._protocol.statistics()
+        link = self._live()
+        with link.lock:
+            return link.protocol.statistics()
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called, or this process is a fork of the one that made the client."""
-        return self._link.sealed
+        """Whether close() was called."""
+        return self._lazy.closed
 
-    async def purgatory(self, name: str, *, timeout: float = CONNECT_TIMEOUT_S) -> Purgatory:
-        """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError."""
-        known = self._purgatories.get(name_of("purgatory", name))
-        if known is not None:
-            return known
-        await answer_of(self._link.ask_purgatory(name), timeout)
-        made = self._purgatories.setdefault(name, Purgatory(self._looped, name))
-        made._use = self._use
-        return made
+    async def purgatory(self, name: str, *, timeout: Patience = CONNECT_TIMEOUT_S) -> Purgatory:
+        """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError.
 
-    async def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
+        Before the connection it returns at once. Later it asks the daemon: TimerdUnavailableError after `timeout` s.
+        """
+        if name_of("purgatory", name) == DEFAULT_PURGATORY:
+            return self
+        known = self._purgatories.get(name)
+        if known is None:
+            reply = self._live().name_purgatory(name)
+            if reply is not None:
+                await answer_of(reply, timeout)
+            self._lazy.purgatories.append(name)
+            known = self._purgatories.setdefault(name, Purgatory(self._lazy, name, AioOperation))
+        return known
+
+    async def ping(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> float:
         """Ask the daemon, and return how many seconds it took. Raises TimerdUnavailableError."""
         start = time.monotonic()
-        await answer_of(self._link.query({"query": "ping"}), timeout)
+        await answer_of(self._live().query({"query": "ping"}), timeout)
         return time.monotonic() - start
 
-    async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
-        """Wait until the window has room; for how many commands. Raises BackpressureError after `timeout` s."""
-        return await self._looped.room(timeout)
+    async def room(self, commands: int = 1, *, timeout: Patience = BACKPRESSURE_TIMEOUT_S) -> int:
+        """Wait until the window has room for so many commands; for how many it has.
 
-    async def set_orphans(self, policy: str) -> int:
+        Raises BackpressureError after `timeout` s, and InvalidValueError for more than a window holds (65,536).
+        """
+        return await self._live().room(commands, timeout)
+
+    async def fire_together_wait(
+        self, events: Sequence[tuple[Purgatory, Key, Payload]], *, timeout: Patience = CLOSE_TIMEOUT_S
+    ) -> list[int]:
+        """Fire (purgatory, key, value) of several purgatories in one frame: they all arrive, or none does.
+
+        Returns the positions of those for whose values the arena had no room; the others are applied, in their order,
+        before any other command. Raises TimerdUnavailableError after `timeout` s: then that is unknown. The events and
+        their values have to fit into one frame (4 MiB, and 128 KiB with transport="unix").
+        """
+        return await drive(fire_together(self._live(), events, timeout))
+
+    def cancel_all(self) -> None:
+        """Cancel all operations that this client has pending, in every purgatory. Returns at once."""
+        link = self._live()
+        with link.lock:
+            pending = list(link.protocol.ledger.pending)
+        link.withdraw(pending)
+
+    @property
+    def incarnation(self) -> bytes:
+        """The 16 bytes that name this client at the daemon; others after the daemon has forgotten it."""
+        return self._live().protocol.session.incarnation
+
+    async def set_orphans(self, policy: OrphanPolicy) -> None:
         """Set what becomes of the pending operations when this client ends, as the threaded client does."""
-        return await drive(flows.set_orphans(self._link, policy))
+        await drive(flows.set_orphans(self._live(), policy))
 
-    async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    async def flush(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied, as the threaded client does; errors as there."""
-        await drive(flows.flush(self._link, timeout))
+        await drive(flows.flush(self._live(), timeout))
 
-    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    async def close(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything is acknowledged, `timeout` seconds at most, and end; as the threaded client does."""
-        if self.closed:
-            return
-        await drive(flows.close(self._link, timeout))
+        await drive(flows.close(self._lazy, timeout))
 
     async def __aenter__(self) -> Self:
         return self
@@ -228,94 +209,95 @@ class Client(Purgatory, Member):
         try:
             await self.close()
         except TimerdError as failure:
-            if error is None:
+            link: Any = self._lazy.made
+            if error is None or link is None:
                 raise
-            self._link.complain_of_close(failure, error)
+            link.complain_of_close(failure, error)
 
     def __repr__(self) -> str:
-        return f"<Client of {self._link.paths.instance!r} {self.state.value}>"
+        return f"<Client of {self.instance!r} {self.state.value}>"
 
 
-async def connect(
+class Connecting:
+    """What `connect()` returns: `await connect(...)`, or `async with connect(...) as client`."""
+
+    def __init__(self, client: Client, timeout: Patience | None) -> None:
+        self._client = client
+        self._timeout = timeout
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._connected().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self._connected()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+    async def _connected(self) -> Client:
+        self._client._bind(await drive(flows.connect(self._client._lazy, self._timeout)))
+        return self._client
+
+
+def connect(
     instance: str | None = None,
     *,
-    autostart: bool = False,
-    timeout: float | None = None,
+    timeout: Patience | None = None,
     group: str | None = None,
-    orphans: str = "cancel",
+    orphans: OrphanPolicy = "cancel",
     name: str = "",
-    runtime_dir: str | None = None,
     transport: Transport | None = None,
-) -> Client:
-    """A client of the instance in the running loop; arguments and errors as `timerd_client.connect`."""
-    search = flows.connect(LoopLink, instance, autostart, timeout, group, orphans, name, runtime_dir, transport)
-    return Client(await drive(search))
+    runtime_dir: str | None = None,
+    autostart: bool = False,
+) -> Connecting:
+    """A client that the daemon has accepted: `await` it, or `async with` it. As `timerd_client.connect`."""
+    client = Client(
+        instance,
+        group=group,
+        orphans=orphans,
+        name=name,
+        transport=transport,
+        runtime_dir=runtime_dir,
+        autostart=autostart,
+    )
+    return Connecting(client, timeout)
 
 
-_clients: dict[asyncio.AbstractEventLoop, asyncio.Task[Client]] = {}
+_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = weakref.WeakKeyDictionary()
+_unbound: Client | None = None  # made where no loop ran
 os.register_at_fork(after_in_child=_clients.clear)
 
 
-async def client() -> Client:
-    """The client of this process and the running loop: made on first use, and again after a fork or its close().
+def _change_settings(change: Callable[[], None]) -> None:
+    """Change the settings of the next client. Raises InvalidValueError while there is one."""
+    used = [*_clients.values(), *([] if _unbound is None else [_unbound])]
+    if any(not one.closed for one in used):
+        raise InvalidValueError("configure() after aio.client(): call it first, or close() that client before")
+    change()
 
-    It has the settings of `timerd_client.configure`. Without these its instance is $TIMERD_INSTANCE, else "default",
-    and it is in no group. Raises TimerdUnavailableError. Clients of loops that have closed are freed at the next call.
+
+guards.append(_change_settings)
+
+
+def client() -> Client:
+    """The client of this process and the running loop: one for all callers, and another one after it was closed.
+
+    It has the settings of `configure()`. Without these its instance is $TIMERD_INSTANCE, else "default", and it is in
+    no group. It needs no daemon, and connects at its first use. In a module, where no loop runs, it is the client of
+    the loop that uses it first.
     """
-    loop = asyncio.get_running_loop()
-    for ended in [one for one in _clients if one.is_closed()]:
-        if old := _made(_clients.pop(ended)):
-            old._looped.stop()
-    making = _clients.get(loop)
-    if making is None or (making.done() and _made(making) is None):
-        making = _clients[loop] = loop.create_task(connect(**settings))
-    return await asyncio.shield(making)  # other tasks may wait for the same client
-
-
-def _made(making: asyncio.Task[Client]) -> Client | None:
-    """The client, if it was made and is not closed."""
-    if not making.done() or making.cancelled() or making.exception() is not None:
-        return None
-    made = making.result()
-    return None if made.closed else made
-
-
-class Waited(NamedTuple):
-    """Operations that had settled when `wait` returned, and those that had not. Both keep the order given."""
-
-    done: list[AioOperation]
-    pending: list[AioOperation]
-
-
-async def wait(operations: Iterable[AioOperation], timeout: float | None = None) -> Waited:
-    """Wait until all operations have settled, `timeout` seconds at most; none is cancelled."""
-    given = list(operations)
-    deadline = monotonic_deadline(timeout)
-    for operation in given:
-        try:
-            await settled(operation, seconds_left(deadline))
-        except TimeoutError:
-            break
-    return Waited([one for one in given if one.done()], [one for one in given if not one.done()])
-
-
-async def as_completed(operations: Iterable[AioOperation], timeout: float | None = None) -> AsyncIterator[AioOperation]:
-    """The operations as they settle. Raises TimeoutError if some have not settled `timeout` seconds from now."""
-    given = list(operations)
-    settled: asyncio.Queue[AioOperation] = asyncio.Queue()
-    for one in given:
-        one.add_done_callback(settled.put_nowait)
-    deadline = monotonic_deadline(timeout)
+    global _unbound
     try:
-        for left in range(len(given), 0, -1):
-            if not settled.empty():  # it has settled, so it counts, also after the timeout
-                yield settled.get_nowait()
-                continue
-            try:
-                operation = await asyncio.wait_for(settled.get(), seconds_left(deadline))
-            except TimeoutError:
-                raise unsettled(left, len(given), timeout) from None
-            yield operation
-    finally:
-        for one in given:
-            one._remove(settled.put_nowait)
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        if _unbound is None or _unbound.closed:
+            _unbound = Client(**settings)
+        return _unbound
+    if _unbound is not None and not _unbound.closed and _unbound._lazy.is_free_for(loop):
+        return _unbound
+    mine = _clients.get(loop)
+    if mine is None or mine.closed:
+        mine = _clients[loop] = Client(**settings)
+    return mine

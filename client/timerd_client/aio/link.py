@@ -8,25 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import select
 import time
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from timerd_client.arguments import patience_s, unsigned
+from timerd_client.link import flows
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Room, Settles, Sleep, Step, Until
 from timerd_client.link.link import Link
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport.sockets import Sockets
-from timerd_shm.declare.errors import BackpressureError
+from timerd_client.types import Patience
+from timerd_client.waits.scope import Scope, noted
+from timerd_shm.declare.errors import BackpressureError, TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire import native
+from timerd_wire.native import ident
 
-from .operation import settles
+from .operation import settled
 
 Value = TypeVar("Value")
+EXIT_POLL_MS = 10
 TIMER_SLACK_S = 0.0005  # loops sleep for whole milliseconds: this saves a second wake-up
+
+
+open_links: set[LoopLink] = set()  # else one whose loop has ended could be collected before its last flush
 
 
 class LoopLink(Link):
@@ -40,6 +52,7 @@ class LoopLink(Link):
         group: str | None,
         sockets: Sockets,
         now_ns: Callable[[], int] = time.monotonic_ns,
+        purgatories: Sequence[str] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -47,18 +60,48 @@ class LoopLink(Link):
         self.before_stop: list[Callable[[float], Awaitable[None]]] = []  # what must end before the connection
         self._users = Users()
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        super().__init__(paths, name, orphans, group, sockets, now_ns)
+        super().__init__(paths, name, orphans, group, sockets, now_ns, purgatories)
+        self._thread = ident()
+        self._descriptors: list[int] = []
+        self.watch_sockets()
+        self.wake()
+        open_links.add(self)
+        self._guard: AsyncGenerator[None, None] | None = self._until_loop_ends()
+        with contextlib.suppress(StopIteration):
+            self._guard.__anext__().send(None)  # up to its `yield`, which waits for nothing
+
+    async def _until_loop_ends(self) -> AsyncGenerator[None, None]:
+        """Close the link when asyncio.run() ends its loop, which closes all asynchronous generators then."""
+        try:
+            yield
+        finally:
+            self._guard = None
+            if not self.closed and self._pid == os.getpid():
+                try:
+                    await drive(flows.end(self, CLOSE_TIMEOUT_S if self.may_answer() else 0.0))
+                except TimerdError as error:
+                    self.complain(f"its event loop ends: {error}")
+
+    def watch_sockets(self) -> None:
         self._descriptors = self.sockets.filenos()
         for number in self._descriptors:
             self.loop.add_reader(number, self._pump)
-        self.wake()
+
+    def is_outlived(self) -> bool:
+        if self.loop.is_closed() and not self.closed:
+            self.seal_because("its event loop has ended")
+        return super().is_outlived() or self.loop.is_closed()
 
     def wake(self) -> None:
-        if self.loop.is_closed():
-            self.sealed = self.closed = True
-            self.refuse_closed()
         self.idle = False
-        self.loop.call_soon(self._pump)
+        try:
+            if self._thread == ident():
+                self.loop.call_soon(self._pump)
+            else:
+                self.loop.call_soon_threadsafe(self._pump)
+        except RuntimeError:  # the loop is closed
+            self.seal_because("its event loop has ended")
+            self.refuse_closed()
 
     def ring(self) -> None:
         if not self.closed:
@@ -68,14 +111,30 @@ class LoopLink(Link):
         self.wake()  # the pass then looks at the conditions of those who wait
 
     def make_room(self) -> None:
-        raise BackpressureError(f"{self.fullness()} ({self.plight()}); `await client.room()` before the next")
+        raise noted(BackpressureError(f"{self.fullness()} ({self.plight()}); `await client.room()` before the next"))
+
+    def check_room(self, commands: int) -> None:
+        room = self.protocol.outgoing.room
+        if commands > room:
+            window = self.protocol.ledger.window
+            raise noted(
+                BackpressureError(
+                    f"{commands} at once, and there is room for {max(room, 0)} ({self.fullness()}); nothing was sent: "
+                    f"`await client.room({min(commands, window)})` first"
+                    + (f", and send {window} at most at once" if commands > window else "")
+                )
+            )
 
     def may_block(self) -> None:
         raise RuntimeError("an asyncio client does not block: await it")
 
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        if not loop.is_closed():
+        if loop.is_closed():
+            return
+        if loop is self.loop and self._thread == ident():
             call()
+        else:
+            loop.call_soon_threadsafe(call)
 
     def watch(self, descriptor: int) -> None:
         self.loop.add_reader(descriptor, self._on_readable, descriptor)
@@ -87,20 +146,35 @@ class LoopLink(Link):
         self.readable(descriptor)
         self._rest()
 
-    async def until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until the condition holds, `timeout` seconds at most. Returns whether it holds."""
+    async def until(self, condition: Callable[[], bool], timeout: float | None, scope: Scope | None = None) -> bool:
+        """Wait until the condition holds, `timeout` seconds at most. Returns whether it holds.
+
+        RequestEnded is raised if the request `scope` ends before.
+        """
         if condition():
             return True
         future: asyncio.Future[None] = self.loop.create_future()
-        entry = (condition, future)
+
+        def holds() -> bool:
+            return condition() or (scope is not None and bool(scope.reason))
+
+        def end() -> None:
+            self.loop.call_soon_threadsafe(self._wake_waiters)
+
+        entry = (holds, future)
         self._waiters.append(entry)
         try:
-            await asyncio.wait_for(future, timeout)
+            if scope is None or scope.add(end):
+                await asyncio.wait_for(future, timeout)
         except TimeoutError:
             return condition()
         finally:
+            if scope is not None:
+                scope.remove(end)
             if entry in self._waiters:
                 self._waiters.remove(entry)
+        if scope is not None and scope.reason and not condition():
+            raise scope.error()
         return True
 
     async def finish(self, timeout: float) -> None:
@@ -108,15 +182,18 @@ class LoopLink(Link):
         for stop in self.before_stop:
             await stop(timeout)
 
-    async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
-        """Wait until the window has room; for how many commands. Raises BackpressureError after `timeout` s."""
+    async def room(self, commands: int = 1, timeout: Patience = BACKPRESSURE_TIMEOUT_S) -> int:
+        """Wait until the window has room for so many commands; for how many it has. Raises BackpressureError."""
         ledger, outgoing = self.protocol.ledger, self.protocol.outgoing
-        if outgoing.room <= 0:
+        unsigned("commands", commands, ledger.window, 1)
+        if outgoing.room < commands:
             self.confirm_locked()
-        if not await self.until(lambda: outgoing.room > 0 or self.sealed, timeout):
-            raise BackpressureError(
-                f"no room in a window of {ledger.window} commands within {timeout:g} s ({self.plight()}); "
-                + self.relief()
+        if not await self.until(lambda: outgoing.room >= commands or self.sealed, patience_s(timeout)):
+            raise noted(
+                BackpressureError(
+                    f"no room for {commands} more in a window of {ledger.window} within {patience_s(timeout):g} s "
+                    f"({self.plight()}); " + self.relief()
+                )
             )
         if self.sealed:
             self.refuse_closed()
@@ -148,6 +225,9 @@ class LoopLink(Link):
             self._end_abandoned()
             return
         self.idle = True
+        if self.protocol.wants_to_send() and self._unsent is None:  # another thread has called since the last send
+            self.wake()
+            return
         self._arm(min(self.protocol.poll_deadline(), self.sockets.due_ns))
 
     def use(self) -> Use:
@@ -193,19 +273,44 @@ class LoopLink(Link):
         self._timer, self._timer_at = None, NEVER
         self._pump()
 
+    def wait_applied(self, timeout: float, silence: float) -> int:
+        """At the end of the process: send and receive without the loop, which does not run any more."""
+        ledger = self.protocol.ledger
+        if self.loop.is_running():  # in another thread
+            return 0
+        poll = native.poll()
+        for number in self._descriptors:
+            poll.register(number, select.POLLIN)
+        end_ns = self.now_ns() + int(timeout * 1e9)
+        self.protocol.confirm()
+        while self.may_answer() and ledger.applied < ledger.issued and self.now_ns() < end_ns:
+            with contextlib.suppress(RuntimeError):  # those who wait in the loop are not woken any more
+                self._exchange()
+            if self.now_ns() - self.protocol.silence.last_frame_ns > silence * 1e9:
+                break
+            poll.poll(EXIT_POLL_MS)
+        return ledger.issued - ledger.applied
+
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Send BYE and close the sockets."""
         if self.closed:
             return
+        open_links.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        for number in self._descriptors:
-            self.loop.remove_reader(number)
+        if not self.loop.is_closed():
+            for number in self._descriptors:
+                self.loop.remove_reader(number)
         self.protocol.close(self.now_ns())
         while self.send_some(self.now_ns()):
             pass
         self.close_sockets()
-        self._wake_waiters()
+        if not self.loop.is_closed():
+            self._wake_waiters()
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            with contextlib.suppress(StopIteration):
+                guard.aclose().send(None)
 
 
 async def drive(flow: Flow[Value]) -> Value:
@@ -226,12 +331,12 @@ async def drive(flow: Flow[Value]) -> Value:
 
 async def _do(step: Step) -> Any:
     match step:
-        case Until(link, condition, seconds, then):
+        case Until(link, condition, seconds, then, scope):
             assert isinstance(link, LoopLink)
-            holds = await link.until(condition, seconds)
+            holds = await link.until(condition, seconds, scope)
             return holds if then is None else then()
         case Settles(promise, seconds):
-            return await settles(promise, seconds)
+            return await settled(promise, seconds)
         case Evaluate(function):
             value = function()
             return await value if isinstance(value, Awaitable) else value

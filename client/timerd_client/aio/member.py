@@ -1,24 +1,27 @@
-"""What an asyncio client does as a member of its group: threaded/member.py does the same with a thread.
+"""What an asyncio client does as a member of its group: threaded/member.py does the same with threads.
 
-The handlers of named calls run as tasks, AT_ONCE of them at the same time, but never two of one name.
+The handlers of named calls run as tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from typing import Any, ClassVar
 
 from timerd_client.groups import flows
-from timerd_client.groups.calls import Calls, answer_of_cancel
-from timerd_client.groups.duties import Duties, Duty, Membership
+from timerd_client.groups.commands import Made
+from timerd_client.groups.duties import Duties, Duty
+from timerd_client.groups.membership import Membership
 from timerd_client.groups.outcome import GroupOutcome, issue
-from timerd_client.groups.steps import Acknowledge, Ask, Pause, Run
+from timerd_client.groups.scheduled import ScheduledCall
+from timerd_client.groups.steps import Acknowledge, Ask, Call, Pause, Run
 from timerd_client.protocol.session import CALLS
-from timerd_client.types import Payload
+from timerd_client.types import CallExists, Patience, Payload, Timeout
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.wire import CommandFlag
 
 from .link import LoopLink, drive
 
@@ -26,7 +29,7 @@ from .link import LoopLink, drive
 class AioGroupOutcome(GroupOutcome):
     """A group outcome of an asyncio client."""
 
-    async def ack_wait(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+    async def ack_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`ack`, and whether this client still held it: False if it was requeued or acknowledged before.
 
         Raises TimerdUnavailableError after `timeout` s: then that is unknown.
@@ -34,12 +37,25 @@ class AioGroupOutcome(GroupOutcome):
         return await drive(flows.ack_wait(self, timeout))
 
 
+class AioScheduledCall(ScheduledCall):
+    """A call of an asyncio client."""
+
+    __slots__ = ()
+
+    async def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`cancel`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""
+        return bool(await self._client.cancel_call_wait(self.id, timeout=timeout))
+
+    async def reschedule_wait(self, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`reschedule`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""
+        return bool(await self._client.reschedule_call_wait(self.id, delay, timeout=timeout))
+
+
 class Runner:
     """The task that takes calls, and the tasks that do them."""
 
-    def __init__(self, link: LoopLink, calls: Calls, duties: Duties) -> None:
-        self._link = link
-        self._calls = calls
+    def __init__(self, link: LoopLink, duties: Duties) -> None:
+        self.link = self._link = link
         self._duties = duties
         self._doing: set[asyncio.Task[None]] = set()
         self._beginning: set[asyncio.Task[None]] = set()
@@ -78,43 +94,54 @@ class Runner:
                 match step:
                     case Ask(command, done):
                         value = await drive(flows.ask(self._link, command, done))
-                    case Run():
-                        await self._handle(step)
+                    case Run(function, arguments):
+                        value = await _error_of(function, arguments)
                     case Acknowledge(command, done):
                         issue(self._link, command, done, purgatory=CALLS)
                     case Pause(seconds):
                         await asyncio.sleep(seconds)
         except (StopIteration, ClosedError):
-            pass
-
-    async def _handle(self, step: Run) -> None:
-        self._calls.handling.set(step.call.name)  # in the context of this task alone
-        try:
-            result = step.handler(step.call)
-            if isinstance(result, Awaitable):
-                await result
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            self._link.complain(f"the handler of {step.call.name!r} failed", error)
+            self._link.notify_locked()  # the next call of that name may run
 
 
-class Member(Membership):
+async def _error_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseException | None:
+    """Run a function of the user's; its error.
+
+    What it awaits is a task of its own. So only the runner's own cancellation, at the close, ends the steps of a call.
+    If the handler raises CancelledError, or cancels its task, it has failed.
+    """
+    try:
+        result = function(*arguments)
+    except (asyncio.CancelledError, Exception) as error:
+        return error
+    if not isinstance(result, Awaitable):
+        return None
+    task = asyncio.ensure_future(result)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if task.cancelled():
+        return asyncio.CancelledError("the handler was cancelled, and not by its client")
+    return task.exception()
+
+
+class Member(Membership[LoopLink]):
     """The part of an asyncio client that concerns its group."""
 
-    AT_ONCE = 16
-    _member_link: LoopLink
+    AT_ONCE: ClassVar[int] = 16
+    AWAITS: ClassVar[bool] = True
     _runner: Runner | None = None
 
-    def outcomes(self, timeout: float | timedelta | None = None) -> AsyncIterator[AioGroupOutcome]:
+    def outcomes(self, *, timeout: Patience | None = None) -> AsyncIterator[AioGroupOutcome]:
         """Outcomes of the group's operations, for `async for`. See `timerd_client.Client.outcomes`.
 
         After a `break`, listening ends some time later. With `contextlib.aclosing` it ends at once.
         """
-        return self._deliver(self._may_listen(timeout))
+        return self._deliver(self._live(), self._may_listen(timeout))
 
-    async def _deliver(self, seconds: float | None) -> AsyncIterator[AioGroupOutcome]:
-        link = self._member_link
+    async def _deliver(self, link: LoopLink, seconds: float | None) -> AsyncIterator[AioGroupOutcome]:
         flows.listen(link)
         try:
             while (outcome := await drive(flows.next_outcome(link, seconds))) is not None:
@@ -124,21 +151,75 @@ class Member(Membership):
 
     # named calls ---------------------------------------------------------------------------------------------------
 
-    async def call_later(self, name: str, delay: float | timedelta, payload: Payload = b"") -> bool:
-        """As `timerd_client.Client.call_later`."""
-        return self._calls.called(name, *await self._asked(self._calls.later(name, delay, payload)))
+    def call_later(
+        self,
+        handler: str | Callable[[Call], object],
+        delay: Timeout,
+        payload: Payload = b"",
+        *,
+        id: str | None = None,
+        if_exists: CallExists = "error",
+    ) -> AioScheduledCall:
+        """As `timerd_client.Client.call_later`: returns at once."""
+        return self._made(self._commands().later(handler, delay, payload, id, if_exists))
 
-    async def call_at(self, name: str, when: datetime, payload: Payload = b"") -> bool:
-        """As `timerd_client.Client.call_at`."""
-        return self._calls.called(name, *await self._asked(self._calls.at(name, when, payload)))
+    def call_at(
+        self,
+        handler: str | Callable[[Call], object],
+        when: datetime,
+        payload: Payload = b"",
+        *,
+        id: str | None = None,
+        if_exists: CallExists = "error",
+    ) -> AioScheduledCall:
+        """As `timerd_client.Client.call_at`: returns at once."""
+        return self._made(self._commands().at(handler, when, payload, id, if_exists))
 
-    async def cancel_call(self, name: str) -> bool:
-        """As `timerd_client.Client.cancel_call`."""
-        return answer_of_cancel(*await self._asked(self._calls.cancel(name)))
+    async def call_later_wait(
+        self,
+        handler: str | Callable[[Call], object],
+        delay: Timeout,
+        payload: Payload = b"",
+        *,
+        id: str | None = None,
+        if_exists: CallExists = "error",
+        timeout: Patience = CLOSE_TIMEOUT_S,
+    ) -> AioScheduledCall:
+        """As `timerd_client.Client.call_later_wait`."""
+        return await self._accepted(self._commands().later(handler, delay, payload, id, if_exists), timeout)
 
-    def _start_runner(self) -> None:
-        if self._runner is None:
-            self._runner = Runner(self._member_link, self._calls, self._duties)
+    async def call_at_wait(
+        self,
+        handler: str | Callable[[Call], object],
+        when: datetime,
+        payload: Payload = b"",
+        *,
+        id: str | None = None,
+        if_exists: CallExists = "error",
+        timeout: Patience = CLOSE_TIMEOUT_S,
+    ) -> AioScheduledCall:
+        """As `timerd_client.Client.call_at_wait`."""
+        return await self._accepted(self._commands().at(handler, when, payload, id, if_exists), timeout)
 
-    async def _asked(self, command: bytes) -> tuple[Any, Any]:
-        return await drive(flows.asked(self._member_link, command))
+    async def cancel_call_wait(self, id: str, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """As `timerd_client.Client.cancel_call_wait`."""
+        return await self._was_pending(self._commands().cancel(id, CommandFlag.WANTS_ANSWER), timeout)
+
+    async def reschedule_call_wait(self, id: str, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """As `timerd_client.Client.reschedule_call_wait`."""
+        return await self._was_pending(self._commands().reschedule(id, delay, CommandFlag.WANTS_ANSWER), timeout)
+
+    def _made(self, made: Made) -> AioScheduledCall:
+        self._make(made)
+        return AioScheduledCall(self, made.name, made.id)
+
+    async def _accepted(self, made: Made, timeout: Patience) -> AioScheduledCall:
+        await drive(flows.accepted(self._make_asking(made), timeout))
+        return AioScheduledCall(self, made.name, made.id)
+
+    async def _was_pending(self, command: bytes, timeout: Patience) -> bool:
+        return await drive(flows.was_pending(self._ask_for_call(command), timeout))
+
+    def _run_handlers(self, link: LoopLink, at_once: int) -> None:
+        if self._runner is None or self._runner.link is not link:
+            self._runner = Runner(link, self._duties)

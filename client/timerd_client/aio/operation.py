@@ -2,63 +2,51 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Generator
 from typing import Any
 
-from timerd_client.arguments import wait_s
+from timerd_client.arguments import patience_s
 from timerd_client.hot import without_collector
 from timerd_client.link.batch import Batch
 from timerd_client.link.operation import Operation
 from timerd_client.link.promise import Promise, Reply
 from timerd_client.outcome import Outcome, State
-from timerd_client.types import Timeout
-from timerd_shm.declare.errors import ClosedError
+from timerd_client.types import Patience, Timeout
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
 
 @without_collector
 class AioOperation(Operation):
-    """The operation of an asyncio client: `await` it for its outcome."""
+    """The operation of an asyncio client: `await` it for its outcome.
+
+    If the `await` is cancelled, the operation is withdrawn. A limited event that was on its way to it goes to another.
+    """
 
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, None, Outcome]:
-        try:
-            yield from self._wait_in_loop()
-        except asyncio.CancelledError:
-            with contextlib.suppress(ClosedError):
-                self._send_cancel()
-            raise
+        yield from self._wait_in_loop()
         return self._outcome()
 
-    async def result(self, timeout: float | None = None) -> Outcome:
+    async def result(self, timeout: Patience | None = None) -> Outcome:
         """The outcome. Raises TimeoutError after `timeout` seconds; the operation then stays pending."""
-        await settled(self, timeout)
+        await settled_or_raise(self, timeout)
         return self._outcome()
 
-    async def cancel(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+    async def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """Cancel it and wait for its outcome; True if it was cancelled. Raises TimerdUnavailableError."""
-        self._send_cancel()
+        self.cancel()
         await settled_in_time(self, timeout)
         return self._withdrawn()
 
-    async def reschedule(self, timeout: Timeout, *, wait: bool = False) -> bool:
-        """Give it a new deadline, `timeout` seconds from now; False if it had settled."""
-        reply = Reply(self._link) if wait else None
-        sent = self._send_reschedule(timeout, reply)
-        return sent if reply is None or not sent else bool(await answer_of(reply, CLOSE_TIMEOUT_S))
-
-    async def accepted(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until the daemon has accepted it, after `register(wait=True)`. Raises the daemon's refusal."""
-        self._accepted_error()
-        assert self._reply is not None
-        await answer_of(self._reply, timeout)
+    async def reschedule_wait(self, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`reschedule`, and whether it was pending still. Raises TimerdUnavailableError after `timeout` s."""
+        reply = Reply(self._link)
+        return self._send_reschedule(delay, reply) and bool(await answer_of(reply, timeout))
 
 
 class AioBatch(Batch):
-    """The batch of an asyncio client."""
+    """The batch of an asyncio client. If an `await` of it is cancelled, what is pending of it is withdrawn."""
 
     __slots__ = ()
 
@@ -66,62 +54,63 @@ class AioBatch(Batch):
         yield from self._wait_in_loop()
         return self._outcomes()
 
-    async def outcomes(self, timeout: float | None = None) -> list[Outcome]:
+    async def outcomes(self, timeout: Patience | None = None) -> list[Outcome]:
         """The outcomes, in input order; raises TimeoutError."""
-        await settled(self, timeout)
+        await settled_or_raise(self, timeout)
         return self._outcomes()
 
-    async def states(self, timeout: float | None = None) -> list[State]:
+    async def states(self, timeout: Patience | None = None) -> list[State]:
         """The states alone, in input order; raises TimeoutError."""
-        await settled(self, timeout)
+        await settled_or_raise(self, timeout)
         return self._states()
 
-    async def values(self, timeout: float | None = None) -> list[bytes]:
+    async def values(self, timeout: Patience | None = None) -> list[bytes]:
         """The values of the events that settled them, in input order; raises TimeoutError."""
-        await settled(self, timeout)
-        return [settlement[1] for settlement in self._column()]
+        await settled_or_raise(self, timeout)
+        return self.values_in_records()
 
-    async def completed(self, timeout: float | None = None) -> int:
+    async def completed(self, timeout: Patience | None = None) -> int:
         """How many completed; raises TimeoutError."""
-        await settled(self, timeout)
+        await settled_or_raise(self, timeout)
         return self._completed()
 
-
-async def settled(promise: Promise, timeout: float | None) -> None:
-    """Wait until it has settled, without cancelling it. Raises TimeoutError."""
-    wait_s(timeout)
-    if promise.done():
-        return
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake(_: object) -> None:
-        if not future.done():
-            future.set_result(None)
-
-    promise.add_done_callback(wake)
-    try:
-        await asyncio.wait_for(future, timeout)
-    except TimeoutError:
-        raise TimeoutError(f"not settled within {timeout:g} s: {promise!r}") from None
-    finally:
-        promise._remove(wake)
+    async def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> int:
+        """Cancel all that are pending, and wait for their outcomes; how many of the batch were cancelled."""
+        self.cancel()
+        await settled_in_time(self, timeout)
+        return self._cancelled()
 
 
-async def settles(promise: Promise, timeout: float | None) -> bool:
-    """Whether it settles within `timeout` seconds."""
-    try:
-        await settled(promise, timeout)
-    except TimeoutError:
-        return False
-    return True
+class _Settled:
+    """An awaitable: whether a promise settles within the time."""
+
+    def __init__(self, promise: Promise, timeout: Patience | None, *, gives_back: bool) -> None:
+        self._promise = promise
+        self._timeout = timeout
+        self._gives_back = gives_back
+
+    def __await__(self) -> Generator[Any, None, bool]:
+        return self._promise._wait_in_loop(self._timeout, gives_back=self._gives_back)
 
 
-async def settled_in_time(promise: Promise, timeout: float) -> None:
+async def settled(promise: Promise, timeout: Patience | None, *, gives_back: bool = True) -> bool:
+    """Whether it settles within `timeout` seconds. A cancelled await gives back what it waits for."""
+    return await _Settled(promise, timeout, gives_back=gives_back)
+
+
+async def settled_or_raise(promise: Promise, timeout: Patience | None) -> None:
+    """Wait until it has settled. Raises TimeoutError."""
+    if not await settled(promise, timeout):
+        raise TimeoutError(f"not settled within {patience_s(timeout):g} s: {promise!r}")
+
+
+async def settled_in_time(promise: Promise, timeout: Patience) -> None:
     """Wait until it has settled. Raises TimerdUnavailableError after `timeout` seconds."""
-    if not await settles(promise, timeout):
+    if not await settled(promise, timeout):
         raise promise._link.unavailable(timeout)
 
 
-async def answer_of(reply: Reply, timeout: float) -> Any:
+async def answer_of(reply: Reply, timeout: Patience) -> Any:
+    """The answer. Raises the refusal, and TimerdUnavailableError after `timeout` seconds."""
     await settled_in_time(reply, timeout)
     return reply.get()

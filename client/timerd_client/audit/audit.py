@@ -286,7 +286,7 @@ class Audit:
         report, number = self.findings.report, r.command
         op = self._operations.get(number)
         given = op.settled.event if op is not None and op.settled is not None else None
-        if op is None or given is None or not given.limited:
+        if op is None or given is None or not op.is_granted(given):
             return report(number, "it has no limited event that could be requeued")
         if not op.requeue_asked and (op.group or op.client.state in LIVING):
             report(number, "it is requeued, and its owner is not dead, and did not ask for that")
@@ -392,7 +392,7 @@ class Audit:
             self._replay.end_pending(op)
         op.settled, op.settled_ns, op.dropped = settled, r.settled_ns, bool(r.flags & _LOST)
         self._compare(op, settled, r, key)
-        if not op.group and (settled.event is None or not settled.event.limited):
+        if not op.group and not op.is_granted(settled.event):
             if op.orphans == _GROUP:
                 return None  # its group may adopt the outcome
             del self._operations[operation]
@@ -427,7 +427,7 @@ class Audit:
         error, sequence = 0, r.sequence
         if event is not None:
             sequence = event.sequence
-            if event.limited:
+            if op.is_granted(event):
                 wanted_flags |= _GRANTED
             if event.redelivered:
                 wanted_flags |= _AGAIN

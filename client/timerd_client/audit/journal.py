@@ -24,7 +24,7 @@ from timerd_shm.declare.journal import (
     TextKind,
 )
 from timerd_shm.declare.records import ArenaHeader
-from timerd_shm.declare.states import KeyKind
+from timerd_shm.declare.states import Condition, KeyKind
 from timerd_shm.read.journal_reader import Chunk, Damage, JournalReader
 from timerd_shm.read.segment import (
     SEGMENT_SUFFIX,
@@ -47,7 +47,8 @@ _OF_REGISTRATIONS = frozenset((_REGISTER, _REGISTERED, _KEY))
 _CONTINUED = int(RowKind.CONTINUED)
 _OF_KEY, _OF_CLIENT, _OF_GROUP = int(TextKind.KEY), int(TextKind.CLIENT), int(TextKind.GROUP)
 _OF_PURGATORY, _OF_ID = int(TextKind.PURGATORY), int(TextKind.ID)
-_WATERMARK_KEY = int(KeyKind.WATERMARK)
+_EVENT_KEY, _WATERMARK_KEY, _OBSERVED_KEY = int(KeyKind.EVENT), int(KeyKind.WATERMARK), int(KeyKind.OBSERVE)
+_OBSERVE = int(Condition.OBSERVE)
 _NO_REST = bytes(40)
 OPEN_END = (
     "the journal's end is not known: its last row is no END row, and no arena says how many rows there are. Audit it "
@@ -320,7 +321,9 @@ def _registration(audit: Audit, texts: _Texts, rows: list[tuple[int, Any]]) -> R
         watermark = k.key_kind == _WATERMARK_KEY
         if k.ordinal != ordinal or k.operation != operation or k.reserved or k.rest != _NO_REST:
             fits = False
-        if not watermark and (k.key_kind or k.target):
+        if not watermark and (k.key_kind not in (_EVENT_KEY, _OBSERVED_KEY) or k.target):
+            fits = False
+        if (k.key_kind == _OBSERVED_KEY) != (r.condition == _OBSERVE):
             fits = False
         keys.append(Key(of(k.key, _OF_KEY), k.target if watermark else None))
     if not fits:

@@ -6,12 +6,13 @@ from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from timerd_shm.declare.states import ClientState, Condition, Outcome
+from timerd_shm.declare.states import ClientState, Condition, EventKind, Outcome
 from timerd_shm.declare.wire import RegisterFlag
 
 # Members of enumerations as plain numbers, for what is done for each row.
 _NONE, _COMPLETED, _FAILED = int(Outcome.NONE), int(Outcome.COMPLETED), int(Outcome.FAILED)
-_AT_LEAST, _ALL_SETTLED = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED)
+_AT_LEAST, _ALL_SETTLED, _OBSERVE = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED), int(Condition.OBSERVE)
+_FIRE, _FAIL = int(EventKind.FIRE), int(EventKind.FAIL)
 _FOR_GROUP, _CALL = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.CALL)
 
 Text = str | bytes | None
@@ -136,6 +137,11 @@ class Event:
         self.effective_ns = self.value_length = 0
         self.redelivered = self.value_dropped = False
 
+    @property
+    def observed(self) -> bool:
+        """Whether those that observe its key see it: they have seen a requeued event before."""
+        return _FIRE <= self.kind <= _FAIL and not self.redelivered
+
 
 class Operation:
     """An operation without its OUTCOME row, or one whose outcome or limited event may still go to another client."""
@@ -161,6 +167,7 @@ class Operation:
         "missing",
         "needed",
         "number",
+        "observes",
         "orphans",
         "outcome_number",
         "pending",
@@ -178,6 +185,7 @@ class Operation:
         self.number, self.registration, self.client = r.operation, number, client
         self.keys, self.condition, self.needed, self.missing = r.keys, r.condition, r.needed, r.total
         self.purgatory, self.id = r.purgatory, r.id
+        self.observes = r.condition == _OBSERVE
         self.registered_ns, self.deadline_ns = r.registered_ns, r.deadline_ns
         self.orphans = r.orphans
         self.call = bool(r.command_flags & _CALL)
@@ -197,6 +205,10 @@ class Operation:
         self.settled_ns = 0
         self.dropped = False  # its value was dropped
         self.done = False  # requeued, acknowledged or dropped
+
+    def is_granted(self, event: Event | None) -> bool:
+        """Whether it takes a unit of the event by which it settles."""
+        return event is not None and event.limited and not self.observes
 
     def verdict(self, satisfied: int) -> int:
         """How it settles with these keys satisfied, if it does."""

@@ -29,6 +29,7 @@ class Replay:
 
     def __init__(self) -> None:
         self._watchers: dict[WatchKey, dict[Operation, int]] = {}  # of events on a key, with the ordinal; oldest first
+        self._observers: dict[WatchKey, dict[Operation, int]] = {}  # the same for those that observe the key
         self._targets: dict[WatchKey, list[tuple[int, int, Operation, int]]] = {}  # a heap each
         self._events: dict[WatchKey, list[Event]] = {}
         self._watermarks: dict[WatchKey, int] = {}
@@ -50,7 +51,7 @@ class Replay:
         for ordinal, key in enumerate(op.keys):
             watched = (op.purgatory, key.name)
             if key.target is None:
-                self._watchers.setdefault(watched, {})[op] = ordinal
+                self._lists_of(op).setdefault(watched, {})[op] = ordinal
             else:
                 heappush(self._targets.setdefault(watched, []), (key.target, op.registration, op, ordinal))
         self._registering = op
@@ -94,7 +95,7 @@ class Replay:
     def take_back(self, op: Operation) -> None:
         """The owner of an operation has died before a limited event reached it: the grant goes to the next watcher."""
         settled = op.expected
-        if settled is None or (event := settled.event) is None or not event.limited:
+        if settled is None or (event := settled.event) is None or not op.is_granted(event):
             return
         del self._expected[op]
         op.expected, op.pending = None, True
@@ -180,6 +181,9 @@ class Replay:
     def _deliver(self, event: Event, key: WatchKey) -> None:
         """Apply an event to its key's watchers: of events by registration, of watermarks by (target, registration)."""
         kind = event.kind
+        if observers := self._observers.get(key):
+            for op, ordinal in list(observers.items()):
+                self._apply(op, ordinal, event)
         if kind != _ADVANCE:
             watchers = self._watchers.get(key)
             if watchers and event.limited:
@@ -213,11 +217,13 @@ class Replay:
     def _apply(self, op: Operation, ordinal: int, event: Event) -> None:
         """Apply one event to one operation, by one of its keys."""
         bit = 1 << ordinal
-        if not op.pending or (op.satisfied | op.failed) & bit:
+        if not op.pending or (op.satisfied | op.failed) & bit or (op.observes and not event.observed):
             return
         kind, target = event.kind, op.keys[ordinal].target
         if op.deadline_ns <= event.effective_ns:
             return self.settle(op, _EXPIRED, None, None, event.sequence - 1)
+        if op.observes:
+            return self.settle(op, _COMPLETED, ordinal, event)
         if kind == _FIRE and target is None:
             total = op.condition == _TOTAL
             if event.limited:
@@ -250,10 +256,14 @@ class Replay:
             self.settle(op, verdict, ordinal, event, seen)
         return verdict != _NONE
 
+    def _lists_of(self, op: Operation) -> dict[WatchKey, dict[Operation, int]]:
+        return self._observers if op.observes else self._watchers
+
     def _unwatch(self, op: Operation, ordinal: int) -> None:
         key = (op.purgatory, op.keys[ordinal].name)
-        watchers = self._watchers.get(key)
+        lists = self._lists_of(op)
+        watchers = lists.get(key)
         if watchers is not None:
             watchers.pop(op, None)
             if not watchers:
-                del self._watchers[key]
+                del lists[key]

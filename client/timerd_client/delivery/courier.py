@@ -35,7 +35,7 @@ class Courier:
 
     def __init__(
         self,
-        purgatory: Surface[ThreadedOperation],
+        purgatory: Surface[ThreadedOperation, Any],
         send: Send,
         options: DeliveryOptions,
         *,

@@ -7,12 +7,13 @@ operation expires on time. The operation's outcome is the outcome of the batch's
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from timerd_client.errors import OperationFailed
 from timerd_client.link.operation import Operation, ThreadedOperation
-from timerd_client.link.polling import GRACE_S
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
+from timerd_client.waits.polling import GRACE_S
 from timerd_shm.declare.errors import TimerdError
 
 from .batch import Batch, DeliveryOutcome
@@ -24,7 +25,7 @@ Settled = Callable[[Batch, DeliveryOutcome | None], object]
 class TimerdDeadlines:
     """An operation for each batch; `settled` is called in the client's thread with the batch and its outcome."""
 
-    def __init__(self, purgatory: Surface[ThreadedOperation], prefix: str, settled: Settled) -> None:
+    def __init__(self, purgatory: Surface[ThreadedOperation, Any], prefix: str, settled: Settled) -> None:
         """`prefix` begins the keys, PREFIX/NUMBER; no other client uses them."""
         self.grace_ns = round((GRACE_S + 0.5) * S)  # the client gives an operation up after GRACE_S
         self._purgatory = purgatory

@@ -1,27 +1,18 @@
-"""What a member does for its group, in either face: the next duty of its runner, and the decorators for handlers.
-
-No I/O, no thread: the faces (threaded/member.py, aio/member.py) wait, and do the steps.
-"""
+"""What the runner of a member has to do next: schedules to begin, and calls that were delivered. No I/O, no thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from timerd_client.arguments import timeout_ns
 from timerd_client.protocol.inbox import DeliveredOutcome
 
-from .calls import Calls
-from .steps import Call, Steps
+from .carrier import Carrier
+from .steps import Steps
 from .wall_watch import WallWatch
 
 if TYPE_CHECKING:
     from timerd_client.link.link import Link
-
-    from .schedule import Schedule
-
-Handler = TypeVar("Handler", bound=Callable[[Call], object])
 
 
 class Duty(NamedTuple):
@@ -34,12 +25,17 @@ class Duty(NamedTuple):
 class Duties:
     """What a runner has to do now. The caller of every method holds the link's lock, or is the only thread."""
 
-    def __init__(self, link: Link, calls: Calls) -> None:
+    def __init__(self, link: Link, carrier: Carrier) -> None:
         self._protocol = link.protocol
-        self._calls = calls
+        self._carrier = carrier
         self._begun: dict[str, tuple[int, bytes]] = {}  # schedule -> arena and incarnation in which it was begun
-        self._doing: set[object] = set()  # names
+        self._doing: dict[int, object] = {}  # op ids of the calls that are carried out, with their names
         self._wall = WallWatch(link.wall_ns, link.now_ns)
+
+    @property
+    def running(self) -> int:
+        """How many calls are being carried out."""
+        return len(self._doing)
 
     def may_have(self) -> bool:
         """Whether next() is worth a call. It is asked after each frame of the daemon, so each second at least."""
@@ -52,17 +48,20 @@ class Duties:
         self._look_at_clock()
         if (name := self._to_begin()) is not None:
             self._begun[name] = self._here()
-            return Duty(self._calls.begin(name), False)
+            return Duty(self._carrier.begin(name), False)
         inbox = self._protocol.inbox
         told = inbox.next(inbox.calls, now_ns) if self._turn_to_idle() else None
-        return None if told is None else Duty(self._carry_out(told), True)
+        if told is None:
+            return None
+        self._doing[told.record.operation] = told.name
+        return Duty(self._carry_out(told), True)
 
     def _here(self) -> tuple[int, bytes]:
         return self._protocol.session.arena, self._protocol.session.incarnation
 
     def _look_at_clock(self) -> None:
         """When the wall clock was set, the schedules on it begin anew: what is pending was planned by another clock."""
-        by_wall = [name for name, job in list(self._calls.jobs.items()) if job.schedule and job.schedule.by_wall]
+        by_wall = [name for name, job in list(self._carrier.jobs.items()) if job.schedule and job.schedule.by_wall]
         if by_wall and self._wall.was_set():
             for name in by_wall:
                 self._begun.pop(name, None)
@@ -72,93 +71,25 @@ class Duties:
         here = self._here()
         if not self._protocol.session.arena:
             return None
-        jobs = list(self._calls.jobs.items())
+        jobs = list(self._carrier.jobs.items())
         return next((name for name, job in jobs if job.schedule and self._begun.get(name) != here), None)
 
     def _turn_to_idle(self) -> bool:
-        """Bring a call to the front whose name does not run here; a call may be redelivered while it runs."""
+        """Bring a call to the front that may be carried out now. A call may be redelivered while it runs here."""
         calls = self._protocol.inbox.calls
         for _ in range(len(calls)):
-            if calls[0].keys[:1] not in self._doing:
+            if self._may_run(calls[0]):
                 return True
             calls.rotate(-1)
         return False
 
+    def _may_run(self, told: DeliveredOutcome) -> bool:
+        job = self._carrier.jobs.get(told.name)
+        running = list(self._doing.values()).count(told.name)
+        return told.record.operation not in self._doing and running < (1 if job is None else job.concurrency)
+
     def _carry_out(self, told: DeliveredOutcome) -> Generator[Any, Any, None]:
-        name = told.keys[:1]
-        self._doing.add(name)
         try:
-            yield from self._calls.carry_out(told)
+            yield from self._carrier.carry_out(told)
         finally:
-            self._doing.discard(name)
-
-
-class Membership:
-    """What both faces of a client have in common as members of a group."""
-
-    AT_ONCE = 1
-    """Handlers that run at once."""
-
-    def _join(self, link: Link) -> None:
-        self._member_link = link
-        self._calls = Calls(link.protocol, link.complain, link.wall_ns, link.now_ns)
-        self._duties = Duties(link, self._calls)
-
-    def handles(self, name: str) -> Callable[[Handler], Handler]:
-        """Decorate the handler of a named call. It is given a `Call`; when it returns, the call is acknowledged.
-
-        Handlers run one after the other in a thread of this client; with asyncio they run as tasks, and may be
-        coroutine functions. An exception from a handler is logged, and the call is done. If this process dies in a
-        handler, another member runs its own, with `call.deliveries` above 1. A call is delivered only to members that
-        handle its name. Raises NotAMemberError, InvalidKeyError, KeyTooLongError.
-        """
-        self._calls.checked(name)
-        return lambda handler: self._handle(name, handler, None)
-
-    def every(
-        self,
-        name: str,
-        *,
-        seconds: float | timedelta | None = None,
-        cron: str | None = None,
-        timezone: str = "UTC",
-    ) -> Callable[[Handler], Handler]:
-        """Decorate a handler that is called by a schedule, each time in one worker of the group.
-
-        `seconds`: at its multiples on the daemon's monotonic clock, which nobody can set; a reboot begins it anew.
-        `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`). When the wall clock is set, cron is planned anew:
-        all that was missed is one call, and no point runs twice.
-        All missed occurrences are one call. The next one is set when the handler has returned, so calls do not overlap.
-        A changed schedule replaces the pending call of the old one. A schedule that no worker names any more ends.
-        Raises as `handles`, and InvalidValueError, NotSupportedError.
-        """
-        from .schedule import schedule_of
-
-        self._calls.checked(name)
-        schedule = schedule_of(seconds, cron, timezone)
-        return lambda handler: self._handle(name, handler, schedule)
-
-    def _handle(self, name: str, handler: Handler, schedule: Schedule | None) -> Handler:
-        link = self._member_link
-        with link.lock:
-            if link.sealed:
-                link.refuse_closed()
-            self._calls.add(name, handler, schedule)
-            if schedule is not None and schedule.by_wall:
-                link.watch_wall_clock()
-            self._start_runner()
-            link.protocol.inbox.handle(list(self._calls.jobs), self.AT_ONCE, link.now_ns())
-            link.notify_locked()
-            link.wake_if_due(link.protocol.ledger.issued)
-        return handler
-
-    def _start_runner(self) -> None:
-        """Start what runs the handlers, with the first of them. The caller holds the lock."""
-        raise NotImplementedError
-
-    def _may_listen(self, timeout: float | timedelta | None) -> float | None:
-        """The timeout of `outcomes()` in seconds. Raises ClosedError, NotAMemberError, TimeoutOutOfRangeError."""
-        if self._member_link.sealed:
-            self._member_link.refuse_closed()
-        self._member_link.protocol.inbox.check_member()  # here, not in the first iteration
-        return None if timeout is None else timeout_ns(timeout) / 1e9
+            self._doing.pop(told.record.operation, None)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from timerd_client.arguments import wait_s
+from timerd_client.arguments import patience_s
 from timerd_client.link.flows import Flow, Settles, Until
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.session import CALLS
-from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_client.types import Patience
+from timerd_shm.declare.errors import OperationExistsError, UnknownOperationError
 from timerd_wire.refusals import OF_GROUP
 
 from .outcome import GroupOutcome, acknowledge, issue
@@ -20,26 +21,38 @@ from .steps import NOT_ACKNOWLEDGED
 Found = TypeVar("Found")
 
 
-def ack_wait(outcome: GroupOutcome, timeout: float) -> Flow[bool]:
+def ack_wait(outcome: GroupOutcome, timeout: Patience) -> Flow[bool]:
     """Acknowledge, and wait for the answer: whether this client still held it. Raises TimerdUnavailableError."""
     link = outcome._link
-    wait_s(timeout)  # a wrong one is refused before anything is acknowledged
+    seconds = patience_s(timeout)  # a wrong one is refused before anything is acknowledged
     reply = Reply(link)
     acknowledge(link, outcome._told, reply)
-    if not (yield Settles(reply, timeout)):
+    if not (yield Settles(reply, seconds)):
         raise link.unavailable(timeout)
     return bool(reply.get())
 
 
-def asked(link: Link, command: bytes) -> Flow[tuple[Any, Any]]:
-    """A caller's command: (value, error) of its answer. Raises TimerdUnavailableError."""
-    reply = Reply(link, OF_GROUP)
-    with link.lock:
-        link.refuse_lost()
-        link.protocol.incoming.replies[link.issue_locked(command, CALLS)] = reply
-    if not (yield Settles(reply, CLOSE_TIMEOUT_S)):
-        raise link.unavailable(CLOSE_TIMEOUT_S)
-    return reply.result()
+def accepted(reply: Reply, timeout: Patience) -> Flow[None]:
+    """Wait until the daemon has made a call, or has kept the other one. Raises its refusal, TimerdUnavailableError."""
+    try:
+        yield from _answered(reply, timeout)
+    except OperationExistsError as error:
+        if not error.kept:
+            raise
+
+
+def was_pending(reply: Reply, timeout: Patience) -> Flow[bool]:
+    """The answer to a command about the call of an id: whether it was pending. Raises TimerdUnavailableError."""
+    try:
+        return bool((yield from _answered(reply, timeout)))
+    except UnknownOperationError:
+        return False
+
+
+def _answered(reply: Reply, timeout: Patience) -> Flow[Any]:
+    if not (yield Settles(reply, patience_s(timeout))):
+        raise reply._link.unavailable(timeout)
+    return reply.get()
 
 
 def ask(link: Link, command: bytes, done: DeliveredOutcome | None) -> Flow[tuple[Any, Any]]:

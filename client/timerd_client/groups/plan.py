@@ -1,10 +1,11 @@
 """The plan of a call: what stands before its payload. It says when the call is due, by which clock, of which schedule.
 
-    Plan(CALL, due_ns=..)            call_at: by the wall clock; with 0 call_later: at its deadline, whatever the clock
-    Plan(WALL, due_ns=.., runs=..)   a point of a cron schedule, and which of its points have run
-    Plan(DAEMON, due_ns=.., at_ns=)  a point of a period: `at_ns` on the daemon's monotonic clock
+    Plan(CALL, due_ns=.., id="user-8")   call_at: by the wall clock; with 0 call_later: at its deadline alone
+    Plan(WALL, due_ns=.., runs=..)       a point of a cron schedule, and which of its points have run
+    Plan(DAEMON, due_ns=.., at_ns=..)    a point of a period: `at_ns` on the daemon's monotonic clock
 
-So a worker that has a call knows all that it needs to plan the next one, whoever planned this one. Here is no clock.
+So a worker that has a call knows all that it needs to plan the next one, whoever planned this one. The plan also says
+how the last run ended, and which attempt this is: `timerctl calls` needs nothing but the arena. Here is no clock.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ import struct
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from timerd_shm.declare.limits import ID_SIZE_MAX, PAYLOAD_SIZE_MAX
+
 from .schedule import Schedule
 
-CALL: Final = 1
-WALL: Final = 2
-DAEMON: Final = 3
+CALL: Final = 4  # 1 to 3 were the kinds of plans without an id and a last run
+WALL: Final = 5
+DAEMON: Final = 6
 STRETCHES_MAX: Final = 4
+ERROR_SIZE_MAX: Final = 200  # of the text of the last error
 WALL_NS_END: Final = 1 << 63
 SCHEDULE_SIZE: Final = 9  # so many first bytes are the same in all occurrences of a schedule
-_HEAD: Final = struct.Struct("<BQq")  # kind, hash of the schedule's text, due_ns
-_AT: Final = struct.Struct("<q")
+_HEAD: Final = struct.Struct("<BQqqqIBBB")  # the fields in their order, and the sizes of what follows
 _STRETCH: Final = struct.Struct("<qq")
-PLAN_SIZE: Final = _HEAD.size  # of a call that is no schedule's
+PLAN_SIZE_MAX: Final = _HEAD.size + STRETCHES_MAX * _STRETCH.size + ID_SIZE_MAX + ERROR_SIZE_MAX
+CALL_PAYLOAD_MAX: Final = 64_900
+assert PLAN_SIZE_MAX + CALL_PAYLOAD_MAX <= PAYLOAD_SIZE_MAX, f"{PLAN_SIZE_MAX=} {CALL_PAYLOAD_MAX=}"
 
 
 class Plan(NamedTuple):
@@ -33,15 +38,19 @@ class Plan(NamedTuple):
     kind: int
     text: int = 0  # hash of the schedule's text; 0 = none
     due_ns: int = 0  # under DAEMON: what the wall clock was expected to show then; it decides nothing
-    at_ns: int = 0
+    at_ns: int = 0  # the deadline as it was planned; under DAEMON the point
+    last_run_ns: int = 0  # when its last run ended, by the wall clock; 0 = it has not run
+    failures: int = 0  # attempts of this run that came before this one
     runs: Runs = ()
+    id: str = ""  # empty under WALL and DAEMON: a schedule's id is its name
+    error: str = ""  # of the last run; empty = it did not fail
 
     def pack(self) -> bytes:
         """The bytes before the payload."""
-        head = _HEAD.pack(self.kind, self.text, self.due_ns)
-        if self.kind == DAEMON:
-            return head + _AT.pack(self.at_ns)
-        return head + b"".join(_STRETCH.pack(*stretch) for stretch in self.runs)
+        id = self.id.encode()
+        error = self.error.encode(errors="replace")[:ERROR_SIZE_MAX].decode(errors="ignore").encode()
+        head = _HEAD.pack(*self[:6], len(self.runs), len(id), len(error))
+        return head + b"".join(_STRETCH.pack(*stretch) for stretch in self.runs) + id + error
 
     def is_of(self, schedule: Schedule) -> bool:
         """Whether it is a point of this schedule."""
@@ -56,18 +65,22 @@ def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
     """The plan, and the caller's payload behind it. None if it is no plan: another program has registered this call."""
     if len(payload) < _HEAD.size:
         return None
-    kind, text, due_ns = _HEAD.unpack_from(payload)
-    rest = payload[_HEAD.size :]
-    if kind == CALL:
-        return Plan(CALL, 0, due_ns), rest
-    if kind == DAEMON and len(rest) == _AT.size:
-        return Plan(DAEMON, text, due_ns, *_AT.unpack(rest)), b""
-    if kind == WALL and len(rest) % _STRETCH.size == 0 and len(rest) <= STRETCHES_MAX * _STRETCH.size:
-        runs = tuple(_STRETCH.iter_unpack(rest))
-        ends = [end for stretch in runs for end in stretch]
-        if ends == sorted(ends) and due_ns >= 0 and (not ends or ends[0] >= 0):
-            return Plan(WALL, text, due_ns, 0, runs), b""
-    return None
+    head: tuple[int, ...] = _HEAD.unpack_from(payload)
+    kind, text, due_ns, at_ns, last_run_ns, failures, stretches, id_size, error_size = head
+    ids_at = _HEAD.size + stretches * _STRETCH.size
+    error_at = ids_at + id_size
+    end = error_at + error_size
+    if kind not in (CALL, WALL, DAEMON) or stretches > STRETCHES_MAX or end > len(payload):
+        return None
+    runs = tuple(_STRETCH.iter_unpack(payload[_HEAD.size : ids_at]))
+    ends = [end for stretch in runs for end in stretch]
+    if ends != sorted(ends) or min((due_ns, *ends)) < 0:
+        return None
+    try:
+        id, error = payload[ids_at:error_at].decode(), payload[error_at:end].decode()
+    except UnicodeDecodeError:
+        return None
+    return Plan(kind, text, due_ns, at_ns, last_run_ns, failures, runs, id, error), payload[end:]
 
 
 def text_of(schedule: Schedule) -> int:

@@ -1,4 +1,4 @@
-"""What a runner does for a call: steps, which calls.py gives one after the other, and each face does in its own way."""
+"""What a runner does for a call: steps, which carrier.py gives, and which each face does in its own way."""
 
 from __future__ import annotations
 
@@ -6,18 +6,54 @@ from collections.abc import Callable, Generator
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from timerd_client.arguments import shown, timeout_ns
 from timerd_client.protocol.inbox import DeliveredOutcome
-from timerd_shm.declare.errors import SessionGoneError
+from timerd_client.types import Timeout
+from timerd_shm.declare.errors import InvalidValueError, SessionGoneError
 
 
-class Call(NamedTuple):
-    """What a handler is given. When the handler returns, the call is acknowledged."""
+class Call:
+    """What a handler is given. When the handler returns, the call is done, but for `retry`."""
 
-    name: str
-    payload: bytes
-    due: datetime | None  # in UTC, by the wall clock when it was planned; None after call_later()
-    deliveries: int  # above 1: the call was delivered before, to a worker that may have run its handler
-    lateness_ns: int  # after its deadline, when it settled
+    __slots__ = ("_retry_ns", "attempt", "deliveries", "due", "id", "lateness_ns", "name", "payload")
+
+    def __init__(
+        self,
+        name: str,
+        id: str,
+        payload: bytes,
+        due: datetime | None = None,
+        attempt: int = 1,
+        deliveries: int = 1,
+        lateness_ns: int = 0,
+    ) -> None:
+        self.name = name
+        self.id = id  # as it was given or made; the name for a schedule's
+        self.payload = payload
+        self.due = due  # in UTC, by the wall clock when it was planned; None after call_later()
+        self.attempt = attempt  # above 1: an earlier attempt has failed, or has asked for a retry
+        self.deliveries = deliveries  # above 1: it was delivered before, to a worker that may have run its handler
+        self.lateness_ns = lateness_ns  # after its deadline, when it settled
+        self._retry_ns: int | None = None
+
+    def retry(self, delay: Timeout) -> None:
+        """Have this call come again, `delay` s after the handler has ended, with `attempt` + 1.
+
+            if not bank.is_open():
+                call.retry(60)
+                return
+
+        It may be asked for any number of times, whatever `retries=` says. Raises TimeoutOutOfRangeError.
+        """
+        self._retry_ns = delay_ns_of(delay)
+
+    @property
+    def retry_ns(self) -> int | None:
+        """What `retry` was given, in ns."""
+        return self._retry_ns
+
+    def __repr__(self) -> str:
+        return f"<Call {self.name!r} id={shown(self.id)} attempt={self.attempt} deliveries={self.deliveries}>"
 
 
 class Ask(NamedTuple):
@@ -32,10 +68,10 @@ class Ask(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A step: run the handler. An exception from it is logged."""
+    """A step: run a function of the user's; the steps go on with its error, or None."""
 
-    handler: Callable[[Call], Any]
-    call: Call
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
 
 class Pause(NamedTuple):
@@ -56,3 +92,17 @@ Steps: TypeAlias = Generator[Step, Any, None]
 
 
 NOT_ACKNOWLEDGED: Final = (0, SessionGoneError("the daemon has lost sight of this client since the call was delivered"))
+
+
+def delay_ns_of(delay: Timeout) -> int:
+    """How long a call waits, in ns. Raises InvalidValueError, TimeoutOutOfRangeError."""
+    if delay is None:
+        raise InvalidValueError("delay=None: a call has a time; give seconds or a timedelta")
+    return timeout_ns(delay, "delay", "")
+
+
+def nobody_awaits(function: object) -> InvalidValueError:
+    """The error of a function that has given a threaded client a coroutine."""
+    return InvalidValueError(
+        f"{shown(function)} has returned an awaitable, and a threaded client awaits nothing: serve it with td.aio"
+    )

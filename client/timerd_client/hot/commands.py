@@ -34,7 +34,10 @@ IF_EXISTS: Final = {  # what register() does when there is an operation of that 
     "replace_cancelled": int(RegisterFlag.REPLACE_CANCELLED),
 }
 PURGATORY_AT: Final = offset_of(KeyCommand, "purgatory")  # at the same offset in every command
-_REGISTER = int(CommandKind.REGISTER)
+_REGISTER: Final = int(CommandKind.REGISTER)
+_FLAGS_AT: Final = offset_of(RegisterCommand, "flags")
+_FLAGS_SIZE: Final = 2
+_MARK_AT: Final = offset_of(RegisterCommand, "mark_sequence")
 _TIMED: Final = {  # the offset of (registered_ns, timeout_ns) in the commands that have them
     CommandKind.REGISTER: offset_of(RegisterCommand, "registered_ns"),
     CommandKind.RESCHEDULE: offset_of(OperationCommand, "registered_ns"),
@@ -65,6 +68,22 @@ def in_purgatory(command: bytes, index: int) -> bytes:
     """The command with that purgatory, whose index may have changed since: in another arena it is another one."""
     at = PURGATORY_AT
     return command if command[at] == index else command[:at] + bytes((index,)) + command[at + 1 :]
+
+
+def with_first_mark(command: bytes) -> bytes:
+    """The command for another arena than its caller has seen: a registration counts from the arena's first event.
+
+    A mark of another client (MARK_BY_SEQUENCE) means nothing there, so its registration is refused.
+    """
+    if command[0] != _REGISTER:
+        return command
+    flags = int.from_bytes(command[_FLAGS_AT : _FLAGS_AT + _FLAGS_SIZE], "little")
+    if flags & RegisterFlag.NO_MARK:
+        return command
+    if flags & RegisterFlag.MARK_BY_SEQUENCE:
+        flags |= RegisterFlag.MARK_OF_OTHER_ARENA
+        return command[:_FLAGS_AT] + flags.to_bytes(_FLAGS_SIZE, "little") + command[_FLAGS_AT + _FLAGS_SIZE :]
+    return command[:_MARK_AT] + bytes(8) + command[_MARK_AT + 8 :]
 
 
 def deadline_after(registered_ns: int, timeout_ns: int) -> int:

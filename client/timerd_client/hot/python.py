@@ -9,7 +9,6 @@ gives all others to the method. Here the method takes every call. The lock of th
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -21,8 +20,17 @@ from timerd_client.waiter import Notified, RawSettlement, Waiter
 from timerd_shm.declare.fields import fields, offset_of, size_of
 from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.wire import CommandKind, OutcomeRecord, ReportHeader, WireAnswer
+from timerd_wire import native
 
-from .commands import KEY_COMMAND_SIZE, PURGATORY_AT, REGISTER_SIZE, in_purgatory, pack_key, pack_register
+from .commands import (
+    KEY_COMMAND_SIZE,
+    PURGATORY_AT,
+    REGISTER_SIZE,
+    in_purgatory,
+    pack_key,
+    pack_register,
+    with_first_mark,
+)
 from .ids import Ids
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -69,7 +77,7 @@ class Line:
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self.now_ns = now_ns
-        self.lock = threading.Lock()
+        self.lock = native.lock()
         self.closed = False
         self.sealed = False  # no more commands are issued: the link is closed, or is being closed
         self.idle = False  # whether no thread or loop is about to send
@@ -164,6 +172,10 @@ class Ledger:
             in_purgatory(command, moved.get(command[PURGATORY_AT], command[PURGATORY_AT])) for command in self._commands
         ]
 
+    def count_from_first(self) -> None:
+        """The arena is another than callers have seen: registrations that are kept count from its first event."""
+        self._commands = [with_first_mark(command) for command in self._commands]
+
     def newest(self) -> int:
         """Sequence of the newest event that this client can see."""
         return self._words[self._newest_at]
@@ -208,7 +220,7 @@ class Handle(Promised):
 
     __slots__ = ("_callbacks", "_id", "_link", "_names", "_reply", "_settlement", "command", "deadline_ns", "payload")
     _reply: Any  # the reply to register(wait=True)
-    _id: tuple[Key, str] | None  # its id and purgatory
+    _id: tuple[Key, str, str] | None  # its id, purgatory and if_exists
 
     def __init__(self, link: Any, command: int, names: Key | tuple[Key, ...], payload: bytes, deadline_ns: int) -> None:
         self._link = link
@@ -321,7 +333,7 @@ class Caller:
     """
 
     def __init__(self, line: Line, ledger: Ledger, indices: dict[str, int], name: str, operation: type[Any]) -> None:
-        self.name = name
+        self._name = name
         self._link = line
         self._ledger = ledger
         self._indices = indices

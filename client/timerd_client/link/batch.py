@@ -1,15 +1,25 @@
 """Columns in, columns out: `register_many` and `fire_many` need no object and no lock for each operation.
 
 hot/ encodes commands and takes outcomes, row by row. A column that does not fit into the window is sent in parts of
-CHUNK rows. Each part waits for room as a single call does.
+CHUNK rows. Each part waits for room as a single call does. Rows with ids or an orphans policy are encoded one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, NamedTuple, overload
 
-from timerd_client.arguments import U64_MAX, column, each, mark_of, payload_bytes, timeout_ns, unsigned
+from timerd_client.arguments import (
+    U64_MAX,
+    column,
+    each,
+    if_exists_of,
+    mark_of,
+    patience_s,
+    payload_bytes,
+    timeout_ns,
+    unsigned,
+)
 from timerd_client.conditions import When
 from timerd_client.hot import (
     Rows,
@@ -25,28 +35,87 @@ from timerd_client.hot.commands import deadline_after
 from timerd_client.hot.python import Head
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome, State, state_of
-from timerd_client.types import Key, Keys, Payload, Timeout
+from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout
 from timerd_client.waiter import RawSettlement, local
-from timerd_shm.declare.errors import TimerdError
+from timerd_client.waits.scope import current_scope
+from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import RegisterFlag
 from timerd_wire.refusals import Subject
 
 from .link import Link
 from .promise import Promise
-from .surface import OperationT, Surface
+from .registration import Registration, registration
+from .surface import Surface
 
 CHUNK = 4_096
 _STATES = {int(state.value): state for state in State}
 _COMPLETED = int(State.COMPLETED.value)
+_CANCELLED = int(State.CANCELLED.value)
+
+
+class Row:
+    """One operation of a batch: `batch[3]`. It has no callbacks and is not awaited; the batch as a whole is."""
+
+    __slots__ = ("_batch", "index")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch = batch
+        self.index = index
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The watch keys, as they were given."""
+        return _names(self._batch._keys[self.index])
+
+    @property
+    def payload(self) -> bytes:
+        """The payload of the registration."""
+        return self._batch._payload(self.index)
+
+    @property
+    def id(self) -> Key | None:
+        """The id that was given, or None."""
+        ids = self._batch._ids
+        return None if ids is None else ids.ids[self.index]
+
+    def done(self) -> bool:
+        """Whether it has settled."""
+        return self._batch.settlement(self.index) is not None
+
+    def outcome(self) -> Outcome | None:
+        """The outcome if it has settled, else None."""
+        settlement = self._batch.settlement(self.index)
+        return None if settlement is None else Outcome(self.keys, self.payload, settlement)
+
+    def cancel(self) -> None:
+        """Cancel it. Returns at once, and does nothing if it has settled."""
+        self._batch._cancel([self.index])
+
+    def __repr__(self) -> str:
+        outcome = self.outcome()
+        return f"<Row {self.index} {'PENDING' if outcome is None else outcome.state.name}>"
+
+
+class Named(NamedTuple):
+    """What the rows of a batch with ids have of them."""
+
+    ids: Sequence[Key | None]
+    purgatory: str
+    if_exists: IfExists
 
 
 class Batch(Rows, Promise):
     """Many operations that were registered at once. All columns that it gives have the order of the registrations.
 
+    It is a sequence of `Row`. It belongs to the process that has registered it, any thread may use it, and it cannot be
+    pickled. Dropping it leaves the operations pending.
+
     It derives from Rows: settled rows notify the batch, and two objects would refer to each other for that.
     """
 
-    __slots__ = ("_durations_ns", "_keys", "_payloads", "_registered_ns")
+    __slots__ = ("_durations_ns", "_ids", "_keys", "_payloads", "_registered_ns")
+    _link: Link
 
     def __init__(
         self,
@@ -55,8 +124,10 @@ class Batch(Rows, Promise):
         payloads: Sequence[bytes] | bytes,
         registered_ns: int,
         durations_ns: Sequence[int] | int,
+        ids: Named | None = None,
     ) -> None:
         super().__init__(link, len(keys))
+        self._ids = ids
         self._keys = keys
         self._payloads = payloads
         self._registered_ns = registered_ns
@@ -64,7 +135,12 @@ class Batch(Rows, Promise):
 
     def subject(self, command: int) -> Subject:
         row = self.row_of(command)
-        return Subject(payload_size=len(self._payload(row)) if row >= 0 else 0)
+        if row < 0:
+            return Subject()
+        if self._ids is None:
+            return Subject(payload_size=len(self._payload(row)))
+        ids, purgatory, if_exists = self._ids
+        return Subject(ids[row], purgatory, len(self._payload(row)), keeps=if_exists == "keep")
 
     def due_ns(self, command: int) -> int:
         """The deadline of one of its operations, for the protocol."""
@@ -81,8 +157,49 @@ class Batch(Rows, Promise):
     def __len__(self) -> int:
         return len(self._keys)
 
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Row]: ...
+    def __getitem__(self, at: int | slice) -> Row | list[Row]:
+        rows = range(len(self))[at]
+        return Row(self, rows) if isinstance(rows, int) else [Row(self, row) for row in rows]
+
+    def __iter__(self) -> Iterator[Row]:
+        return (Row(self, row) for row in range(len(self)))
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.settled()} of {len(self)} settled>"
+
+    def last_command(self) -> int:
+        """The largest command number of its registrations; 0 = it has none."""
+        return max(self.commands(), default=0)
+
+    def cancel(self) -> None:
+        """Cancel all that are pending. Returns at once. Raises ClosedError."""
+        self._cancel(range(len(self)))
+
+    def refused(self) -> list[Row]:
+        """The rows that the daemon has refused so far: all of them after `register_many_wait`."""
+        states = self.states_in_records()
+        return [row for row in self if not states[row.index] and row.done() and not _is_unavailable(row)]
+
+    def _cancel(self, rows: Sequence[int]) -> None:
+        """Cancel those of the rows that are pending."""
+        numbers = list(self.commands())
+        self._link.withdraw([numbers[row] for row in rows if row < len(numbers) and self.settlement(row) is None])
+
+    _scope = staticmethod(current_scope)
+
+    def _end_wait(self) -> bool:
+        return self._link.end_wait(self._pending_commands())
+
+    def _give_back(self) -> None:
+        self._link.abandon(self._pending_commands())
+
+    def _pending_commands(self) -> list[int]:
+        pending = self._link.protocol.ledger.pending
+        return [number for number in self.commands() if pending.get(number) is self]
 
     def _column(self) -> list[RawSettlement]:
         return list(map(self.settlement, range(len(self))))  # type: ignore[arg-type]  # all are set when it is done
@@ -105,6 +222,9 @@ class Batch(Rows, Promise):
     def _completed(self) -> int:
         return self.states_in_records().count(_COMPLETED)
 
+    def _cancelled(self) -> int:
+        return self.states_in_records().count(_CANCELLED)
+
     @property
     def registered_ns(self) -> int:
         """When register_many() was called (CLOCK_MONOTONIC, ns). All deadlines count from then."""
@@ -120,33 +240,50 @@ class ThreadedBatch(Batch):
 
     __slots__ = ()
 
-    def _all(self, timeout: float | None) -> None:
-        if not self.wait(timeout):
-            raise TimeoutError(f"{self.left} of {len(self)} operations have not settled within {timeout:g} s")
+    def _all(self, timeout: Patience | None) -> None:
+        if not self._wait(timeout):
+            raise TimeoutError(
+                f"{self.left} of {len(self)} operations have not settled within {patience_s(timeout):g} s"
+            )
 
-    def outcomes(self, timeout: float | None = None) -> list[Outcome]:
+    def outcomes(self, timeout: Patience | None = None) -> list[Outcome]:
         """The outcomes, in input order; raises TimeoutError."""
         self._all(timeout)
         return self._outcomes()
 
-    def states(self, timeout: float | None = None) -> list[State]:
+    def states(self, timeout: Patience | None = None) -> list[State]:
         """The states alone, in input order; raises TimeoutError."""
         self._all(timeout)
         return self._states()
 
-    def values(self, timeout: float | None = None) -> list[bytes]:
+    def values(self, timeout: Patience | None = None) -> list[bytes]:
         """The values of the events that settled them, in input order; raises TimeoutError."""
         self._all(timeout)
         return self.values_in_records()
 
-    def completed(self, timeout: float | None = None) -> int:
+    def completed(self, timeout: Patience | None = None) -> int:
         """How many completed; raises TimeoutError."""
         self._all(timeout)
         return self._completed()
 
+    def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> int:
+        """Cancel all that are pending, and wait for their outcomes; how many of the batch were cancelled.
+
+        Raises TimerdUnavailableError after `timeout` s.
+        """
+        self.cancel()
+        if not self._wait(timeout):
+            raise self._link.unavailable(timeout)
+        return self._cancelled()
+
     def __await__(self) -> Generator[Any, None, list[Outcome]]:
         yield from self._wait_in_loop()
         return self._outcomes()
+
+
+def _is_unavailable(row: Row) -> bool:
+    settlement = row._batch.settlement(row.index)
+    return settlement is not None and isinstance(settlement[3], TimerdUnavailableError)
 
 
 def _names(keys: Key | tuple[Key, ...]) -> tuple[Key, ...]:
@@ -163,16 +300,20 @@ def _payload_column(payloads: Sequence[Payload] | Payload, rows: int, what: str)
 
 
 def register_many(
-    surface: Surface[OperationT],
+    surface: Surface[Any, Any],
     batch: type[Batch],
     keys: Sequence[Keys],
     timeout: Timeout | Sequence[Timeout],
     payloads: Sequence[Payload] | Payload,
     when: When,
     since: Mark | None,
+    ids: Sequence[Key | None] | None,
+    if_exists: IfExists,
+    orphans: OrphanPolicy | None,
 ) -> Batch:
     """See `Purgatory.register_many`."""
-    registered_ns = surface._link.now_ns()
+    link = surface._live()
+    registered_ns = link.now_ns()
     names = column("key", keys)
     rows = len(names)
     payload_column = _payload_column(payloads, rows, "payload")
@@ -181,23 +322,87 @@ def register_many(
         durations_ns = durations_of(column("timeout", timeout, rows))
     else:
         durations_ns = timeout_ns(timeout)  # type: ignore[arg-type]
-    watches = Watches(names, when)
     if since is not None:
         mark_of(since)
-    link = surface._link
-    made = batch(link, watches.names, payload_column, registered_ns, durations_ns)
+    id_column = None if ids is None else column("id", ids, rows)
+    if_exists_of(if_exists, None if id_column is None else "given")
+    singly = id_column is not None or orphans is not None
+    if singly:
+        given = timeout if isinstance(timeout, Sequence) else [timeout] * rows
+        asked = _asked(surface, names, given, payload_column, when, id_column, if_exists, orphans)
+        watched: Sequence[Any] = [one.names for one in asked]
+    else:
+        watches = Watches(names, when)
+        watched = watches.names
+    named = None if id_column is None else Named(id_column, surface._name, if_exists)
+    link.check_room(rows)
+    made = batch(link, watched, payload_column, registered_ns, durations_ns, named)
     try:
-        _issue(surface, made, watches, registered_ns, since)
+        if singly:
+            _issue_singly(surface, made, asked, registered_ns, since)
+        else:
+            _issue(surface, made, watches, registered_ns, since)
     except BaseException:  # the caller gets no handle, so what was registered is withdrawn
         with link.lock:
-            orphans = [number for number in made.commands() if link.protocol.ledger.pending.get(number) is made]
-        link.abandon(orphans)
+            issued = [number for number in made.commands() if link.protocol.ledger.pending.get(number) is made]
+        link.abandon(issued)
         raise
     return made
 
 
+def _asked(
+    surface: Surface[Any, Any],
+    keys: Sequence[Keys],
+    timeouts: Sequence[Timeout],
+    payloads: Sequence[bytes] | bytes,
+    when: When,
+    ids: Sequence[Key | None] | None,
+    if_exists: IfExists,
+    orphans: OrphanPolicy | None,
+) -> list[Registration]:
+    """The rows that are encoded one by one, all checked."""
+    group = surface._protocol.session.identity.group
+
+    def row(at: int) -> Registration:
+        id = None if ids is None else ids[at]
+        payload = payloads if isinstance(payloads, bytes) else payloads[at]
+        exists: IfExists = "error" if id is None else if_exists
+        return registration(keys[at], timeouts[at], when, payload, id, exists, orphans, group)
+
+    return each("keys", range(len(keys)), row)
+
+
+def _issue_singly(
+    surface: Surface[Any, Any], made: Batch, asked: list[Registration], registered_ns: int, since: Mark | None
+) -> None:
+    """Issue rows that have ids or an orphans policy."""
+    link, ledger = surface._link, surface._ledger
+    with link.lock:
+        if link.sealed:
+            link.refuse_closed()
+        maker, mark = ledger.incarnation, since or link.protocol.session.mark()
+    for row, one in enumerate(asked):
+        with link.lock:
+            link.ready_locked()
+            flags, sequence, command = _mark_on_wire(ledger, mark, maker, since)
+            number = ledger.issue(one.command(surface._indices[surface._name], flags, registered_ns, sequence, command))
+            made.add_part(number, row, 1)
+            ledger.pending[number] = made
+            if one.id_hash:
+                ledger.ids.add(ledger.pending, surface._name, one.id_hash, number)
+            link.wake_if_due(ledger.issued)
+
+
+def _mark_on_wire(ledger: Any, mark: Mark, maker: bytes, since: Mark | None) -> tuple[int, int, int]:
+    """(flags, sequence, command) of a part that is issued now, for the mark that was read at the call."""
+    flags, sequence, command = mark.on_wire(ledger.arena, ledger.incarnation)
+    if since is None and ledger.incarnation != maker:  # the daemon does not know the mark of the call any more
+        return int(RegisterFlag.MARK_OF_OTHER_ARENA), sequence, 0
+    return flags, sequence, command
+
+
 def _issue(
-    surface: Surface[OperationT],
+    surface: Surface[Any, Any],
     made: Batch,
     watches: Watches,
     registered_ns: int,
@@ -214,11 +419,9 @@ def _issue(
         with link.lock:
             link.ready_locked()
             room = min(rows - start, CHUNK, link.protocol.outgoing.room)
-            flags, sequence, command = mark.on_wire(ledger.arena, ledger.incarnation)
-            if since is None and ledger.incarnation != maker:  # the daemon does not know the mark of the call any more
-                flags, command = RegisterFlag.MARK_OF_OTHER_ARENA, 0
+            flags, sequence, command = _mark_on_wire(ledger, mark, maker, since)
             head = Head(
-                surface._indices[surface.name],
+                surface._indices[surface._name],
                 flags,
                 registered_ns,
                 sequence,
@@ -232,7 +435,7 @@ def _issue(
 
 
 def fire_many(
-    surface: Surface[OperationT],
+    surface: Surface[Any, Any],
     keys: Sequence[Key],
     values: Sequence[Payload] | Payload,
     amounts: Sequence[int] | int,
@@ -246,8 +449,9 @@ def fire_many(
         amount_column = amounts_of(column("amount", amounts, rows))
     else:
         amount_column = unsigned("amount", amounts, U64_MAX, 1)
-    link = surface._link
+    link = surface._live()
     ledger = surface._ledger
+    link.check_room(rows)
     start = 0
     while start < rows:
         with link.lock:
@@ -257,7 +461,7 @@ def fire_many(
                 error.add_note(f"{start} of {rows} events had been sent")
                 raise
             room = min(rows - start, CHUNK, link.protocol.outgoing.room)
-            index = surface._indices[surface.name]
+            index = surface._indices[surface._name]
             issue_events(ledger, index, encoded, value_column, amount_column, start, room)
             link.wake_if_due(ledger.issued)
         start += room

@@ -10,42 +10,27 @@ error.
 
 from __future__ import annotations
 
-import errno
-import resource
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from timerd_client.arguments import (
-    function_of,
-    group_of,
-    kept,
-    label_of,
-    orphans_of,
-    patience_of,
-    timeout_ns,
-    transport_of,
-    wait_s,
-)
+from timerd_client.arguments import function_of, kept, orphans_of, patience_of, patience_s, timeout_ns
 from timerd_client.conditions import When
+from timerd_client.discovery.autostart import start_daemon
+from timerd_client.discovery.find_daemon import LOOK_AGAIN_S, Search
+from timerd_client.discovery.late_sockets import files_named
 from timerd_client.hot.commands import operation_command
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState
-from timerd_client.transport.lifeline import changing
-from timerd_client.transport.make import make_sockets
-from timerd_client.transport.sockets import Sockets
-from timerd_client.types import Keys, Timeout
-from timerd_shm.declare.errors import ClosedError, ErrorCode, ResourceLimitError, TimerdError, TimerdUnavailableError
-from timerd_shm.declare.states import Orphans
+from timerd_client.types import Keys, OrphanPolicy, Patience, WhenLost
+from timerd_client.waits.polling import GRACE_S, Polling
+from timerd_client.waits.scope import Scope, current_scope, noted
+from timerd_shm.declare.errors import ClosedError, ErrorCode, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
-from timerd_shm.host.paths import InstancePaths
-from timerd_wire.transports import Transport
 
-from .autostart import start_daemon
-from .find_daemon import LOOK_AGAIN_S, Search
+from .lazy import Lazy, openers
 from .link import Link
-from .polling import GRACE_S, Polling
 from .promise import Promise
 from .surface import Surface
 
@@ -68,6 +53,7 @@ class Until(NamedTuple):
     then: Callable[[], Any] | None = (
         None  # called before another thread may change anything; its result is given instead
     )
+    scope: Scope | None = None  # the request that ends the wait, with RequestEnded
 
 
 class Settles(NamedTuple):
@@ -115,59 +101,33 @@ Flow: TypeAlias = Generator[Step, Any, Value]
 # the connection ---------------------------------------------------------------------------------------------------
 
 
-def connect(
-    make: Callable[[InstancePaths, str, Orphans, str | None, Sockets], LinkT],
-    instance: str | None,
-    autostart: bool,
-    timeout: float | None,
-    group: str | None,
-    orphans: str,
-    name: str,
-    runtime_dir: str | None,
-    transport: Transport | None,
-) -> Flow[LinkT]:
-    """Find the daemon, or start it, and make a link. Ends when the daemon has accepted this client."""
-    member_of = group_of(group)
-    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
-    way = transport_of(transport)
-    with _files_named():
-        paths = (yield Do(partial(start_daemon, instance, runtime_dir))) if autostart else None
-        search = Search(instance, runtime_dir, patience)
+def connect(lazy: Lazy[LinkT], timeout: Patience | None) -> Flow[LinkT]:
+    """Find the daemon, or start it, and connect. Ends when the daemon has accepted this client."""
+    target, patience = lazy.target, patience_of(timeout)
+    if openers:
+        link = lazy.link()
+        yield from ready(link, CONNECT_TIMEOUT_S if patience is None else patience)
+        return link
+    with files_named():
+        paths = None
+        if target.autostart:
+            paths = yield Do(partial(start_daemon, target.instance, target.runtime_dir))
+        search = Search(target.instance, target.runtime_dir, patience)
         while paths is None and (paths := search.look()) is None:
             yield Sleep(LOOK_AGAIN_S)
-        with changing:  # a fork waits, because a child has to know of all that it has to close
-            sockets = make_sockets(way, paths)
-            try:
-                link = make(paths, label, policy, member_of, sockets)
-            except BaseException:
-                sockets.close(linger=False)
-                raise
-        accepted = False
-        try:
-            yield from ready(link, search.patience())
-            accepted = True
-        finally:
-            if not accepted:
-                link.stop()
-        return link
-
-
-@contextmanager
-def _files_named() -> Iterator[None]:
-    """Where no file can be opened, raises ResourceLimitError, which names the limit."""
+    link = lazy.open(paths)
+    accepted = False
     try:
-        yield
-    except Exception as error:  # ZMQError has a number, too
-        if getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
-            raise
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        raise ResourceLimitError(
-            f"no file can be opened for a client, and {most} files may be open in this process (ulimit -n; of all "
-            f"processes: fs.file-max): close some, or raise the limit"
-        ) from error
+        yield from ready(link, search.patience())
+        accepted = True
+    finally:
+        if not accepted:
+            lazy.closed = True
+            link.stop()
+    return link
 
 
-def ready(link: Link, timeout: float) -> Flow[None]:
+def ready(link: Link, timeout: Patience) -> Flow[None]:
     """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
     protocol = link.protocol
 
@@ -180,36 +140,60 @@ def ready(link: Link, timeout: float) -> Flow[None]:
     refused = yield Until(
         link,
         lambda: protocol.state is LinkState.LIVE or protocol.refused is not None or link.closed,
-        timeout,
+        patience_s(timeout),
         error,
     )
     if refused is not None:
         raise refused
 
 
-def flush(link: Link, timeout: float) -> Flow[None]:
+def flush(link: Link, timeout: Patience) -> Flow[None]:
     """Wait until everything issued so far has been applied, and raise what was refused."""
-    wait_s(timeout)
+    seconds = patience_s(timeout)
     with link.lock:
         begun = link.begin_flush()
     # Under one lock: what is lost after that is not of this flush.
-    yield Until(link, lambda: link.flushed(begun), timeout, lambda: link.end_flush(begun, timeout))
+    yield Until(link, lambda: link.flushed(begun), seconds, lambda: link.end_flush(begun, timeout))
 
 
-def close(link: Link, timeout: float) -> Flow[None]:
+def received(link: Link, number: int, timeout: Patience) -> Flow[None]:
+    """Wait until the daemon has answered for all commands up to this one. Raises TimerdUnavailableError."""
+    outgoing = link.protocol.outgoing
+    with link.lock:
+        link.refuse_lost()
+        maker = link.protocol.session.incarnation
+        link.confirm_locked()
+
+    def is_answered() -> bool:
+        return outgoing.answered >= number or link.protocol.session.incarnation != maker or link.closed
+
+    if not (yield Until(link, is_answered, patience_s(timeout))):
+        raise link.unavailable(timeout)
+
+
+def close(lazy: Lazy[Any], timeout: Patience) -> Flow[None]:
     """Wait until handlers have returned and everything is acknowledged, then end the link, whatever was raised."""
-    deadline = link.deadline(timeout)
+    patience_s(timeout)
+    link = lazy.close()
+    if link is not None and not link.closed:
+        yield from end(link, timeout)
+
+
+def end(link: Link, timeout: Patience) -> Flow[None]:
+    """The same for a link alone: its client may make another one."""
+    seconds = patience_s(timeout)
+    deadline = link.deadline(seconds)
     try:
-        yield Finish(link, timeout)
+        yield Finish(link, seconds)
         link.seal()
         yield from flush(link, link.seconds_left(deadline) or 0.0)
     except ClosedError:
         pass  # another thread has closed it meanwhile
     finally:
-        link.stop(timeout)
+        link.stop(seconds)
 
 
-def set_orphans(link: Link, policy: str) -> Flow[int]:
+def set_orphans(link: Link, policy: OrphanPolicy) -> Flow[int]:
     """Give all operations that are pending now this policy, in parts; how many they are."""
     orphans = orphans_of(policy, link.protocol.session.identity.group)
     ledger = link.protocol.ledger
@@ -234,19 +218,20 @@ def set_orphans(link: Link, policy: str) -> Flow[int]:
 
 
 def wait_for(
-    surface: Surface[Any],
+    surface: Surface[Any, Any],
     predicate: Callable[[], Any],
     keys: Keys,
-    timeout: Timeout,
+    timeout: Patience | None,
     when: When,
-    unavailable: str,
+    unavailable: WhenLost,
     poll_interval: float,
 ) -> Flow[Any]:
     """A condition variable across processes: see `Purgatory.wait_for`."""
     polling = Polling(unavailable, poll_interval)
     function_of("predicate", predicate)
     keys = kept(keys)
-    link, protocol = surface._link, surface._protocol
+    link = surface._live()
+    protocol = link.protocol
     duration_ns = timeout_ns(timeout)
     deadline = link.deadline(None if timeout is None else duration_ns / 1e9)
     while True:
@@ -256,7 +241,7 @@ def wait_for(
         if value or left == 0.0:
             return value
         if polling.wanted and protocol.lost:
-            yield Until(link, lambda: not protocol.lost or link.closed, polling.pause(left))
+            yield Until(link, lambda: not protocol.lost or link.closed, polling.pause(left), scope=current_scope())
             continue
         operation = surface.register(keys, timeout=left, when=when, since=mark)
         outcome: Outcome | None = None
@@ -268,7 +253,7 @@ def wait_for(
             outcome = operation.outcome()
         finally:
             if outcome is None:  # the wait was cancelled, or the daemon is lost
-                link.abandon([operation.command])
+                operation._give_back()
         if is_known(outcome):
             continue
         if not polling.wanted:
@@ -278,9 +263,8 @@ def wait_for(
 def value_or_lost(value: Value) -> Value:
     """The predicate's last value, if it is true. Raises for a false one: with a lost daemon it is no answer."""
     if not value:
-        raise TimerdUnavailableError(
-            f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown: is it running?"
-        )
+        late = f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown"
+        raise noted(TimerdUnavailableError(f"{late}: is it running?"))
     return value
 
 
@@ -298,6 +282,6 @@ def raise_unless_again(outcome: Outcome) -> None:
         raise outcome.error
 
 
-def unsettled(left: int, count: int, timeout: float | None) -> TimeoutError:
+def unsettled(left: int, count: int, timeout: Patience | None) -> TimeoutError:
     """The error of as_completed() after its timeout."""
-    return TimeoutError(f"{left} of {count} operations have not settled within {timeout:g} s")
+    return TimeoutError(f"{left} of {count} operations have not settled within {patience_s(timeout):g} s")

@@ -12,26 +12,32 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
 
-from timerd_client.arguments import wait_s
+from timerd_client.arguments import patience_s
+from timerd_client.discovery.late_sockets import LateSockets
 from timerd_client.errors import OperationCancelled
 from timerd_client.hot import Line
 from timerd_client.hot.commands import in_purgatory, operation_command
 from timerd_client.protocol.protocol import Protocol
-from timerd_client.protocol.session import Identity, Naming
+from timerd_client.protocol.session import NO_SESSION, Naming
 from timerd_client.protocol.state import LIVE, LinkState
 from timerd_client.transport.sockets import Sockets
+from timerd_client.types import Patience
 from timerd_client.waiter import Answerable, Notified
+from timerd_client.waits.gate import Gate
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
-from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
-from .gate import Gate
+from . import plight
+from .flush import Flush, unacknowledged
+from .identity import identity
 from .promise import Reply
+from .use import Use
 from .wall_alarm import WallAlarm
 
 if TYPE_CHECKING:
@@ -42,29 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("timerd_client")
 links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py closes them after a fork and at exit
-
-
-def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
-    """What this process says of itself in HELLO."""
-    pid = os.getpid()
-    return Identity(
-        name,
-        pid,
-        process_start_ticks(pid) or 0,
-        namespace_inode("pid"),
-        namespace_inode("time"),
-        boot_id(),
-        orphans,
-        group,
-    )
-
-
-class Flush(NamedTuple):
-    """What a flush waits for."""
-
-    command: int  # until this command is applied, and all answers up to it were received
-    maker: bytes  # incarnation of the client: with another one the flush is over
-    reported: int  # so many of `commands_unknown` were raised by earlier flushes
 
 
 class Link(Line):
@@ -81,8 +64,12 @@ class Link(Line):
         group: str | None,
         sockets: Sockets,
         now_ns: Callable[[], int] = time.monotonic_ns,
+        purgatories: Sequence[str] | None = None,
     ) -> None:
-        """`sockets` become this link's own. `now_ns` is CLOCK_MONOTONIC."""
+        """`sockets` become this link's own. `now_ns` is CLOCK_MONOTONIC.
+
+        With `purgatories` calls may be made before the connection: these are the names that the first HELLO has.
+        """
         super().__init__(now_ns)
         self.paths = paths
         self.protocol = Protocol(identity(name, orphans, group), now_ns())
@@ -94,17 +81,48 @@ class Link(Line):
         self._reported_refused = 0
         self._resets = 0
         self._wall_alarm: WallAlarm | None = None
+        self.losses = 0  # how often the daemon was lost
         self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
+        self._pid = os.getpid()
+        self.why_closed = "it was closed"
+        self._use_sockets(sockets)
+        if purgatories is not None:
+            for purgatory in purgatories:
+                self.protocol.session.name_later(purgatory)
+            self._expect_arena()
+        links.add(self)
+
+    def _use_sockets(self, sockets: Sockets) -> None:
         self.sockets = sockets
         self.protocol.outgoing.frame_size_max = sockets.frame_size_max
-        self.lifeline = self.sockets.lifeline
-        links.add(self)
+        self.lifeline = sockets.lifeline
+
+    def may_answer(self) -> bool:
+        """Whether the daemon answers, or is about to: one that was not found does not, and one that is lost."""
+        late = isinstance(self.sockets, LateSockets) and self.sockets.is_hopeless
+        return not late and self.protocol.state not in (LinkState.LOST, LinkState.CLOSED)
+
+    def is_outlived(self) -> bool:
+        """Whether its client needs another link in this process: this one is the parent's, or its loop has ended."""
+        return self._pid != os.getpid()
+
+    def _expect_arena(self) -> None:
+        """Map the arena of now, before the daemon names it: so the marks of calls before the connection are exact."""
+        try:
+            self._reader = self.sockets.map_arena()
+        except (TimerdError, OSError):
+            return  # there is none: calls of before count from the first event of the daemon's arena
+        self._mapped = self.protocol.session.arena = self._reader.header().incarnation
+        self.protocol.ledger.use_arena(self._reader.words, NEWEST_WORD)
 
     # what a face completes ----------------------------------------------------------------------------------------
 
     def notify_locked(self) -> None:
         """With the lock held: wake those who wait, so that they look at their conditions."""
         raise NotImplementedError
+
+    def check_room(self, commands: int) -> None:
+        """Before a column is issued: raise BackpressureError if a call cannot wait until all of it has room."""
 
     def make_room(self) -> None:
         """With the lock held, in a full window: return when the window has room, or raise BackpressureError."""
@@ -136,16 +154,38 @@ class Link(Line):
         """Where a caller waits for one promise."""
         return Gate()
 
+    def queue(self) -> SimpleQueue[Any]:
+        """Where a caller waits for many promises."""
+        return SimpleQueue()
+
     def may_block(self) -> None:
         """Raises RuntimeError in the thread that would have to end the wait."""
+
+    def callback(self, callback: Callable[[Any], object]) -> Callable[[Any], object]:
+        """A callback in the form in which it runs where its caller wants it."""
+        return callback
+
+    def watch_sockets(self) -> None:
+        """Watch the descriptors of new sockets. Raises OSError where no file can be opened."""
+        raise NotImplementedError
 
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         """Run `call` in a loop, because a promise has settled."""
         raise NotImplementedError
 
+    def wait_applied(self, timeout: float, silence: float) -> int:
+        """Wait until everything issued is acknowledged; how many commands are not.
+
+        It waits `timeout` seconds at most, and no longer than `silence` seconds without a frame of the daemon.
+        """
+        return self.protocol.ledger.issued - self.protocol.ledger.applied
+
+    def use(self) -> Use:
+        """The caller keeps what is returned for as long as it uses this link."""
+        return Use()
+
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Send BYE and close the sockets, within `timeout` seconds where that may take a while."""
-        raise NotImplementedError
 
     def watch(self, descriptor: int) -> None:
         """Call `readable` when this descriptor is readable."""
@@ -157,9 +197,9 @@ class Link(Line):
 
     # for promises and surfaces ------------------------------------------------------------------------------------
 
-    def deadline(self, timeout: float | None) -> float | None:
+    def deadline(self, timeout: Patience | None) -> float | None:
         """The time in so many seconds, by the link's clock; None = never."""
-        seconds = wait_s(timeout)
+        seconds = patience_s(timeout)
         return None if seconds is None else self.now_ns() / 1e9 + seconds
 
     def seconds_left(self, deadline: float | None) -> float | None:
@@ -168,29 +208,24 @@ class Link(Line):
 
     def refuse_closed(self) -> None:
         """Raises ClosedError."""
-        raise ClosedError(
-            "this client is closed (or is being closed), or was made before a fork or in a loop that is closed; "
-            "use td.client(), or connect again"
-        )
+        raise ClosedError(f"this client is closed: {self.why_closed}; make another one, or use td.client()")
+
+    def seal_because(self, why: str) -> None:
+        """Refuse all further calls, for this reason."""
+        self.why_closed = why
+        self.sealed = self.closed = True
 
     def refuse_lost(self) -> None:
         """Raises TimerdUnavailableError if the daemon is lost, ClosedError if this is closed. With the lock held."""
         if self.sealed:
             self.refuse_closed()
-        if self.protocol.lost:
-            raise TimerdUnavailableError(
-                f"the daemon is lost ({self.plight()}), so it was not asked: start it ({self.paths.command}), "
-                "or try again when `client.connected`"
-            )
+        error = plight.lost(self)
+        if error is not None:
+            raise error
 
-    def unavailable(self, seconds: float) -> TimerdUnavailableError:
-        """The error of a caller who has waited so many seconds for an answer."""
-        remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
-        if not self.protocol.session.arena:
-            remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
-            if self.sockets.trouble():
-                remedy = 'it runs, but this client cannot reach it there; transport="zeromq" goes another way'
-        return TimerdUnavailableError(f"no answer from the daemon within {seconds:.3g} s ({self.plight()}): {remedy}")
+    def unavailable(self, patience: Patience) -> TimerdUnavailableError:
+        """The error of a caller who has waited so long for an answer."""
+        return plight.unanswered(self, patience_s(patience))
 
     def fullness(self) -> str:
         """How full the window is, for messages."""
@@ -218,6 +253,19 @@ class Link(Line):
         reply = Reply(self)
         self.ask(question, reply)
         return reply
+
+    def name_purgatory(self, name: str) -> Reply | None:
+        """Have a purgatory named: in the first HELLO, or, once there is a session, by a question whose reply this is.
+
+        None: there is nothing to wait for. Raises what `ask` raises.
+        """
+        session = self.protocol.session
+        with self.lock:
+            if session.secret == NO_SESSION:
+                session.name_later(name)
+            if name in session.purgatories:
+                return None
+        return self.ask_purgatory(name)
 
     def ask_purgatory(self, name: str) -> Reply:
         """Ask for the index of a purgatory, which is known when the reply has come. Raises what `ask` raises."""
@@ -259,6 +307,27 @@ class Link(Line):
             ledger = self.protocol.ledger
             ledger.issue_all([operation_command(CommandKind.CANCEL, operation) for operation in operations])
             self.wake_if_due(ledger.issued)
+
+    def give_back(self, registration: int, grant: Callable[[], int]) -> None:
+        """Withdraw a registration that nobody waits for any more; `grant()` is the outcome that it has got already."""
+
+        def withdraw() -> None:
+            if self.closed:
+                return
+            incoming = self.protocol.incoming
+            if not incoming.abandon([registration], OperationCancelled("withdrawn: its `await` was cancelled")):
+                incoming.requeue(registration, grant())
+            self.wake_if_due(self.protocol.ledger.issued)
+
+        self.soon(withdraw)
+
+    def end_wait(self, registrations: Iterable[int]) -> bool:
+        """Withdraw what a caller waited for whose request has ended; False: all of it has settled meanwhile."""
+        with self.lock:
+            error = OperationCancelled("withdrawn: its request has ended")
+            if ended := self.protocol.incoming.abandon(registrations, error):
+                self.wake_if_due(self.protocol.ledger.issued)
+            return ended > 0
 
     def abandon(self, registrations: Iterable[int]) -> None:
         """Withdraw operations that no caller has a handle of. Grants that they have are requeued."""
@@ -319,7 +388,7 @@ class Link(Line):
         protocol = self.protocol
         return protocol.outgoing.answered >= flush.command or protocol.session.incarnation != flush.maker or self.closed
 
-    def end_flush(self, flush: Flush, timeout: float) -> None:
+    def end_flush(self, flush: Flush, timeout: Patience) -> None:
         """Raises TimerdUnavailableError if the flush is not done, SessionGoneError if it is unknown what was applied.
 
         Otherwise raises the first refusal of a command that has no operation. With the lock held.
@@ -397,21 +466,41 @@ class Link(Line):
 
     def tick(self, now_ns: int) -> None:
         """Do what is due by now."""
-        protocol = self.protocol
+        protocol, sockets = self.protocol, self.sockets
         with self.lock:
             self._do_chores()
-            if now_ns >= self.sockets.due_ns:
-                self.sockets.tend(now_ns)
+            if now_ns >= sockets.due_ns:
+                sockets.tend(now_ns)
+        if isinstance(sockets, LateSockets) and sockets.found is not None:
+            self._move(sockets, sockets.found)
+        with self.lock:
             if now_ns >= protocol.poll_deadline():
                 protocol.tick(now_ns)
-        if protocol.lost and not self._lost_ns and protocol.session.arena:
+        if protocol.lost and not self._lost_ns:
             self._lost_ns = protocol.silence.last_frame_ns
+            self.losses += 1
+            kind = "does not answer yet" if protocol.session.secret == NO_SESSION else "is lost"
             self.complain(
-                f"the daemon of instance {self.paths.instance!r} is lost: silent for "
-                f"{(now_ns - self._lost_ns) / 1e9:.1f} s; what is called is kept, and sent when it is back"
+                f"the daemon of instance {self.paths.instance!r} {kind}: silent for "
+                f"{(now_ns - self._lost_ns) / 1e9:.1f} s; what is called is kept, and sent when it is there"
             )
         if protocol.incoming.ready or protocol.incoming.complaints:
             self.received()
+
+    def _move(self, late: LateSockets, found: Sockets) -> None:
+        """The daemon was found: use the sockets that lead there."""
+        with self.lock:
+            self._use_sockets(found)
+            self.paths, self._unsent = late.paths, None
+        try:
+            self.watch_sockets()
+        except OSError as error:
+            with self.lock:
+                self._use_sockets(late)
+                late.look_again(str(error))
+            return
+        with self.lock:
+            self.protocol.found(self.now_ns())
 
     def received(self) -> None:
         """After frames: notify promises, and map the arena that the daemon named."""
@@ -502,8 +591,3 @@ class Link(Line):
         if reader is not None:
             reader.close()
         links.discard(self)
-
-
-def unacknowledged(commands: int) -> str:
-    """How many commands are unacknowledged, for messages."""
-    return "1 command is unacknowledged" if commands == 1 else f"{commands} commands are unacknowledged"

@@ -1,42 +1,63 @@
-"""An operation that this client has registered."""
+"""One operation, as its owner holds it."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Final, Protocol
 
-from timerd_client.arguments import orphans_of, shown, timeout_ns
+from timerd_client.arguments import orphans_of, patience_s, shown, timeout_ns
 from timerd_client.hot import Handle, without_collector
 from timerd_client.hot.commands import deadline_after, operation_command
 from timerd_client.outcome import Outcome, State
-from timerd_client.types import Key, Timeout
-from timerd_shm.declare.errors import InvalidValueError, TimerdError
+from timerd_client.types import Key, OrphanPolicy, Patience, Timeout
+from timerd_client.waiter import RawSettlement
+from timerd_client.waits.scope import current_scope
+from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
-from timerd_shm.declare.wire import CommandFlag, CommandKind
+from timerd_shm.declare.wire import CommandFlag, CommandKind, OutcomeFlag, OutcomeRecord
 from timerd_wire.refusals import Subject
 
 from .link import Link
 from .promise import Promise, Reply
 
+_FLAGS_AT: Final = offset_of(OutcomeRecord, "flags")
+_NUMBER_AT: Final = offset_of(OutcomeRecord, "number")
+
+
+def grant_of(settlement: RawSettlement | None) -> int:
+    """The number of an outcome that a limited event has completed; 0 = it is another one, or none."""
+    record = None if settlement is None else settlement[0]
+    if record is None or not record[_FLAGS_AT] & OutcomeFlag.GRANTED:
+        return 0
+    return int.from_bytes(record[_NUMBER_AT : _NUMBER_AT + 8], "little")
+
 
 class Operation(Handle, Promise):
-    """Future-like: `done()`, `result()`, `add_done_callback()`, `await`. `register()` makes it.
+    """Future-like: `done()`, `result()`, `add_done_callback()`, `cancel()`, `await`. `register()` makes it.
+
+    It belongs to the process that has registered it: a forked child gets ClosedError. Any thread may use it. It cannot
+    be pickled; give `id=` where another process is to name it. Dropping the handle leaves the operation pending.
 
     It derives from Handle, because a second object would cost a third of the instructions of `register`.
     """
 
     __slots__ = ()
     _link: Link
-    _reply: Reply | None  # to register(wait=True)
+    _id: tuple[Key, str, str] | None  # its id, purgatory, and if_exists
 
     @property
     def keys(self) -> tuple[Key, ...]:
         """The watch keys, as they were given."""
         return self._names if isinstance(self._names, tuple) else (self._names,)
 
+    @property
+    def id(self) -> Key | None:
+        """The id that was given, or None."""
+        return None if self._id is None else self._id[0]
+
     def subject(self, command: int) -> Subject:
-        id, purgatory = self._id or (None, "")
-        return Subject(id, purgatory, len(self.payload))
+        id, purgatory, if_exists = self._id or (None, "", "error")
+        return Subject(id, purgatory, len(self.payload), keeps=if_exists == "keep")
 
     def outcome(self) -> Outcome | None:
         """The outcome if the operation has settled, else None."""
@@ -51,6 +72,21 @@ class Operation(Handle, Promise):
         return f"<{type(self).__name__} {shown(self._names)} {'PENDING' if outcome is None else outcome.state.name}>"
 
     # commands about it, shared by both faces
+
+    def cancel(self) -> None:
+        """Cancel it. Returns at once, and does nothing if it has settled. See `cancel_wait`. Raises ClosedError."""
+        if not self.done():
+            self._link.withdraw([self.command])
+
+    def reschedule(self, delay: Timeout) -> None:
+        """Give it a new deadline, `delay` seconds from now; None = none. Returns at once: see `reschedule_wait`."""
+        self._send_reschedule(delay, None)
+
+    def set_orphans(self, policy: OrphanPolicy) -> None:
+        """Set what becomes of it when this process dies: "cancel", "keep" or "group". Applies while it is pending."""
+        orphans = orphans_of(policy, self._link.protocol.session.identity.group)
+        if not self.done():
+            self._link.issue(operation_command(CommandKind.SET_ORPHANS, self.command, orphans=orphans))
 
     def due_ns(self, command: int) -> int:
         """The deadline, for the protocol."""
@@ -68,14 +104,28 @@ class Operation(Handle, Promise):
             outcome.unwrap()
         return outcome.state is State.CANCELLED
 
-    def _send_cancel(self) -> None:
-        """Send a CANCEL, unless it has settled. Raises ClosedError."""
-        if not self.done():
-            self._link.withdraw([self.command])
+    def _arrived(self) -> None:
+        grant = grant_of(self._settlement)
+        if grant:
+            self._link.protocol.incoming.unclaimed.add(grant)
 
-    def _send_reschedule(self, timeout: Timeout, reply: Reply | None) -> bool:
+    def _claimed(self) -> None:
+        unclaimed = self._link.protocol.incoming.unclaimed
+        if unclaimed:
+            unclaimed.discard(grant_of(self._settlement))
+
+    _scope = staticmethod(current_scope)
+
+    def _end_wait(self) -> bool:
+        return self._link.end_wait([self.command])
+
+    def _give_back(self) -> None:
+        """Withdraw it, because its caller does not wait any more: a limited event on its way goes to another."""
+        self._link.give_back(self.command, lambda: grant_of(self._settlement))
+
+    def _send_reschedule(self, delay: Timeout, reply: Reply | None) -> bool:
         """Send a new deadline; False if it has settled already, as far as this client knows."""
-        duration_ns = timeout_ns(timeout)
+        duration_ns = timeout_ns(delay, "delay")
         link = self._link
         with link.lock:
             if self.done():
@@ -97,17 +147,43 @@ class Operation(Handle, Promise):
             self.move(deadline_after(registered_ns, duration_ns))
         return True
 
-    def set_orphans(self, policy: str) -> None:
-        """Set what becomes of it when this client dies: "cancel", "keep" or "group". Applies while it is pending."""
-        orphans = orphans_of(policy, self._link.protocol.session.identity.group)
-        if not self.done():
-            self._link.issue(operation_command(CommandKind.SET_ORPHANS, self.command, orphans=orphans))
 
-    def _accepted_error(self) -> TimerdError | None:
-        """Why the daemon refused the registration; None = it did not. Raises InvalidValueError without `wait=True`."""
-        if self._reply is None:
-            raise InvalidValueError("accepted() needs register(..., wait=True)")
-        return self._reply._error
+class _Named(Protocol):
+    """A purgatory, which cancels and reschedules by an id."""
+
+    def cancel(self, id: Key) -> None:
+        """Cancel."""
+
+    def reschedule(self, id: Key, delay: Timeout) -> None:
+        """Give it a new deadline."""
+
+
+class GroupOperation:
+    """An operation of the group. Its outcome goes to one live member, through `client.outcomes()`, and not here.
+
+    So the handle has no `result()`. It names the operation by its id, as any process of the group may:
+    `client.cancel(id)`, `client.reschedule(id, delay)`, and `cancel_wait` and `reschedule_wait`. Any thread may use it.
+    Dropping it leaves the operation pending, and so does the end of this process.
+    """
+
+    __slots__ = ("_surface", "id", "keys", "payload")
+
+    def __init__(self, surface: _Named, keys: tuple[Key, ...], id: Key, payload: bytes) -> None:
+        self._surface = surface
+        self.keys = keys
+        self.id = id  # the one that was given, or one of its own
+        self.payload = payload
+
+    def cancel(self) -> None:
+        """Cancel it. Returns at once, and does nothing if it has settled: see `client.cancel_wait(id)`."""
+        self._surface.cancel(self.id)
+
+    def reschedule(self, delay: Timeout) -> None:
+        """Give it a new deadline, `delay` s from now; None = none. Returns at once."""
+        self._surface.reschedule(self.id, delay)
+
+    def __repr__(self) -> str:
+        return f"<GroupOperation {shown(self.keys)} id={shown(self.id)}>"
 
 
 @without_collector
@@ -116,51 +192,31 @@ class ThreadedOperation(Operation):
 
     __slots__ = ()
 
-    def result(self, timeout: float | None = None) -> Outcome:
+    def result(self, timeout: Patience | None = None) -> Outcome:
         """Wait for the outcome; raises TimeoutError if it has not settled after `timeout` seconds.
 
         While the daemon is lost, an operation settles as UNAVAILABLE a second after its deadline. Without a deadline it
         waits until the daemon is back.
         """
-        if not self.done() and not self.wait(timeout):
-            raise TimeoutError(f"not settled within {timeout:g} s: {self!r}")
+        if not self.done() and not self._wait(timeout):
+            raise TimeoutError(f"not settled within {patience_s(timeout):g} s: {self!r}")
         return Outcome(self.keys, self.payload, self._settlement)
 
-    def cancel(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+    def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """Cancel it and wait for its outcome. True if it was cancelled, False if it had settled otherwise before.
 
         After False, `outcome()` says how it settled. Raises TimerdUnavailableError after `timeout` s, or
         if it has settled as UNAVAILABLE.
         """
-        self._send_cancel()
-        if not self.wait(timeout):
+        self.cancel()
+        if not self._wait(timeout):
             raise self._link.unavailable(timeout)
         return self._withdrawn()
 
-    def reschedule(self, timeout: Timeout, *, wait: bool = False) -> bool:
-        """Give it a new deadline, `timeout` seconds from now. Returns at once; with `wait`, when it is applied.
-
-        False if it had settled. Without `wait` that is as far as this client knows.
-        """
-        if not wait:
-            return self._send_reschedule(timeout, None)
+    def reschedule_wait(self, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`reschedule`, and whether it was pending still. Raises TimerdUnavailableError after `timeout` s."""
         reply = Reply(self._link)
-        if not self._send_reschedule(timeout, reply):
-            return False
-        if not reply.wait(CLOSE_TIMEOUT_S):
-            raise self._link.unavailable(CLOSE_TIMEOUT_S)
-        return bool(reply.get())
-
-    def accepted(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until the daemon has accepted it, after `register(wait=True)`. Raises the daemon's refusal."""
-        reply = self._reply
-        error = self._accepted_error()
-        assert reply is not None
-        if not reply.wait(timeout):
-            raise self._link.unavailable(timeout)
-        error = self._accepted_error()
-        if error is not None:
-            raise error
+        return self._send_reschedule(delay, reply) and bool(reply.answer_in_time(timeout))
 
     def __await__(self) -> Generator[Any, None, Outcome]:
         yield from self._wait_in_loop()

@@ -6,21 +6,31 @@ face) or in its loop (asyncio face). Callbacks run without the lock, in the link
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Generator
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from typing import Protocol as Interface
 
-from timerd_client.arguments import wait_s
+from timerd_client.arguments import callback_of, patience_s
+from timerd_client.errors import RequestEnded
 from timerd_client.hot import Promised
+from timerd_client.types import Patience
 from timerd_client.waiter import Settlement, local
+from timerd_client.waits.gate import Gate
+from timerd_client.waits.scope import Scope, noted
 from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailableError
 from timerd_wire.refusals import NO_SUBJECT, Subject
 
-from .gate import Gate
-
 if TYPE_CHECKING:
     import asyncio
+
+IN_LOOP = (
+    "a threaded client waits in a thread that runs an event loop, and the loop stands still meanwhile: "
+    "`await` the operation, use td.aio, or wait in asyncio.to_thread()"
+)
 
 
 class Home(Interface):
@@ -46,11 +56,14 @@ class Home(Interface):
     def gate(self) -> Gate:
         """Where a caller waits for one promise."""
 
+    def callback(self, callback: Callable[[Any], object]) -> Callable[[Any], object]:
+        """A callback in the form in which it runs where its caller wants it."""
+
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         """Run `call` in a loop."""
 
-    def unavailable(self, seconds: float) -> TimerdUnavailableError:
-        """The error of a caller who has waited so many seconds for an answer."""
+    def unavailable(self, seconds: Patience) -> TimerdUnavailableError:
+        """The error of a caller who has waited so long for an answer."""
 
 
 class Promise(Promised):
@@ -67,15 +80,22 @@ class Promise(Promised):
         """Run the callbacks. An error in one is logged, and the others still run."""
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
-            try:
-                callback(self)
-            except BaseException as error:  # also SystemExit: the client's thread has to live on
-                self._link.complain(f"callback {callback!r} failed", error)
+            self._run(callback)
+
+    def _run(self, callback: Callable[[Any], object]) -> None:
+        try:
+            callback(self)
+        except BaseException as error:  # also SystemExit: the client's thread has to live on
+            self._link.complain(f"callback {callback!r} failed", error)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call `callback(self)` when this has settled; at once if it has already. The callback must not block."""
-        if not self._add(callback):
-            callback(self)
+        """Call `callback(self)` when this has settled; at once if it has already. The callback must not block.
+
+        It runs in the client's thread or loop; with gevent in a greenlet of its own. An error in it is logged.
+        """
+        callback_of(callback)
+        if not self._add(self._link.callback(callback)):
+            self._run(callback)
 
     def _add(self, callback: Callable[[Any], object]) -> bool:
         with self._link.lock:
@@ -100,26 +120,53 @@ class Promise(Promised):
 
         self._link.soon(remove)
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block until it has settled, `timeout` seconds at most. Returns whether it has."""
+    def _wait(self, timeout: Patience | None) -> bool:
+        """Block until it has settled, `timeout` seconds at most. Returns whether it has. Raises RequestEnded."""
         if self.done():
             return True
-        wait_s(timeout)
+        seconds = patience_s(timeout)
         self._link.may_block()
-        gate = self._link.gate()
+        if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
+            warnings.warn(IN_LOOP, RuntimeWarning, stacklevel=3)
+        scope, gate = self._scope(), self._link.gate()
         if not self._add(gate.open):
             return True
         try:
-            gate.wait(timeout)
+            if scope is None or scope.add(gate.open):
+                gate.wait(seconds)
         finally:
+            if scope is not None:
+                scope.remove(gate.open)
             if not self.done():  # else its callbacks are dropped
                 self._remove(gate.open)
+        return self._is_done_in(scope)
+
+    def _is_done_in(self, scope: Scope | None) -> bool:
+        """After a wait: whether it has settled. If its request has ended, withdraws it, and raises RequestEnded."""
+        if scope is not None:
+            if scope.reason and self._end_wait():
+                raise scope.error()
+            error = None if self._settlement is None else self._settlement[3]
+            if isinstance(error, TimerdUnavailableError):
+                noted(error)
         return self.done()
 
-    def _wait_in_loop(self) -> Generator[Any, None, None]:
-        """Wait until it has settled, by `yield from` in a coroutine."""
+    def _scope(self) -> Scope | None:
+        """The request with which a wait for it ends. For an answer of the daemon there is none."""
+        return None
+
+    def _end_wait(self) -> bool:
+        """The request of its caller has ended: withdraw it; False: it has settled, and the caller gets that."""
+        return False
+
+    def _wait_in_loop(self, timeout: Patience | None = None, *, gives_back: bool = True) -> Generator[Any, None, bool]:
+        """Wait until it has settled, by `yield from` in a coroutine, `timeout` seconds at most; whether it has.
+
+        If the coroutine is cancelled, what it waits for is given back: nobody else waits for that.
+        """
+        seconds = patience_s(timeout)
         if self.done():
-            return
+            return True
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -130,14 +177,52 @@ class Promise(Promised):
                 future.set_result(None)
 
         def wake_in_loop(_: object) -> None:
+            self._arrived()
             self._link.call_in_loop(loop, wake)
 
-        if self._add(wake_in_loop):
-            try:
+        def end() -> None:
+            loop.call_soon_threadsafe(wake)
+
+        scope = self._scope()
+        if not self._add(wake_in_loop):
+            return True
+        timer = None if seconds is None else loop.call_later(max(seconds, 0.0), wake)
+        try:
+            if scope is None or scope.add(end):
                 yield from future
-            finally:
-                if not self.done():
-                    self._remove(wake_in_loop)
+        except asyncio.CancelledError:
+            if gives_back:
+                self._give_back()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if scope is not None:
+                scope.remove(end)
+            if not self.done():
+                self._remove(wake_in_loop)
+            self._claimed()
+        return self._is_done_in(scope)
+
+    def _arrived(self) -> None:
+        """It has settled, and the coroutine that waits has not gone on yet."""
+
+    def _claimed(self) -> None:
+        """The coroutine has gone on."""
+
+    def _give_back(self) -> None:
+        """Nobody waits for it any more: a coroutine that did was cancelled."""
+
+
+@contextmanager
+def withdrawing(promises: Iterable[Promise]) -> Iterator[None]:
+    """Withdraw all of these if the request of their caller ends in the block."""
+    try:
+        yield
+    except RequestEnded:
+        for promise in promises:
+            promise._end_wait()
+        raise
 
 
 class Reply(Promise):
@@ -173,6 +258,12 @@ class Reply(Promise):
         if self._error is not None:
             raise self._error
         return self._value
+
+    def answer_in_time(self, timeout: Patience) -> Any:
+        """Wait for the answer. Raises the refusal, and TimerdUnavailableError after `timeout` s."""
+        if not self._wait(timeout):
+            raise self._link.unavailable(timeout)
+        return self.get()
 
     def __await__(self) -> Generator[Any, None, Any]:
         yield from self._wait_in_loop()

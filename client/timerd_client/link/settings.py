@@ -1,4 +1,4 @@
-"""The arguments that `client()` of both faces gives to connect(). `configure()` sets them."""
+"""The arguments that `client()` of both faces gives to `Client()`. `configure()` sets them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from timerd_client.arguments import group_of, label_of, orphans_of, patience_of, transport_of
+from timerd_client.discovery.target import target_of
+from timerd_client.types import OrphanPolicy
 from timerd_wire.transports import Transport
 
 settings: dict[str, Any] = {}
@@ -16,35 +17,28 @@ guards: list[Callable[[Callable[[], None]], None]] = []  # each makes the change
 def configure(
     instance: str | None = None,
     *,
-    autostart: bool = False,
-    timeout: float | None = None,
     group: str | None = None,
-    orphans: str = "cancel",
+    orphans: OrphanPolicy = "cancel",
     name: str = "",
-    runtime_dir: str | None = None,
     transport: Transport | None = None,
+    runtime_dir: str | None = None,
+    autostart: bool = False,
 ) -> None:
-    """Set what `client()`, also of timerd_client.aio, gives to connect(), here and in forked processes.
+    """Set what `client()`, also of td.aio, gives to `Client()`, here and in forked processes.
 
-    It does not connect, so a module that gunicorn loads before it forks may call it. Raises what connect() raises for
-    wrong arguments, and InvalidValueError if `client()` has been used in this process.
+    Raises what `Client()` raises for wrong arguments, and InvalidValueError if `client()` was called before.
     """
-    orphans_of(orphans, group_of(group))
-    label_of(name)
-    patience_of(timeout)
-    if transport is not None:
-        transport_of(transport)
+    target_of(instance, runtime_dir, autostart, group, orphans, name, transport)
 
     def change() -> None:
         settings.update(
             instance=instance,
-            autostart=autostart,
-            timeout=timeout,
             group=group,
             orphans=orphans,
             name=name,
-            runtime_dir=runtime_dir,
             transport=transport,
+            runtime_dir=runtime_dir,
+            autostart=autostart,
         )
 
     applied: Callable[[], None] = change

@@ -1,72 +1,95 @@
 """What a purgatory can do without waiting: the methods that the threaded and the asyncio face share.
 
-`register` and `fire` are the hot path. Where hot/ is compiled, it takes the calls of the fast path (a str key, ANY, no
-id). Here these calls are checked and encoded in place, and all others go through `arguments`. Nothing is sent before
-everything has been checked.
+`register` and `fire` are the hot path. Where hot/ is compiled, it takes the calls of the fast path. Here all others are
+checked and encoded. Nothing is sent before everything has been checked. A call that finds its link sealed asks for the
+present one (lazy.py): before the first use, in a forked child, and when the loop of the last link has ended.
 """
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
+from uuid import uuid4
 
-from timerd_client.arguments import (
-    EVENT_PREFIX,
-    TIMEOUT_S_MAX,
-    U32_MAX,
-    U64_MAX,
-    id_hash,
-    key_bytes,
-    mark_of,
-    orphans_of,
-    payload_bytes,
-    timeout_ns,
-    unsigned,
-    watch,
-)
+from timerd_client.arguments import U32_MAX, U64_MAX, id_hash, key_bytes, mark_of, payload_bytes, timeout_ns, unsigned
 from timerd_client.conditions import ANY, When
 from timerd_client.hot import Caller, takes_fire, takes_register
-from timerd_client.hot.commands import (
-    IF_EXISTS,
-    KEY_COMMAND_SIZE,
-    REGISTER_SIZE,
-    deadline_after,
-    operation_command,
-    pack_key,
-    pack_register,
-)
+from timerd_client.hot.commands import KEY_COMMAND_SIZE, deadline_after, operation_command, pack_key
 from timerd_client.mark import Mark
-from timerd_client.types import Key, Keys, Payload, Timeout
-from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
+from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Payload, Timeout
+from timerd_shm.declare.errors import InvalidValueError, NotAMemberError
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
-from timerd_wire.refusals import Subject
+from timerd_wire.refusals import OF_GROUP, Subject
 
+from .lazy import DORMANT, NO_LEDGER, Lazy
 from .link import Link
-from .operation import Operation
+from .operation import GroupOperation, Operation
 from .promise import Reply
+from .registration import Registration, registration
 
 OperationT = TypeVar("OperationT", bound=Operation)
+LinkT = TypeVar("LinkT", bound=Link)
 
-_REGISTER = int(CommandKind.REGISTER)
-_FIRE = int(CommandKind.FIRE)
-_ANY_KIND = int(ANY.kind)
 _WANTS_ANSWER = int(RegisterFlag.WANTS_ANSWER)
+_FOR_GROUP = int(RegisterFlag.FOR_GROUP) | _WANTS_ANSWER
 
 
-class Surface(Caller, Generic[OperationT]):
+class Surface(Caller, Generic[OperationT, LinkT]):
     """A purgatory as a client sees it.
 
     It derives from Caller, because looking up a Caller would cost 11 % of `register` and 17 % of `fire`.
     """
 
-    _link: Link
+    _link: LinkT
 
-    def __init__(self, link: Link, name: str, operation: type[OperationT]) -> None:
+    def __init__(self, lazy: Lazy[LinkT], name: str, operation: type[OperationT]) -> None:
+        self._lazy = lazy
+        super().__init__(DORMANT, NO_LEDGER, {}, name, operation)
+        if (made := lazy.made) is not None:
+            self._bind(made)
+
+    def _bind(self, link: LinkT) -> LinkT:
+        """Use this link from now on."""
         self._protocol = link.protocol
-        super().__init__(link, link.protocol.ledger, link.protocol.session.purgatories, name, operation)
+        session = link.protocol.session
+        Caller.__init__(self, link, link.protocol.ledger, session.purgatories, self._name, self._operation)
+        return link
 
-    def __repr__(self) -> str:
-        return f"<Purgatory {self.name!r} of {self._link.paths.instance!r}>"
+    def _live(self) -> LinkT:
+        """The link of this process, which is made now if there is none. Raises ClosedError, ResourceLimitError."""
+        link = self._link
+        if not link.sealed:
+            return link
+        made = self._lazy.link()
+        return made if made is link else self._bind(made)
+
+    @overload
+    def register(
+        self,
+        keys: Keys,
+        *,
+        timeout: Timeout,
+        when: When = ANY,
+        payload: Payload = b"",
+        id: Key | None = None,
+        if_exists: IfExists = "error",
+        since: Mark | None = None,
+        orphans: OrphanPolicy | None = None,
+        group: Literal[False] = False,
+    ) -> OperationT: ...
+
+    @overload
+    def register(
+        self,
+        keys: Keys,
+        *,
+        timeout: Timeout,
+        when: When = ANY,
+        payload: Payload = b"",
+        id: Key | None = None,
+        if_exists: IfExists = "error",
+        since: Mark | None = None,
+        group: Literal[True],
+    ) -> GroupOperation: ...
 
     @takes_register
     def register(
@@ -77,124 +100,137 @@ class Surface(Caller, Generic[OperationT]):
         when: When = ANY,
         payload: Payload = b"",
         id: Key | None = None,
-        if_exists: str = "error",
+        if_exists: IfExists = "error",
         since: Mark | None = None,
-        orphans: str | None = None,
-        wait: bool = False,
-    ) -> OperationT:
+        orphans: OrphanPolicy | None = None,
+        group: bool = False,
+    ) -> OperationT | GroupOperation:
         """Register an operation: it completes when its condition holds over `keys`, or expires after `timeout` s.
 
         `keys` are a key, several, or {key: watermark}. A timeout of None means no deadline. The deadline counts from
-        this call; it may be late, never early. `payload` stays with the operation. `id` (1..255 bytes) makes it
-        idempotent in its purgatory: `if_exists` is "error", "keep", "replace", or "replace_cancelled", which takes
-        over the id of a cancelled operation and refuses for any other. `since` is the mark from which events count
-        (default: now). `orphans` is what becomes of it when this process dies (default: that of connect()):
-        "cancel", "keep" (it runs on) or "group" (its outcome goes to a member of the group). `wait=True` also waits
-        until the daemon has accepted it (in asyncio: `await op.accepted()`).
+        this call; it may be late, never early. `payload` stays with the operation. `since` is the mark from which
+        events count (default: now). `orphans` is what becomes of it when this process dies (default: that of the
+        client): "cancel", "keep" (it runs on) or "group" (it becomes the group's, and a member gets its outcome).
 
-        Raises the named error for a wrong argument. A refusal of the daemon (arena full, quota, id exists) settles the
-        operation as failed with that error. Raises BackpressureError, ClosedError.
+        `id` (1..255 bytes) makes it idempotent in its purgatory. If an operation of that id is pending, or has settled
+        lately, `if_exists` decides: "error" (this one fails with OperationExistsError), "keep" (the other one stays as
+        it is: its handle is returned if it is this client's own, else this one settles as KEPT), "replace", or
+        "replace_cancelled" (only a cancelled one is replaced).
 
-        While the daemon is lost (no frame for 3 s) registrations are kept, and sent when it is back. A second after its
-        deadline an operation then settles as UNAVAILABLE: its outcome is unknown. That is final here, and the client
-        withdraws the operation when the daemon is back. The deadline is that of this call, or of the last `reschedule`
-        by this client. `wait=True` raises TimerdUnavailableError at once.
+        With `group=True` it belongs to this client's group from the start, and outlives this process. Its outcome goes
+        to one member of the group that is alive then, through `outcomes()`. The handle has no result, and a refusal is
+        raised by the next `flush()`. With orphans="group" the outcome comes here while this process lives.
+
+        Returns at once; `register_wait` waits until the daemon has accepted it. Raises the named error for a wrong
+        argument, BackpressureError, ClosedError. A refusal of the daemon (arena full, quota, id exists) settles the
+        operation as failed with that error.
+
+        Without a daemon registrations are kept, and sent when it is there. A second after its deadline an operation
+        then settles as UNAVAILABLE: its outcome is unknown. That is final here, and the client withdraws the operation
+        when the daemon is back. The deadline is that of this call, or of the last `reschedule` by this client.
         """
-        names: Key | tuple[Key, ...]
-        if when is ANY and (keys.__class__ is str or keys.__class__ is bytes):
-            key = keys.encode() if keys.__class__ is str and keys.isascii() else key_bytes(keys)
-            size = len(key)
-            if not 0 < size <= KEY_SIZE_MAX:
-                key_bytes(keys)
-            condition, needed, count, total = _ANY_KIND, 1, 1, 0
-            tail = EVENT_PREFIX[size] + key
-            names = keys
-        else:
-            names, tail, condition, needed, total = watch(keys, when)
-            count = len(names)
-            if keys.__class__ is str or keys.__class__ is bytes:
-                names = keys
-        duration_ns: int
-        if timeout.__class__ is float and 0.0 <= timeout <= TIMEOUT_S_MAX:
-            duration_ns = round(timeout * 1e9)
-        else:
-            duration_ns = timeout_ns(timeout)
-        if payload.__class__ is not bytes or len(payload) > PAYLOAD_SIZE_MAX:
-            payload = payload_bytes(payload)
-        tail += payload
+        if group:
+            return self._register_for_group(keys, timeout, when, payload, id, if_exists, since, orphans)
+        return self._register(keys, timeout, when, payload, id, if_exists, since, orphans, None)
 
-        flags = policy = 0
-        reply: Reply | None = None
-        hashed: bytes | None = None
-        if id is not None or since is not None or orphans is not None or if_exists != "error":
-            if not isinstance(if_exists, str) or if_exists not in IF_EXISTS:
-                raise InvalidValueError(f"if_exists={if_exists!r}: give {', '.join(IF_EXISTS)}")
-            if id is not None:
-                hashed = id_hash(id)
-                flags |= RegisterFlag.HAS_ID | IF_EXISTS[if_exists]
-                tail = hashed + tail
-            elif if_exists != "error":
-                raise InvalidValueError(f"if_exists={if_exists!r} needs an id")
-            if orphans is not None:
-                flags |= RegisterFlag.ORPHANS_GIVEN
-                policy = orphans_of(orphans, self._protocol.session.identity.group)
-            if since is not None:
-                mark_of(since)
-        if wait:
-            reply = Reply(self._link)
-            flags |= _WANTS_ANSWER
-
-        link, ledger = self._link, self._ledger
+    def _register_for_group(
+        self,
+        keys: Keys,
+        timeout: Timeout,
+        when: When,
+        payload: Payload,
+        id: Key | None,
+        if_exists: IfExists,
+        since: Mark | None,
+        orphans: OrphanPolicy | None,
+    ) -> GroupOperation:
+        if orphans is not None:
+            raise InvalidValueError(f"orphans={orphans!r} with group=True: an operation of the group has no owner")
+        link = self._live()
+        group = link.protocol.session.identity.group
+        if group is None:
+            raise NotAMemberError("group=True needs a group: Client(group=NAME)")
+        named = uuid4().hex if id is None else id
+        asked = registration(keys, timeout, when, payload, named, if_exists, None, group)
+        if since is not None:
+            mark_of(since)
+        subject = OF_GROUP._replace(id=named, purgatory=self._name, keeps=if_exists == "keep")
         registered_ns = link.now_ns()
         with link.lock:
-            if wait:
-                link.refuse_lost()
-            command, sequence = ledger.issued, ledger.newest()
-            if link.sealed or ledger.issued - ledger.applied >= ledger.window:
-                maker = ledger.incarnation
-                link.ready_locked()
-                if maker != ledger.incarnation and since is None:
-                    command, flags = 0, flags | RegisterFlag.MARK_OF_OTHER_ARENA
-            if since is not None:
-                marked, sequence, command = since.on_wire(ledger.arena, ledger.incarnation)
-                flags |= marked
-            if hashed is not None:
-                holder: OperationT | None = ledger.ids.find(ledger.pending, self.name, hashed)
-                if holder is not None and if_exists == "keep":
-                    return holder
-            packed = pack_register(
-                _REGISTER,
-                self._indices[self.name],
-                flags,
-                REGISTER_SIZE + len(tail),
-                condition,
-                needed,
-                count,
-                policy,
-                len(payload),
-                registered_ns,
-                duration_ns,
-                sequence,
-                command,
-                total,
+            maker, sequence, command = self._ledger.incarnation, self._ledger.newest(), self._ledger.issued
+            link.ready_locked()
+            flags, sequence, command = self._marked_locked(since, maker, sequence, command)
+            flags |= _FOR_GROUP
+            number = self._ledger.issue(
+                asked.command(self._indices[self._name], flags, registered_ns, sequence, command)
             )
-            number = ledger.issue(packed + tail)
-            deadline_ns = deadline_after(registered_ns, duration_ns)
-            operation: OperationT = self._operation(link, number, names, payload, deadline_ns)
+            link.protocol.incoming.receipts[number] = subject
+            link.wake_if_due(number)
+        names = asked.names if isinstance(asked.names, tuple) else (asked.names,)
+        return GroupOperation(self, names, named, asked.payload)
+
+    def _marked_locked(self, since: Mark | None, maker: bytes, sequence: int, command: int) -> tuple[int, int, int]:
+        """The flags and the mark of a registration whose caller had that mark, before `ready_locked`."""
+        if since is not None:
+            return since.on_wire(self._ledger.arena, self._ledger.incarnation)
+        if maker != self._ledger.incarnation:
+            return int(RegisterFlag.MARK_OF_OTHER_ARENA), sequence, 0
+        return 0, sequence, command
+
+    def _register(
+        self,
+        keys: Keys,
+        timeout: Timeout,
+        when: When,
+        payload: Payload,
+        id: Key | None,
+        if_exists: IfExists,
+        since: Mark | None,
+        orphans: OrphanPolicy | None,
+        reply: Reply | None,
+        *,
+        may_exceed: bool = False,
+    ) -> OperationT:
+        """`reply` gets the answer. `may_exceed` the window: for a caller that cannot wait, once an operation."""
+        link = self._live()
+        group = link.protocol.session.identity.group
+        asked = registration(keys, timeout, when, payload, id, if_exists, orphans, group)
+        if since is not None:
+            mark_of(since)
+        ledger = self._ledger
+        registered_ns = link.now_ns()
+        with link.lock:
+            if reply is not None:
+                link.refuse_lost()
+            maker, sequence, command = ledger.incarnation, ledger.newest(), ledger.issued
+            if link.sealed or (ledger.issued - ledger.applied >= ledger.window and not may_exceed):
+                link.ready_locked()
+            flags, sequence, command = self._marked_locked(since, maker, sequence, command)
+            flags |= 0 if reply is None else _WANTS_ANSWER
+            holder: Any = None
+            if asked.id_hash:
+                holder = ledger.ids.find(ledger.pending, self._name, asked.id_hash)
+                if if_exists == "keep" and isinstance(holder, Operation):
+                    if reply is not None:
+                        reply.answer(0)
+                    kept: OperationT = holder  # type: ignore[assignment]
+                    return kept
+            number = ledger.issue(asked.command(self._indices[self._name], flags, registered_ns, sequence, command))
+            deadline_ns = deadline_after(registered_ns, asked.timeout_ns)
+            operation: OperationT = self._operation(link, number, asked.names, asked.payload, deadline_ns)
             ledger.pending[number] = operation
             if reply is not None:
-                operation._reply = self._protocol.incoming.replies[number] = reply
-            if hashed is not None:
-                operation._id = (id, self.name)  # type: ignore[assignment]
-                if holder is None or if_exists == "replace":  # else the daemon will refuse it
-                    ledger.ids.add(ledger.pending, self.name, hashed, number)
+                link.protocol.incoming.replies[number] = reply
+            if asked.id_hash:
+                self._name_locked(operation, asked, number, holder)
             link.wake_if_due(ledger.issued)
-        if reply is not None:
-            self._registered(operation)
         return operation
 
-    def _registered(self, operation: OperationT) -> None:
-        """After `register(wait=True)`: the threaded face waits here."""
+    def _name_locked(self, operation: OperationT, asked: Registration, number: int, holder: Any) -> None:
+        """Note the id of an operation. With the lock held."""
+        operation._id = (asked.id, self._name, asked.if_exists)  # type: ignore[assignment]
+        if holder is None or asked.if_exists == "replace":  # else the daemon will refuse it
+            self._ledger.ids.add(self._ledger.pending, self._name, asked.id_hash, number)
 
     @takes_fire
     def fire(self, key: Key, *, value: Payload = b"", amount: int = 1, limit: int | None = None) -> None:
@@ -205,19 +241,6 @@ class Surface(Caller, Generic[OperationT]):
         Raises the named error for a wrong argument, BackpressureError, ClosedError. If the daemon refuses it (no room
         in the arena for its value), that is logged, counted in `stats()`, and raised by the next flush() or close().
         """
-        if limit is None and key.__class__ is str and value.__class__ is bytes and amount.__class__ is int:
-            encoded = key.encode() if key.isascii() else key_bytes(key)
-            size, value_size = len(encoded), len(value)
-            if 0 < size <= KEY_SIZE_MAX and value_size <= PAYLOAD_SIZE_MAX and 0 < amount <= U64_MAX:
-                link, ledger = self._link, self._ledger
-                length = KEY_COMMAND_SIZE + size + value_size
-                with link.lock:
-                    if link.sealed or ledger.issued - ledger.applied >= ledger.window:
-                        link.ready_locked()
-                    packed = pack_key(_FIRE, self._indices[self.name], 0, size, length, amount, value_size, 0)
-                    ledger.issue(packed + encoded + value)
-                    link.wake_if_due(ledger.issued)
-                return
         self._issue(self._fire_command(key, value, amount, limit, 0))
 
     def advance(self, key: Key, watermark: int) -> None:
@@ -232,9 +255,17 @@ class Surface(Caller, Generic[OperationT]):
         """Settle a key as failed; operations whose condition can no longer hold fail with `code` and `value`."""
         self._issue(self._key_command(CommandKind.FAIL, key, unsigned("code", code, U32_MAX), value))
 
+    def cancel(self, id: Key) -> None:
+        """Cancel the operation of that id, whichever process has registered it. Returns at once: see `cancel_wait`."""
+        self._issue(self._cancel_id_command(id, 0))
+
     def cancel_for_key(self, key: Key) -> None:
-        """Cancel every operation that watches the key, of all clients."""
+        """Cancel every operation that watches the key, of all clients. Returns at once: see `cancel_for_key_wait`."""
         self._issue(self._key_command(CommandKind.CANCEL_FOR_KEY, key))
+
+    def reschedule(self, id: Key, delay: Timeout) -> None:
+        """Give the operation of that id a new deadline, `delay` s from now; None = none. See `reschedule_wait`."""
+        self._reschedule_id(id, delay, None)
 
     def forget(self, key: Key) -> None:
         """Remove the watermark of a key; settles nothing."""
@@ -242,16 +273,16 @@ class Surface(Caller, Generic[OperationT]):
 
     def mark(self) -> Mark:
         """This moment in the history of events, for `register(since=)`. Mark first, then check, then register."""
-        link, protocol = self._link, self._protocol
+        link = self._live()
         with link.lock:
             if link.closed:
                 link.refuse_closed()
-            return protocol.session.mark()
+            return link.protocol.session.mark()
 
     # encoded, for both faces
 
     def _issue(self, command: bytes) -> None:
-        self._link.issue(command, self.name)
+        self._live().issue(command, self._name)
 
     def _fire_command(self, key: Key, value: Payload, amount: int, limit: int | None, flags: int) -> bytes:
         unsigned("amount", amount, U64_MAX, 1)
@@ -260,51 +291,67 @@ class Surface(Caller, Generic[OperationT]):
             unsigned("limit", limit, U32_MAX, 1)
         return self._key_command(CommandKind.FIRE, key, amount, value, limit or 0, flags)
 
+    @staticmethod
     def _key_command(
-        self, kind: CommandKind, key: Key, amount: int = 0, value: Payload = b"", limit: int = 0, flags: int = 0
+        kind: CommandKind, key: Key, amount: int = 0, value: Payload = b"", limit: int = 0, flags: int = 0
     ) -> bytes:
+        """A command about a key. Its purgatory is set when it is issued."""
         encoded, body = key_bytes(key), payload_bytes(value, "value")
         length = KEY_COMMAND_SIZE + len(encoded) + len(body)
-        index = self._indices[self.name]
-        fixed: bytes = pack_key(kind, index, flags, len(encoded), length, amount, len(body), limit)
+        fixed: bytes = pack_key(kind, 0, flags, len(encoded), length, amount, len(body), limit)
         return fixed + encoded + body
+
+    @staticmethod
+    def _cancel_id_command(id: Key, flags: int) -> bytes:
+        return operation_command(CommandKind.CANCEL_ID, 0, flags=flags, id_hash=id_hash(id))
 
     def _ask(self, command: bytes, id: Key | None = None) -> Reply:
         """Issue a command that wants an answer. `id` is the id that the command names, if any.
 
         Raises TimerdUnavailableError, and sends nothing, if the daemon is lost.
         """
-        link = self._link
-        reply = Reply(link, Subject(id, self.name))
+        link = self._live()
+        reply = Reply(link, Subject(id, self._name))
         with link.lock:
             link.refuse_lost()
-            link.protocol.incoming.replies[link.issue_locked(command, self.name)] = reply
+            link.protocol.incoming.replies[link.issue_locked(command, self._name)] = reply
         return reply
 
-    def _ask_reschedule(self, id: Key, timeout: Timeout) -> Reply:
-        """RESCHEDULE_ID."""
-        registered_ns, duration_ns, hashed = self._link.now_ns(), timeout_ns(timeout), id_hash(id)
+    def _ask_fire(self, key: Key, value: Payload, amount: int, limit: int | None) -> Reply:
+        return self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER))
+
+    def _ask_cancel_for_key(self, key: Key) -> Reply:
+        return self._ask(self._key_command(CommandKind.CANCEL_FOR_KEY, key, flags=CommandFlag.WANTS_ANSWER))
+
+    def _ask_cancel(self, id: Key) -> Reply:
+        return self._ask(self._cancel_id_command(id, CommandFlag.WANTS_ANSWER), id)
+
+    def _ask_reschedule(self, id: Key, delay: Timeout) -> Reply:
+        reply = Reply(self._live(), Subject(id, self._name))
+        self._reschedule_id(id, delay, reply)
+        return reply
+
+    def _reschedule_id(self, id: Key, delay: Timeout, reply: Reply | None) -> None:
+        """RESCHEDULE_ID. Raises TimerdUnavailableError if the daemon is lost and `reply` is to get an answer."""
+        link = self._live()
+        registered_ns, duration_ns, hashed = link.now_ns(), timeout_ns(delay, "delay"), id_hash(id)
         command = operation_command(
             CommandKind.RESCHEDULE_ID,
             0,
-            flags=CommandFlag.WANTS_ANSWER,
-            purgatory=self._indices[self.name],
+            flags=0 if reply is None else CommandFlag.WANTS_ANSWER,
             registered_ns=registered_ns,
             timeout_ns=duration_ns,
             id_hash=hashed,
         )
-        reply = self._ask(command, id)
-        with self._link.lock:
-            mine = self._ledger.ids.find(self._ledger.pending, self.name, hashed)
-            if mine is not None:
+        with link.lock:
+            if reply is not None:
+                link.refuse_lost()
+            number = link.issue_locked(command, self._name)
+            if reply is not None:
+                link.protocol.incoming.replies[number] = reply
+            mine = self._ledger.ids.find(self._ledger.pending, self._name, hashed)
+            if isinstance(mine, Operation):
                 mine.move(deadline_after(registered_ns, duration_ns))
-        return reply
 
-    def _cancel_id_command(self, id: Key) -> bytes:
-        return operation_command(
-            CommandKind.CANCEL_ID,
-            0,
-            flags=CommandFlag.WANTS_ANSWER,
-            purgatory=self._indices[self.name],
-            id_hash=id_hash(id),
-        )
+    def __repr__(self) -> str:
+        return f"<Purgatory {self._name!r} of {self._lazy.instance!r}>"

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
-from timerd_client.arguments import function_of, kept, timeout_ns
+from timerd_client.arguments import callback_of, function_of, kept, patience_s, timeout_ns
+from timerd_client.conditions import ANY
 from timerd_client.link.flows import raise_unless_again
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import Outcome, State
-from timerd_client.types import Keys, Timeout
+from timerd_client.types import Keys, Patience, Timeout
+from timerd_client.waits.gate import Gate
 
 
 class Delayed:
@@ -22,7 +25,7 @@ class Delayed:
 
     def __init__(
         self,
-        purgatory: Surface[ThreadedOperation],
+        purgatory: Surface[ThreadedOperation, Any],
         try_complete: Callable[[], bool],
         keys: Keys,
         timeout: Timeout,
@@ -32,11 +35,13 @@ class Delayed:
         self._try = function_of("try_complete", try_complete)
         self._keys = kept(keys)
         duration_ns = timeout_ns(timeout)
-        self._deadline = purgatory._link.deadline(None if timeout is None else duration_ns / 1e9)
+        self._deadline = purgatory._live().deadline(None if timeout is None else duration_ns / 1e9)
+        if on_done is not None:
+            callback_of(on_done)
         self._on_done = on_done
         self._operation: ThreadedOperation | None = None
         self._lock = threading.Lock()
-        self._settled = threading.Event()
+        self._gates: list[Gate] = []  # of those who wait
         self.state: State | None = None  # None while it is delayed
         self.error: Exception | None = None
 
@@ -46,14 +51,16 @@ class Delayed:
         if self._try():
             self._settle(State.COMPLETED)
             return
-        operation = self._purgatory.register(
-            self._keys, timeout=self._purgatory._link.seconds_left(self._deadline), since=mark
+        left = self._purgatory._live().seconds_left(self._deadline)
+        # In the client's thread it cannot wait for room.
+        operation = self._purgatory._register(
+            self._keys, left, ANY, b"", None, "error", mark, None, None, may_exceed=True
         )
         with self._lock:
             self._operation = operation
             cancelled = self.state is not None
         if cancelled:
-            operation._send_cancel()
+            operation.cancel()
         else:
             operation.add_done_callback(self._woken)
 
@@ -61,16 +68,30 @@ class Delayed:
         """Whether it has settled."""
         return self.state is not None
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def settled(self, timeout: Patience | None = None) -> bool:
         """Wait until it has settled, `timeout` seconds at most; whether it has."""
-        return self._settled.wait(timeout)
+        seconds = patience_s(timeout)
+        if self.done():
+            return True
+        gate = self._purgatory._live().gate()
+        with self._lock:
+            if self.state is not None:
+                return True
+            self._gates.append(gate)
+        try:
+            gate.wait(seconds)
+        finally:
+            with self._lock:
+                if gate in self._gates:
+                    self._gates.remove(gate)
+        return self.done()
 
     def cancel(self) -> bool:
         """Withdraw it; False if it had settled."""
         won = self._settle(State.CANCELLED)
         operation = self._operation
         if won and operation is not None:
-            operation._send_cancel()
+            operation.cancel()
         return won
 
     def _woken(self, operation: ThreadedOperation) -> None:
@@ -97,7 +118,12 @@ class Delayed:
             if self.state is not None:
                 return False
             self.state = state
-        self._settled.set()
+            gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.open()
         if self._on_done is not None:
-            self._on_done(self)
+            try:
+                self._on_done(self)
+            except Exception as error:
+                self._purgatory._live().complain(f"on_done={self._on_done!r} failed", error)
         return True

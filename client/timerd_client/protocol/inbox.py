@@ -69,6 +69,11 @@ class DeliveredOutcome:
         self.client = client
         self.vouched_ns = delivered_ns  # the daemon's clock when it last said that this client holds the outcome
 
+    @property
+    def name(self) -> str:
+        """The name of a call: its first key. Empty if it has none that is text."""
+        return self.keys[0] if self.keys and isinstance(self.keys[0], str) else ""
+
 
 def _names(packed: bytes) -> list[bytes]:
     """The names in a sequence of u8 length + bytes."""
@@ -153,6 +158,7 @@ class Inbox:
         self.lease_ns = LEASE_NS
         self.ping_at = NEVER
         self.requeued = 0  # outcomes that had been requeued when the daemon was asked
+        self.calls_done = self.calls_failed = self.calls_retried = 0  # whoever carries them out counts
         self.forget()
 
     def forget(self) -> None:
@@ -192,6 +198,8 @@ class Inbox:
         """Take the calls of these names, so many at a time. Raises NotAMemberError."""
         self.check_member()
         self._handling.wanted = tuple(names)
+        if at_once != self._calls_at_once:
+            self._handling.known = None  # the daemon is told anew
         self._calls_at_once = at_once
         self.ping_at = min(self.ping_at, now_ns)
         self._switch(now_ns)

@@ -18,7 +18,13 @@ import msgpack
 from timerd_client.hot import Ledger, Pending, settle_all
 from timerd_client.hot.python import columns_of
 from timerd_client.waiter import Answerable, Asker, Notified, local
-from timerd_shm.declare.errors import SessionGoneError, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.errors import (
+    ErrorCode,
+    OperationExistsError,
+    SessionGoneError,
+    TimerdError,
+    TimerdUnavailableError,
+)
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
@@ -67,9 +73,11 @@ class Incoming:
         self._ledger = ledger
         self._outgoing = outgoing
         self.replies: dict[int, Asker] = {}
+        self.receipts: dict[int, Subject] = {}  # commands that want an answer for which nobody waits
         self.queries: dict[int, Query] = {}
         self.received_outcome = 0
         self.received_answer = 0
+        self.unclaimed: set[int] = set()  # outcomes with a grant whose coroutines have not gone on yet
         self._hold: _Hold | None = None
         self._abandoned: dict[int, int] = {}  # registration -> the command that withdraws it, in order of both
         # Commands whose callers have got "unknown" as the answer. The daemon's answer may still come.
@@ -85,7 +93,8 @@ class Incoming:
     @property
     def acknowledged_outcome(self) -> int:
         """Outcomes up to this number have been received, and may be acknowledged."""
-        return self.received_outcome if self._hold is None else max(self._hold.outcome - 1, 0)
+        last = self.received_outcome if self._hold is None else max(self._hold.outcome - 1, 0)
+        return min(last, min(self.unclaimed) - 1) if self.unclaimed else last
 
     def take_ready(self) -> list[Notified]:
         """Those to notify when the lock is free; each is given once."""
@@ -107,6 +116,7 @@ class Incoming:
         """Answer all commands and questions with this error. Pending operations stay."""
         replies, self.replies = self.replies, {}
         self._answers_unknown.update(replies)
+        self.receipts.clear()
         queries, self.queries = self.queries, {}
         for reply in [*replies.values(), *(query.reply for query in queries.values())]:
             if reply.answer(None, error):
@@ -130,6 +140,16 @@ class Incoming:
             if withdrawal:
                 self._abandoned[command] = withdrawal
         return abandoned
+
+    def requeue(self, command: int, outcome: int) -> None:
+        """Requeue the grant of an outcome that nobody has claimed: its coroutine was cancelled meanwhile."""
+        if outcome in self.unclaimed:
+            self._hold_back(outcome, self._outgoing.requeue(command))
+
+    def _hold_back(self, outcome: int, command: int) -> None:
+        """Acknowledge this outcome only when that command is applied."""
+        first = outcome if self._hold is None else min(outcome, self._hold.outcome)
+        self._hold = _Hold(first, command if self._hold is None else max(command, self._hold.command))
 
     def unknown_to_daemon(self, commands: Iterable[int]) -> None:
         """The daemon has no record of these operations."""
@@ -171,8 +191,7 @@ class Incoming:
         if outcome.state != Outcome.CANCELLED:  # CANCELLED is what the withdrawal asked for
             self.outcomes_after_giving_up += 1
         if outcome.flags & OutcomeFlag.GRANTED and withdrawal > self._ledger.applied:
-            first = outcome.number if self._hold is None else self._hold.outcome
-            self._hold = _Hold(first, withdrawal if self._hold is None else max(withdrawal, self._hold.command))
+            self._hold_back(outcome.number, withdrawal)
         del self._abandoned[outcome.command]
 
     def release(self, applied: int) -> bool:
@@ -216,6 +235,8 @@ class Incoming:
             self._answers_unknown = {command for command in self._answers_unknown if command > self._outgoing.answered}
 
     def _subject(self, command: int) -> Subject:
+        if (subject := self.receipts.get(command)) is not None:
+            return subject
         promise = self._ledger.pending.get(command, self.replies.get(command))
         return NO_SUBJECT if promise is None else promise.subject(command)
 
@@ -231,11 +252,16 @@ class Incoming:
                 if waiter.done():  # a batch waits for its other operations
                     self.ready.append(waiter)
                 self._ledger.pending.pop(command)
+            elif error.code is ErrorCode.UNKNOWN_OPERATION and command not in self.replies:
+                pass  # cancel(id) or reschedule(id) that did not ask: it has settled
+            elif isinstance(error, OperationExistsError) and error.kept and command in self.receipts:
+                pass  # it said "keep"
             elif command not in self.replies and command not in self._abandoned:
                 if command not in self._answers_unknown:
                     self.commands_refused += 1
                     self.refusal = self.refusal or error
                 self.complaints.append(f"command {command} was refused: {error}")
+        self.receipts.pop(command, None)
         reply = self.replies.get(command)
         if reply is not None:
             reply.answer(value, error)
@@ -246,5 +272,6 @@ class Incoming:
         """Begin the numbers anew. Nobody waits any more."""
         self.received_outcome = self.received_answer = 0
         self._hold = None
+        self.unclaimed.clear()
         self._abandoned.clear()
         self._answers_unknown.clear()

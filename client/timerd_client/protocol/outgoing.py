@@ -59,6 +59,10 @@ class Outgoing:
             self.void(registration)
         if registration > self.offered:
             return 0
+        return self.requeue(registration)
+
+    def requeue(self, registration: int) -> int:
+        """Requeue the grant of a registration, and cancel it if it is pending; the number of the command."""
         return self._ledger.issue(operation_command(CommandKind.CANCEL, registration, flags=CommandFlag.REQUEUE))
 
     @property

@@ -14,11 +14,9 @@ A Protocol has five parts, and each knows only those above it:
     session    who this client is to its daemon, and what is known of the daemon
     inbox      what is delivered to this client for its group
 
-Two more parts are for a daemon that is lost: when it is (silence.py), and the deadlines of pending operations
-(deadlines.py). Here are the state above, the timers, and the choice of the part that takes a frame.
+When a daemon is lost stands in silence.py, and what becomes due then in deadlines.py.
 
 Ground rules (DESIGN.md, rules 6 and 7):
-
 * Commands are numbered one by one, and kept until the daemon says that it has applied them (outgoing.py). After
   "expected n", or 250 ms without progress, the client sends again from the first unacknowledged one (go-back-n). The
   daemon skips those that it has applied.
@@ -28,9 +26,7 @@ Ground rules (DESIGN.md, rules 6 and 7):
   forgotten this client, pending operations settle as failed with SessionGoneError: whether they were applied is
   unknown. The client goes on under a new incarnation, with numbers from 1.
 * A daemon is *lost* after 3 s without a frame in which this client listened, or 2 s after its end was seen. Questions
-  then fail at once. An operation is abandoned (UNAVAILABLE) only while the daemon is lost, and not before its
-  deadline + 1 s (deadlines.py): while the daemon lives, its outcome comes. Abandoned operations are withdrawn as soon
-  as the daemon is back.
+  then fail at once, and operations are abandoned a second after their deadlines (client/DESIGN.md).
 
 The caller of every method holds the link's lock, or is the only thread.
 """
@@ -60,6 +56,7 @@ from timerd_shm.declare.limits import (
 )
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownFlag, DownKind, FrameFlag, ReportHeader, UpKind
 
+from .backoff import Backoff
 from .deadlines import NEVER, Deadlines
 from .inbox import Inbox
 from .incoming import Incoming, Query, map_of
@@ -81,7 +78,6 @@ _UP = struct_of(CommandHeader)
 _DOWN = struct_of(ReportHeader)
 _DOWN_SIZE: Final = _DOWN.size
 _header: Final[Callable[[tuple[Any, ...]], ReportHeader]] = partial(tuple.__new__, ReportHeader)  # quicker than _make
-# What reading a malformed frame may raise: a map may hold any type, and an infinite float.
 MALFORMED: Final = (struct.error, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _COMMANDS: Final = int(UpKind.COMMANDS)
 _REPORT: Final = int(DownKind.REPORT)
@@ -121,10 +117,10 @@ class Protocol:
         self.frames_ignored = 0
 
         self._hello_at = now_ns
-        self._hello_wait_ns = RETRANSMIT_FIRST_NS
+        self._hello = Backoff(RETRANSMIT_FIRST_NS, RETRANSMIT_LAST_NS)
         self._subscribed = 0
         self._retransmit_at = NEVER
-        self._retransmit_wait_ns = RETRANSMIT_FIRST_NS
+        self._retransmit = Backoff(RETRANSMIT_FIRST_NS, RETRANSMIT_LAST_NS)
         self._back_applied = -1
         self._back_at = 0
         self._ask_at = 0
@@ -138,7 +134,7 @@ class Protocol:
 
     @property
     def lost(self) -> bool:
-        """Whether the daemon is lost, so that a question would not be answered soon."""
+        """Whether the daemon is lost."""
         return self.state is LOST
 
     def plight(self, now_ns: int) -> str:
@@ -149,7 +145,7 @@ class Protocol:
 
     def statistics(self) -> Statistics:
         """The counters of this client."""
-        return Statistics.of(self.ledger, self.outgoing, self.incoming, self.frames_ignored)
+        return Statistics.of(self.ledger, self.outgoing, self.incoming, self.inbox, self.frames_ignored)
 
     def moved(self, registration: int, due_ns: int) -> None:
         """The deadline of an operation was moved by its owner."""
@@ -175,6 +171,11 @@ class Protocol:
         if self.session.secret != NO_SESSION:
             self._outbox.append(self._frame(UpKind.BYE))
         self.state = CLOSED
+
+    def found(self, now_ns: int) -> None:
+        """There is a way to the daemon now: send HELLO at once."""
+        if self.state in SENDING_HELLO:
+            self._restart_hello(now_ns)
 
     def daemon_ended(self, now_ns: int) -> None:
         """The daemon's end was seen."""
@@ -219,8 +220,7 @@ class Protocol:
                 if self.state is HELLO:
                     self.state = CONNECTING
                 self._send_hello()
-            self._hello_at = now_ns + self._hello_wait_ns
-            self._hello_wait_ns = min(2 * self._hello_wait_ns, RETRANSMIT_LAST_NS)
+            self._hello_at = self._hello.next_at(now_ns)
 
     def _look_at_silence(self, now_ns: int) -> None:
         """If the daemon is lost, fail all questions and abandon the operations that are due."""
@@ -253,7 +253,7 @@ class Protocol:
 
     def _restart_hello(self, now_ns: int) -> None:
         """Send HELLO at the next tick, then at intervals that double up to 1 s."""
-        self._hello_wait_ns = RETRANSMIT_FIRST_NS
+        self._hello.restart()
         self._hello_at = now_ns
 
     def _tick_live(self, now_ns: int) -> None:
@@ -263,8 +263,7 @@ class Protocol:
             self._subscribe(now_ns)  # the connection may be lost though nobody has noticed
         if self.outgoing.in_flight and now_ns >= self._retransmit_at:
             self.outgoing.go_back()
-            self._retransmit_wait_ns = min(2 * self._retransmit_wait_ns, RETRANSMIT_LAST_NS)
-            self._retransmit_at = now_ns + self._retransmit_wait_ns
+            self._retransmit_at = self._retransmit.next_at(now_ns)
         if now_ns >= self._query_at:
             self._outbox += [self._frame(UpKind.QUERY, query.frame_map) for query in self.incoming.queries.values()]
             self._query_at = now_ns + RETRANSMIT_FIRST_NS if self.incoming.queries else NEVER
@@ -283,7 +282,7 @@ class Protocol:
 
     @property
     def has_messages(self) -> bool:
-        """Whether next_frame() would give a frame without commands. Such frames go first, and wait for nothing."""
+        """Whether next_frame() would give a frame without commands: such frames go first."""
         return bool(self._outbox)
 
     @property
@@ -303,7 +302,7 @@ class Protocol:
         if self.state is not LIVE or not self.outgoing.has_commands:
             return None
         if self.outgoing.sent == self.ledger.applied:
-            self._retransmit_at = now_ns + self._retransmit_wait_ns
+            self._retransmit_at = now_ns + self._retransmit.wait_ns
         first, number = self.outgoing.take()
         self._last_sent_ns = now_ns
         header = self._frame(_COMMANDS, b"", number, first, _CONFIRM if self.outgoing.asks(first, number) else 0)
@@ -312,10 +311,8 @@ class Protocol:
         return self.outgoing.join(header, first, number)
 
     def _frame(self, kind: int, body: bytes = b"", count: int = 0, first: int | None = None, flags: int = 0) -> bytes:
-        self._acknowledged_outcome, self._acknowledged_answer = (
-            self.incoming.received_outcome,
-            self.incoming.received_answer,
-        )
+        self._acknowledged_outcome = self.incoming.received_outcome
+        self._acknowledged_answer = self.incoming.received_answer
         self.acknowledge_at = NEVER
         first = self.outgoing.sent + 1 if first is None else first
         header: bytes = _UP.pack(
@@ -472,7 +469,7 @@ class Protocol:
         if self.incoming.release(applied):
             self.acknowledge_at = now_ns
         if self.outgoing.drop_applied(applied):
-            self._retransmit_wait_ns = RETRANSMIT_FIRST_NS
+            self._retransmit.restart()
             self._retransmit_at = now_ns + RETRANSMIT_FIRST_NS
 
     def _expected(self, header: ReportHeader, now_ns: int) -> None:
@@ -495,15 +492,20 @@ class Protocol:
             return
         applied = int(welcome["applied"])
         if header.incarnation == session.arena and welcome["session"] == session.secret and applied < ledger.applied:
-            # The answer to a HELLO that was sent twice. A report over PUB has overtaken it, so it says nothing new.
-            self.frames_ignored += 1
+            self.frames_ignored += 1  # of a HELLO that was sent twice: a report over PUB has overtaken it
             return
-        if session.arena and header.incarnation != session.arena:
-            self._forget(SessionGoneError("the daemon has another arena; what was not settled is unknown"))
+        if not session.are_named(welcome.get("purgatories", {})):
+            self._restart_hello(now_ns)  # one was named after the HELLO that this answers
+            return
+        if header.incarnation != session.arena:
+            if session.arena and session.secret != NO_SESSION:
+                self._forget(SessionGoneError("the daemon has another arena; what was not settled is unknown"))
+            else:  # no daemon has seen the commands that are kept
+                ledger.count_from_first()
+                session.leave_arena()
         session.arena = header.incarnation
         if not ledger.applied <= applied <= self.outgoing.offered:
-            # the daemon knows less than it has acknowledged, or more than was sent: this record is not this client's
-            self._begin_anew(now_ns)
+            self._begin_anew(now_ns)  # it knows less than it has acknowledged, or more than was sent
             return
         again = self.state in (HELLO, LIVE) and (welcome["slot"], welcome["session"]) == (session.slot, session.secret)
         self.silence.last_frame_ns = now_ns
@@ -518,8 +520,8 @@ class Protocol:
         self._stand(HELLO)
         self._subscribe(now_ns)
         self._subscribed = 1
-        self._hello_wait_ns = RETRANSMIT_FIRST_NS
-        self._hello_at = now_ns + self._hello_wait_ns
+        self._hello.restart()
+        self._hello_at = now_ns + RETRANSMIT_FIRST_NS
 
     def _subscribe(self, now_ns: int) -> None:
         """Connect for outcomes, and wait for a report."""
@@ -592,7 +594,7 @@ class Protocol:
         culprit = self.ledger.applied + 1
         if header.applied != self.ledger.applied or self.outgoing.sent < culprit:
             return
-        # The daemon has stopped at this command, and always would. The command is replaced by one that it can read.
+        # The daemon always stops at this command, so one that it can read takes its place.
         self.outgoing.void(culprit)
         self.incoming.answer(culprit, 0, error)
         self.outgoing.go_back()

@@ -11,7 +11,7 @@ from timerd_client.hot import Ledger
 from timerd_client.mark import Mark
 from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import MalformedError, TimerdError
-from timerd_shm.declare.limits import WAITS_MAX
+from timerd_shm.declare.limits import PURGATORIES_MAX, WAITS_MAX
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION
 from timerd_wire.proof import PROOF_SIZE, incarnation_of
@@ -22,7 +22,8 @@ NO_SESSION: Final = bytes(16)
 LOST_SESSION: Final = (
     "the daemon no longer knows this client, or another process has used its session; what was not settled is unknown"
 )
-NOT_KNOWN_YET: Final = 0xFF  # index of a purgatory that the first HELLO names, until WELCOME gives the right one
+NOT_KNOWN_YET: Final = 0xFF  # index of a purgatory that the first HELLO names, until WELCOME gives the right one;
+# the next such purgatory has one less, and so on: no daemon gives an index of PURGATORIES_MAX or more
 
 
 class Identity(NamedTuple):
@@ -135,13 +136,23 @@ class Session:
 
     def name_purgatories(self, indices: dict[str, Any]) -> None:
         """Take the daemon's indices; commands kept for another arena get the new ones. Raises ValueError."""
-        if wrong := [one for one in indices.values() if type(one) is not int or one not in range(NOT_KNOWN_YET)]:
-            raise ValueError(f"the index of a purgatory is 0 to {NOT_KNOWN_YET - 1}, not {wrong[0]!r:.60}")
+        if wrong := [one for one in indices.values() if type(one) is not int or one not in range(PURGATORIES_MAX)]:
+            raise ValueError(f"the index of a purgatory is 0 to {PURGATORIES_MAX - 1}, not {wrong[0]!r:.60}")
         known = self.purgatories
         moved = {known[name]: index for name, index in indices.items() if known.get(name, index) != index}
         if moved:
             self._ledger.move_purgatories(moved)
         known.update(indices)
+
+    def name_later(self, name: str) -> None:
+        """Name a purgatory of which the next HELLO asks; until WELCOME its index is none that a daemon gives."""
+        if name not in self.purgatories:
+            unknown = [index for index in self.purgatories.values() if index >= PURGATORIES_MAX]
+            self.purgatories[name] = min(unknown, default=NOT_KNOWN_YET + 1) - 1
+
+    def are_named(self, indices: dict[str, Any]) -> bool:
+        """Whether these are all the indices that this client waits for."""
+        return all(index < PURGATORIES_MAX or name in indices for name, index in self.purgatories.items())
 
     def note_newest(self, sequence: int) -> None:
         """Take the sequence of the newest event from a frame."""

@@ -6,6 +6,7 @@ from typing import NamedTuple, Self
 
 from timerd_client.hot import Ledger
 
+from .inbox import Inbox
 from .incoming import Incoming
 from .outgoing import Outgoing
 
@@ -21,9 +22,12 @@ class Statistics(NamedTuple):
     outcomes_unknown: int  # outcomes that nobody waited for
     frames_ignored: int  # frames of another daemon or version, or malformed
     commands_refused: int  # refused commands that have no operation, such as fire() and advance()
+    calls_done: int  # calls that its handlers have ended, well or not
+    calls_failed: int  # attempts in which a handler has raised
+    calls_retried: int  # calls that come again, after an error or by `call.retry`
 
     @classmethod
-    def of(cls, ledger: Ledger, outgoing: Outgoing, incoming: Incoming, frames_ignored: int) -> Self:
+    def of(cls, ledger: Ledger, outgoing: Outgoing, incoming: Incoming, inbox: Inbox, frames_ignored: int) -> Self:
         """What these parts of a client have counted."""
         return cls(
             waiting=len(ledger.pending),
@@ -34,4 +38,7 @@ class Statistics(NamedTuple):
             outcomes_unknown=incoming.outcomes_unknown,
             frames_ignored=frames_ignored,
             commands_refused=incoming.commands_refused,
+            calls_done=inbox.calls_done,
+            calls_failed=inbox.calls_failed,
+            calls_retried=inbox.calls_retried,
         )

@@ -16,11 +16,11 @@ from time import monotonic_ns
 from typing import Final
 from typing import Protocol as Interface
 
-from timerd_client.link.gate import Gate
 from timerd_client.link.promise import Promise
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.state import LIVE
 from timerd_client.transport.sockets import Sockets
+from timerd_client.waits.gate import Gate
 
 from .seat import Seat
 
@@ -145,6 +145,7 @@ class Callers:
         if seat is None:
             return
         raised: BaseException | None = None
+        is_needed = False
         try:
             with link.lock:
                 if self.waiting <= SENDERS_MAX:
@@ -156,7 +157,10 @@ class Callers:
                 if left_ns <= 0:
                     break
                 readable = self._sleep(seat, gate, left_ns)
-                if seat.holder is not gate or not self._receive(readable):
+                if seat.holder is not gate:
+                    break
+                if not self._receive(readable):
+                    is_needed = True
                     break
                 if not gate.is_open and not self._goes_on():
                     break
@@ -164,7 +168,7 @@ class Callers:
             raised = error
         while seat.holder is gate or seat.sleeper is gate:  # also where a second interrupt comes
             try:
-                self._leave(seat, gate, is_needed=raised is not None)
+                self._leave(seat, gate, is_needed=is_needed or raised is not None)
             except BaseException as error:
                 raised = error
         if raised is not None:
@@ -246,7 +250,11 @@ class Callers:
         )
 
     def _leave(self, seat: Seat, gate: CallerGate, *, is_needed: bool) -> None:
-        """Leave the seat; `is_needed`: the caller was interrupted, and the thread has to look for further frames."""
+        """Leave the seat; `is_needed`: the caller has stopped among frames, and the thread has to look for the others.
+
+        What made it stop may be done by then, by a pass of the thread without the seat. The others still wait, and no
+        descriptor tells of them.
+        """
         link, protocol = self._link, self._link.protocol
         with link.lock:
             seat.sleeper = None

@@ -1,72 +1,147 @@
-"""The threaded client: what `connect()` returns."""
+"""The threaded client: `Client()`, which connects at its first use, and `connect()`, which waits for the daemon."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
-from timerd_client.arguments import name_of, patience_of
+from timerd_client.arguments import name_of, patience_of, patience_s
+from timerd_client.discovery.target import Target, target_of
 from timerd_client.link import flows
+from timerd_client.link.lazy import Lazy
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.together import fire_together
 from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
+from timerd_client.types import Key, OrphanPolicy, Patience, Payload
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
+from timerd_wire.transports import Transport
 
 from .link import ThreadedLink, drive
 from .member import Member
 from .purgatory import Purgatory
 
-if TYPE_CHECKING:
-    pass
-
 
 class Client(Purgatory, Member):
-    """A connection to a daemon, from `connect()`; also its purgatory "default". A context manager."""
+    """A client of one instance's daemon; also its purgatory "default". A context manager.
 
-    def __init__(self, link: ThreadedLink) -> None:
-        super().__init__(link, DEFAULT_PURGATORY)
-        self._join(link)
-        self._use = link.use()
+    Making it needs no daemon, opens no file and starts no thread: all that happens at the first use, and again in a
+    forked child. `register`, `fire` and the like are kept until there is a daemon. Calls that wait raise
+    TimerdUnavailableError if there is none. Any thread may use it. It cannot be pickled. A client that is dropped ends
+    when nothing of it is pending any more.
+    """
+
+    def __init__(
+        self,
+        instance: str | None = None,
+        *,
+        group: str | None = None,
+        orphans: OrphanPolicy = "cancel",
+        name: str = "",
+        transport: Transport | None = None,
+        runtime_dir: str | None = None,
+        autostart: bool = False,
+    ) -> None:
+        """A client of that instance (default: $TIMERD_INSTANCE, else "default").
+
+        `group` is a named set of clients. What belongs to the group is delivered to one live member: named calls, and
+        operations that the group has adopted. `orphans` says what becomes of this client's operations when its process
+        dies: "cancel", "keep" (they run on, and their outcomes go to nobody) or "group" (its group adopts them).
+        `autostart` starts the instance's daemon if none runs; it ends 10 s after its last client. `name` is a label for
+        `timerctl clients`: printable text of at most 32 bytes. `runtime_dir` is the instance's directory (default:
+        $TIMERD_RUNTIME_DIR, else the standard places).
+
+        `transport` is "zeromq", or "unix": packets over one Unix socket, without libzmq and its thread. That is quicker
+        for who waits, and costs less at up to some 10,000 operations a second (default: $TIMERD_TRANSPORT, else
+        "zeromq").
+
+        Raises InvalidNameError, InvalidValueError, NotAMemberError (orphans="group" without a group).
+        """
+        self._take(Lazy(target_of(instance, runtime_dir, autostart, group, orphans, name, transport), ThreadedLink))
+
+    @classmethod
+    def _over(cls, link: ThreadedLink, target: Target | None = None) -> Self:
+        """A client of a link that is there already."""
+        client = cls.__new__(cls)
+        client._take(Lazy(target or target_of(None, None, False, None, "cancel", "", None), ThreadedLink, link))
+        return client
+
+    def _take(self, lazy: Lazy[ThreadedLink]) -> None:
         self._purgatories: dict[str, Purgatory] = {}  # not this one: it would keep itself
+        Purgatory.__init__(self, lazy, DEFAULT_PURGATORY, ThreadedOperation)
 
-    def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
+    def _bind(self, link: ThreadedLink) -> ThreadedLink:
+        self._join(link)
+        return super()._bind(link)
+
+    @property
+    def name(self) -> str:
+        """The label of this client in `timerctl clients`."""
+        return self._lazy.target.label
+
+    @property
+    def instance(self) -> str:
+        """The name of its instance."""
+        return self._lazy.instance
+
+    @property
+    def group(self) -> str | None:
+        """The group of which it is a member, or None."""
+        return self._lazy.target.group
+
+    @property
+    def transport(self) -> Transport:
+        """The transport: "zeromq" or "unix"."""
+        return self._lazy.target.transport
+
+    def ready(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> None:
         """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
-        drive(flows.ready(self._link, timeout))
+        drive(flows.ready(self._live(), timeout))
 
     @property
     def state(self) -> LinkState:
-        """CONNECTING, HELLO, LIVE, LOST or CLOSED."""
-        return self._protocol.state
+        """CONNECTING (also before the first use), HELLO, LIVE, LOST or CLOSED."""
+        link = self._lazy.made
+        if link is not None:
+            return link.protocol.state
+        return LinkState.CLOSED if self._lazy.closed else LinkState.CONNECTING
 
     @property
     def connected(self) -> bool:
         """Whether the daemon is there: False before its first frame, after 3 s without one, and 2 s after its end."""
-        return self._protocol.state is LinkState.LIVE
+        return self.state is LinkState.LIVE
 
     def stats(self) -> Statistics:
         """The counters of this client: pending operations, operations given up, late outcomes, and more."""
-        with self._link.lock:
-            return self._protocol.statistics()
+        link = self._live()
+        with link.lock:
+            return link.protocol.statistics()
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called, or this process is a fork of the one that made the client."""
-        return self._link.sealed
+        """Whether close() was called."""
+        return self._lazy.closed
 
-    def purgatory(self, name: str, *, timeout: float = CONNECT_TIMEOUT_S) -> Purgatory:
-        """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError."""
+    def purgatory(self, name: str, *, timeout: Patience = CONNECT_TIMEOUT_S) -> Purgatory:
+        """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError.
+
+        Before the connection it returns at once. Later it asks the daemon: TimerdUnavailableError after `timeout` s.
+        """
         if name_of("purgatory", name) == DEFAULT_PURGATORY:
             return self
         known = self._purgatories.get(name)
-        if known is not None:
-            return known
-        self._answer(self._link.ask_purgatory(name), timeout)
-        made = self._purgatories.setdefault(name, Purgatory(self._threaded, name))
-        made._use = self._use
-        return made
+        if known is None:
+            reply = self._live().name_purgatory(name)
+            if reply is not None:
+                reply.answer_in_time(timeout)
+            self._lazy.purgatories.append(name)
+            known = self._purgatories.setdefault(name, Purgatory(self._lazy, name, ThreadedOperation))
+        return known
 
-    def snapshot(self, timeout: float = SNAPSHOT_TIMEOUT_S) -> str:
+    def snapshot(self, *, timeout: Patience = SNAPSHOT_TIMEOUT_S) -> str:
         """Path of a copy of the arena between two turns (for `timerctl check`), which was begun after the call.
 
         Open it at once. The daemon removes it after 10 s, after 1 s if somebody waits for the next copy, and when this
@@ -75,31 +150,54 @@ class Client(Purgatory, Member):
         TimerdUnavailableError after `timeout` s, TimeoutOutOfRangeError, and ResourceLimitError if no copy can be made:
         the runtime directory has no room, or turns change the arena faster than it is copied.
         """
-        patience = patience_of(timeout)
-        patience_s = SNAPSHOT_TIMEOUT_S if patience is None else patience
-        reply = self._link.query({"query": "snapshot"})
-        if not reply.wait(patience_s):
+        patience_of(timeout)
+        link = self._live()
+        reply = link.query({"query": "snapshot"})
+        if not reply._wait(timeout):
             raise TimerdUnavailableError(
-                f"no copy of the arena within {patience_s:g} s ({self._link.plight()}): the daemon makes one at a "
+                f"no copy of the arena within {patience_s(timeout):g} s ({link.plight()}): the daemon makes one at a "
                 "time, and rests 9 times the CPU time that one takes; try again later, or wait longer"
             )
         return str(reply.get()["path"])
 
-    def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
+    def ping(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> float:
         """Ask the daemon, and return how many seconds it took. Raises TimerdUnavailableError, at once if it is lost."""
-        start_ns = self._link.now_ns()
-        self._answer(self._link.query({"query": "ping"}), timeout)
-        return (self._link.now_ns() - start_ns) / 1e9
+        link = self._live()
+        start_ns = link.now_ns()
+        link.query({"query": "ping"}).answer_in_time(timeout)
+        return (link.now_ns() - start_ns) / 1e9
 
-    def set_orphans(self, policy: str) -> int:
+    def fire_together_wait(
+        self, events: Sequence[tuple[Purgatory, Key, Payload]], *, timeout: Patience = CLOSE_TIMEOUT_S
+    ) -> list[int]:
+        """Fire (purgatory, key, value) of several purgatories in one frame: they all arrive, or none does.
+
+        Returns the positions of those for whose values the arena had no room; the others are applied, in their order,
+        before any other command. Raises TimerdUnavailableError after `timeout` s: then that is unknown. The events and
+        their values have to fit into one frame (4 MiB, and 128 KiB with transport="unix").
+        """
+        return drive(fire_together(self._live(), events, timeout))
+
+    def cancel_all(self) -> None:
+        """Cancel all operations that this client has pending, in every purgatory. Returns at once."""
+        link = self._live()
+        with link.lock:
+            pending = list(link.protocol.ledger.pending)
+        link.withdraw(pending)
+
+    @property
+    def incarnation(self) -> bytes:
+        """The 16 bytes that name this client at the daemon; others after the daemon has forgotten it."""
+        return self._live().protocol.session.incarnation
+
+    def set_orphans(self, policy: OrphanPolicy) -> None:
         """Set what becomes of the pending operations when this client ends: "cancel", "keep" or "group".
 
-        Returns how many they are. Later registrations have the policy of connect(). Raises NotAMemberError,
-        ClosedError, BackpressureError.
+        Later registrations have the policy of the client. Raises NotAMemberError, ClosedError, BackpressureError.
         """
-        return drive(flows.set_orphans(self._link, policy))
+        drive(flows.set_orphans(self._live(), policy))
 
-    def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def flush(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied. Raises TimerdUnavailableError after `timeout` s.
 
         Raises SessionGoneError if the daemon has forgotten this client since the last flush: it is then unknown what
@@ -107,10 +205,11 @@ class Client(Purgatory, Member):
         `fire`, `advance`, `fail` and the like, or a deadline or policy that was changed without waiting. Each error
         says how many commands were concerned. Of several refusals the first is raised, and the log has all.
         """
-        self._threaded.may_block()
-        drive(flows.flush(self._link, timeout))
+        link = self._live()
+        link.may_block()
+        drive(flows.flush(link, timeout))
 
-    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def close(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> None:
         """Wait until handlers have returned and everything is acknowledged, `timeout` seconds at most, and end.
 
         Once the handlers have returned, calls in other threads raise ClosedError; earlier calls are waited for. Pending
@@ -119,9 +218,7 @@ class Client(Purgatory, Member):
         as flush() does. The client is closed all the same. At the end of a `with` block that raises an error, these
         errors are logged instead.
         """
-        if self._link.closed:
-            return
-        drive(flows.close(self._link, timeout))
+        drive(flows.close(self._lazy, timeout))
 
     def __enter__(self) -> Self:
         return self
@@ -132,9 +229,47 @@ class Client(Purgatory, Member):
         try:
             self.close()
         except TimerdError as failure:
-            if error is None:
+            link: Any = self._lazy.made
+            if error is None or link is None:
                 raise
-            self._link.complain_of_close(failure, error)
+            link.complain_of_close(failure, error)
 
     def __repr__(self) -> str:
-        return f"<Client of {self._link.paths.instance!r} {self.state.value}>"
+        return f"<Client of {self.instance!r} {self.state.value}>"
+
+
+def connect(
+    instance: str | None = None,
+    *,
+    timeout: Patience | None = None,
+    group: str | None = None,
+    orphans: OrphanPolicy = "cancel",
+    name: str = "",
+    transport: Transport | None = None,
+    runtime_dir: str | None = None,
+    autostart: bool = False,
+) -> Client:
+    """A client that the daemon has accepted; the arguments are those of `Client`, and how long to wait.
+
+    With a `timeout`, in seconds, connect() waits so long for a daemon to run and to answer, even if none was ever
+    started. A daemon that comes late has 2 s to answer all the same, or `timeout` if that is less. Without a `timeout`,
+    a running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or after 2 s if one has
+    run within the last 10 s, because it may be restarting. (So workers that boot during a restart connect; workers that
+    boot before the first start need a `timeout`, or a `Client()`, which connects when the daemon is there.) The
+    `timeout` is for this call alone: a connected client waits for a daemon that restarts, however long that takes.
+
+    Raises TimerdUnavailableError, PermissionError (this user may not look into the runtime directory),
+    ResourceLimitError (no file can be opened, or the path of the instance's sockets is too long), and what `Client`
+    raises, and TimeoutOutOfRangeError.
+    """
+    client = Client(
+        instance,
+        group=group,
+        orphans=orphans,
+        name=name,
+        transport=transport,
+        runtime_dir=runtime_dir,
+        autostart=autostart,
+    )
+    client._bind(drive(flows.connect(client._lazy, timeout)))
+    return client

@@ -8,24 +8,27 @@ more: so a call costs no system call. Callbacks run in the thread and must not b
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Settles, Sleep, Step, Until
-from timerd_client.link.gate import Gate
 from timerd_client.link.link import Link
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
-from timerd_client.protocol.state import LinkState
 from timerd_client.transport.sockets import Sockets
-from timerd_shm.declare.errors import BackpressureError
+from timerd_client.waits.gate import Gate
+from timerd_client.waits.green import GreenCallback, GreenGate
+from timerd_client.waits.scope import noted
+from timerd_shm.declare.errors import BackpressureError, InvalidValueError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire import native
 from timerd_wire.poller import Poller, sharpen
 from timerd_wire.spacing import Spacing
 
@@ -53,15 +56,16 @@ class Condition:
     provided for.
     """
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.Lock, gate: Callable[[], Gate]) -> None:
         self._lock = lock
-        self._gates: list[threading.Lock] = []
+        self._gate = gate
+        self._gates: list[Gate] = []
 
     def notify_all(self) -> None:
         """With the lock held: wake those who wait, so that they look at their conditions."""
         gates, self._gates = self._gates, []
         for gate in gates:
-            gate.release()
+            gate.open()
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """With the lock held: until the condition holds, `timeout` seconds at most; whether it does."""
@@ -74,14 +78,13 @@ class Condition:
         return True
 
     def _wait(self, seconds: float) -> None:
-        gate = threading.Lock()
-        gate.acquire()
+        gate = self._gate()
         self._gates.append(gate)
         acquired: list[bool] = []
         raised: BaseException | None = None
         try:
             self._lock.release()
-            gate.acquire(timeout=seconds)
+            gate.wait(None if seconds < 0 else seconds)
         except BaseException as error:
             raised = error
         while not acquired:
@@ -111,7 +114,9 @@ class ThreadedLink(Link):
         group: str | None,
         sockets: Sockets,
         now_ns: Callable[[], int] = monotonic_ns,
+        purgatories: Sequence[str] | None = None,
     ) -> None:
+        self._green = native.is_green()
         self._bell = -1
         self.before_stop: list[Callable[[float], None]] = []  # what must end before the connection
         self._poller = Poller()
@@ -121,23 +126,27 @@ class ThreadedLink(Link):
         self._callers = Callers(self)
         self._seat: Seat | None = None
         self.planned_ns = 0  # when the thread wakes next by itself
-        super().__init__(paths, name, orphans, group, sockets, now_ns)
+        super().__init__(paths, name, orphans, group, sockets, now_ns, purgatories)
         self._moved = self.condition()  # notified when commands were applied or the state has changed
         self.movers = 0  # callers that wait until the link makes progress
         self._stopping = False
         self._users = Users()
-        self._thread = self.thread(self._run, "timerd-client")
+        self._thread = self.io_thread()
         try:
             self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._seat = Seat(sockets.filenos())
+            self._seat = Seat(sockets.filenos()) if sockets.filenos() else None
             self._thread.start()
         except BaseException:  # no file can be opened, or no thread be started
             self.sealed = self.closed = True
             self.close_own()
             raise
 
+    def io_thread(self) -> native.Thread:
+        """The thread of the sockets; the caller starts it."""
+        return native.Thread(self._run, "timerd-client")
+
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        """A thread of this client; the caller starts it."""
+        """A thread of this client, or with gevent a greenlet; the caller starts it."""
         return threading.Thread(target=run, name=name, daemon=True)
 
     def use(self) -> Use:
@@ -153,11 +162,11 @@ class ThreadedLink(Link):
 
     def in_own_thread(self) -> bool:
         """Whether the caller is a callback, which runs in the thread of the sockets."""
-        return threading.current_thread() is self._thread
+        return self._thread.is_current()
 
     def condition(self) -> Condition:
         """A condition at which callers wait with the lock held."""
-        return Condition(self.lock)
+        return Condition(self.lock, self._plain_gate)
 
     def wake(self) -> None:
         protocol = self.protocol
@@ -190,7 +199,16 @@ class ThreadedLink(Link):
         os.eventfd_write(self._bell, 1)
 
     def gate(self) -> Gate:
-        return CallerGate(self._callers)
+        return GreenGate() if self._green else CallerGate(self._callers)
+
+    def _plain_gate(self) -> Gate:
+        """The gate of a caller that does not receive itself."""
+        return GreenGate() if self._green else Gate()
+
+    def callback(self, callback: Callable[[Any], object]) -> Callable[[Any], object]:
+        if not self._green or isinstance(getattr(callback, "__self__", None), Gate):
+            return callback
+        return GreenCallback(callback, self.complain)
 
     def needs_its_thread(self) -> bool:
         """Whether there is something that only the thread does. With the lock held."""
@@ -213,11 +231,8 @@ class ThreadedLink(Link):
         in_callback = self.in_own_thread()
         self.confirm_locked()
         if in_callback or not self.wait_locked(lambda: outgoing.room > 0 or self.sealed, BACKPRESSURE_TIMEOUT_S):
-            raise BackpressureError(
-                self.fullness()
-                + ("" if in_callback else f", and none was acknowledged within {BACKPRESSURE_TIMEOUT_S:g} s")
-                + f" ({self.plight()}); {self.relief()}"
-            )
+            late = "" if in_callback else f", and none was acknowledged within {BACKPRESSURE_TIMEOUT_S:g} s"
+            raise noted(BackpressureError(f"{self.fullness()}{late} ({self.plight()}); {self.relief()}"))
         if self.sealed:
             self.refuse_closed()
 
@@ -254,7 +269,7 @@ class ThreadedLink(Link):
 
         with self.lock:
             self.confirm_locked()
-            while protocol.state is LinkState.LIVE and protocol.ledger.applied < protocol.ledger.issued:
+            while self.may_answer() and protocol.ledger.applied < protocol.ledger.issued:
                 left = self.seconds_left(deadline) or 0.0
                 if not self.wait_locked(frame_after(protocol.silence.last_frame_ns), min(left, silence)):
                     break
@@ -288,17 +303,14 @@ class ThreadedLink(Link):
                 return
             self.sealed = self._stopping = True
             self.wake_thread()
-        if not self.in_own_thread():
-            self._thread.join(max(timeout, 0))
-            if self._thread.is_alive():
-                self.complain("its thread still runs a callback: it ends after that")
+        if not self.in_own_thread() and not self._thread.join(timeout):
+            self.complain("its thread still runs a callback: it ends after that")
 
     def _run(self) -> None:
         sharpen()
-        assert self._seat is not None
-        self._callers.begin(self._seat)
-        for descriptor in (self._seat.fileno(), self._bell):
-            self._poller.register(descriptor)
+        self._poller.register(self._bell)
+        if self._seat is not None:
+            self._take_seat(self._seat)
         try:
             while self.exchange():
                 self._sleep()
@@ -306,6 +318,14 @@ class ThreadedLink(Link):
             self._callers.end()
             self.end()
             self.close_own()
+
+    def _take_seat(self, seat: Seat) -> None:
+        self._callers.begin(seat)
+        self._poller.register(seat.fileno())
+
+    def watch_sockets(self) -> None:
+        self._seat = Seat(self.sockets.filenos())
+        self._take_seat(self._seat)
 
     def close_own(self) -> None:
         """Close the descriptors that are not the sockets'."""
@@ -399,6 +419,14 @@ class ThreadedLink(Link):
             self._moved.notify_all()
 
 
+def _until(
+    link: ThreadedLink, condition: Callable[[], bool], seconds: float | None, then: Callable[[], Any] | None
+) -> Any:
+    with link.lock:
+        holds = link.wait_locked(condition, seconds)
+        return holds if then is None else then()
+
+
 def drive(flow: Flow[Value]) -> Value:
     """Do the steps of a flow, and block for each. Returns what the flow returns, or raises its error."""
     done: Any = None
@@ -417,14 +445,33 @@ def drive(flow: Flow[Value]) -> Value:
 
 def _do(step: Step) -> Any:
     match step:
-        case Until(link, condition, seconds, then):
+        case Until(link, condition, seconds, then, scope):
             assert isinstance(link, ThreadedLink)
-            with link.lock:
-                holds = link.wait_locked(condition, seconds)
-                return holds if then is None else then()
+            if scope is None:
+                return _until(link, condition, seconds, then)
+
+            def end() -> None:
+                link.soon(link.notify_locked)
+
+            scope.add(end)
+            try:
+                holds = _until(link, lambda: bool(scope.reason) or condition(), seconds, then)
+            finally:
+                scope.remove(end)
+            if scope.reason and not condition():
+                raise scope.error()
+            return holds
         case Settles(promise, seconds):
-            return promise.wait(seconds)
-        case Evaluate(function) | Do(function):
+            return promise._wait(seconds)
+        case Evaluate(function):
+            value = function()
+            if inspect.iscoroutine(value):
+                value.close()
+                raise InvalidValueError(
+                    f"{function!r} is a coroutine function, and a threaded client awaits nothing: use td.aio"
+                )
+            return value
+        case Do(function):
             return function()
         case Finish(link, seconds):
             assert isinstance(link, ThreadedLink)

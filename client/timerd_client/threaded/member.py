@@ -1,28 +1,32 @@
 """What a threaded client does as a member of its group: the group's outcomes, and named calls.
 
-`outcomes()` runs in the thread that iterates. The handlers of named calls run one after another in one daemon thread of
-the client, which starts with the first handler.
+`outcomes()` runs in the thread that iterates. Handlers run in daemon threads of the client, which start with the first
+handler; with gevent they are greenlets.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
+from typing import Any, ClassVar
 
 from timerd_client.groups import flows
-from timerd_client.groups.calls import Calls, answer_of_cancel
-from timerd_client.groups.duties import Duties, Membership
+from timerd_client.groups.commands import Made
+from timerd_client.groups.duties import Duties
+from timerd_client.groups.membership import Membership
 from timerd_client.groups.outcome import GroupOutcome, issue
-from timerd_client.groups.steps import Acknowledge, Ask, Pause, Run, Steps
+from timerd_client.groups.scheduled import ScheduledCall
+from timerd_client.groups.steps import Acknowledge, Ask, Call, Pause, Run, Steps, nobody_awaits
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.session import CALLS
-from timerd_client.types import Payload
+from timerd_client.types import CallExists, Patience, Payload, Timeout
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.wire import CommandFlag
 
 from .link import ThreadedLink, drive
 
@@ -30,7 +34,7 @@ from .link import ThreadedLink, drive
 class ThreadedGroupOutcome(GroupOutcome):
     """A group outcome of a threaded client."""
 
-    def ack_wait(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+    def ack_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`ack`, and whether this client still held it: False if it was requeued or acknowledged before.
 
         Raises TimerdUnavailableError after `timeout` s: then that is unknown.
@@ -38,41 +42,97 @@ class ThreadedGroupOutcome(GroupOutcome):
         return drive(flows.ack_wait(self, timeout))
 
 
+class ThreadedScheduledCall(ScheduledCall):
+    """A call of a threaded client."""
+
+    __slots__ = ()
+
+    def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`cancel`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""
+        return bool(self._client.cancel_call_wait(self.id, timeout=timeout))
+
+    def reschedule_wait(self, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`reschedule`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""
+        return bool(self._client.reschedule_call_wait(self.id, delay, timeout=timeout))
+
+
 class Runner:
-    """The thread that runs the handlers."""
+    """The threads that run the handlers of a client over one link."""
 
-    def __init__(self, link: ThreadedLink, calls: Calls, duties: Duties) -> None:
-        self._link = link
-        self._calls = calls
-        self._duties = duties
-        self._stopping = False
-        self._asks = False  # a handler's outcome was sent, and its answer is waited for
-        self._ended = False
+    def __init__(self, link: ThreadedLink, duties: Duties) -> None:
+        self.link = link
+        self.duties = duties
+        self.stopping = False
+        self._hands: list[Hand] = []
         self._paused: deque[tuple[float, Steps]] = deque()
-        self._thread = link.thread(self._run, "timerd-calls")
-
         link.before_stop.append(self.stop)
-        self._thread.start()
+
+    def start(self, count: int) -> None:
+        """Have so many threads at least. Not with the link's lock: the start of a greenlet switches to it."""
+        with self.link.lock:
+            made = [Hand(self, number) for number in range(len(self._hands), count)]
+            self._hands += made
+        for hand in made:
+            hand.thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Start no more handlers; wait until the one that runs has returned and its outcome is acknowledged."""
-        link = self._link
+        """Start no more handlers; wait until those that run have returned and their outcomes are acknowledged."""
+        link, me = self.link, threading.current_thread()
         with link.lock:
-            self._stopping = True
+            self.stopping = True
             link.notify_locked()
-            if threading.current_thread() is self._thread:
-                return
-            ended = link.wait_locked(lambda: self._ended or (self._asks and link.protocol.lost), max(timeout, 0))
-        if not ended:
+            others = [hand for hand in self._hands if hand.thread is not me]
+            if len(others) < len(self._hands):
+                return  # a handler closes its client
+            link.wait_locked(lambda: not _busy(others, lost=link.protocol.lost), max(timeout, 0))
+            late = _busy(others, lost=link.protocol.lost)
+        if late:
             link.complain("a handler still runs: its call is requeued")
 
+    def pause(self, seconds: float, steps: Steps) -> None:
+        """Go on with these steps in so many seconds."""
+        self._paused.append((self.link.now_ns() / 1e9 + seconds, steps))
+
+    def due(self) -> Steps | None:
+        """The steps whose pause has ended."""
+        with self.link.lock:
+            for _ in range(len(self._paused)):
+                at, steps = self._paused.popleft()
+                if at <= self.link.now_ns() / 1e9:
+                    return steps
+                self._paused.append((at, steps))
+        return None
+
+    def next_due(self) -> float | None:
+        """When the first pause ends, by the link's clock."""
+        with self.link.lock:
+            return min((at for at, _ in self._paused), default=None)
+
+
+def _busy(hands: list[Hand], *, lost: bool) -> list[Hand]:
+    """Those that have not ended, and wait for more than the answer of a lost daemon."""
+    return [hand for hand in hands if not (hand.ended or (hand.asks and lost))]
+
+
+class Hand:
+    """A thread that carries out one call at a time."""
+
+    def __init__(self, runner: Runner, number: int) -> None:
+        self._runner = runner
+        self.asks = False  # a handler's outcome was sent, and its answer is waited for
+        self.ended = False
+        self.thread = runner.link.thread(self._run, f"timerd-calls-{number}" if number else "timerd-calls")
+
     def _run(self) -> None:
-        link, duties = self._link, self._duties
+        runner, link = self._runner, self._runner.link
+        duties = runner.duties
         try:
-            while not (self._stopping or link.closed):
-                if (steps := self._due()) is None:
-                    until = min((at for at, _ in self._paused), default=None)
-                    duty = drive(flows.take_next(link, duties.next, duties.may_have, until, lambda: self._stopping))
+            while not (runner.stopping or link.closed):
+                if (steps := runner.due()) is None:
+                    taking = flows.take_next(
+                        link, duties.next, duties.may_have, runner.next_due(), lambda: runner.stopping
+                    )
+                    duty = drive(taking)
                     steps = duty and duty.steps
                 if steps is not None:
                     self._go_on(steps)
@@ -80,17 +140,8 @@ class Runner:
             pass
         finally:
             with link.lock:
-                self._ended = True
+                self.ended = True
                 link.notify_locked()
-
-    def _due(self) -> Steps | None:
-        """The steps whose pause has ended."""
-        for _ in range(len(self._paused)):
-            at, steps = self._paused.popleft()
-            if at <= self._link.now_ns() / 1e9:
-                return steps
-            self._paused.append((at, steps))
-        return None
 
     def _go_on(self, steps: Steps) -> None:
         """Do the steps until they end, or pause."""
@@ -102,39 +153,43 @@ class Runner:
                 match step:
                     case Ask(command, done):
                         value = self._ask(command, done)
-                    case Run():
-                        self._handle(step)
+                    case Run(function, arguments):
+                        value = _error_of(function, arguments)
                     case Acknowledge(command, done):
-                        issue(self._link, command, done, purgatory=CALLS)
+                        issue(self._runner.link, command, done, purgatory=CALLS)
                     case Pause(seconds):
-                        self._paused.append((self._link.now_ns() / 1e9 + seconds, steps))
+                        self._runner.pause(seconds, steps)
                         return
-
-    def _handle(self, step: Run) -> None:
-        handling = self._calls.handling.set(step.call.name)
-        try:
-            step.handler(step.call)
-        except BaseException as error:  # also SystemExit: the thread and the schedule have to live on
-            self._link.complain(f"the handler of {step.call.name!r} failed", error)
-        finally:
-            self._calls.handling.reset(handling)
 
     def _ask(self, command: bytes, done: DeliveredOutcome | None) -> tuple[Any, Any]:
         """(value, error) of the answer, however long that takes."""
-        self._asks = True
+        self.asks = True
         try:
-            return drive(flows.ask(self._link, command, done))
+            return drive(flows.ask(self._runner.link, command, done))
         finally:
-            self._asks = False
+            self.asks = False
 
 
-class Member(Membership):
+def _error_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseException | None:
+    """Run a function of the user's; its error. Also SystemExit: the thread and the schedule have to live on."""
+    try:
+        result = function(*arguments)
+    except BaseException as error:
+        return error
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        return nobody_awaits(function)
+    return None
+
+
+class Member(Membership[ThreadedLink]):
     """The part of a threaded client that concerns its group."""
 
-    _member_link: ThreadedLink
+    AT_ONCE: ClassVar[int] = 1
     _runner: Runner | None = None
 
-    def outcomes(self, timeout: float | timedelta | None = None) -> Generator[ThreadedGroupOutcome, None, None]:
+    def outcomes(self, *, timeout: Patience | None = None) -> Generator[ThreadedGroupOutcome, None, None]:
         """Outcomes of the group's operations, as they come. This process need not have registered them.
 
             for outcome in client.outcomes():
@@ -147,11 +202,11 @@ class Member(Membership):
         The loop ends when the client is closed, and when nothing has come for `timeout` seconds. Raises
         NotAMemberError, ClosedError.
         """
-        self._member_link.may_block()
-        return self._deliver(self._may_listen(timeout))
+        link = self._live()
+        link.may_block()
+        return self._deliver(link, self._may_listen(timeout))
 
-    def _deliver(self, seconds: float | None) -> Generator[ThreadedGroupOutcome, None, None]:
-        link = self._member_link
+    def _deliver(self, link: ThreadedLink, seconds: float | None) -> Generator[ThreadedGroupOutcome, None, None]:
         flows.listen(link)
         try:
             while True:
@@ -165,31 +220,91 @@ class Member(Membership):
 
     # named calls ---------------------------------------------------------------------------------------------------
 
-    def call_later(self, name: str, delay: float | timedelta, payload: Payload = b"") -> bool:
-        """Have one worker of the group call the handler of `name` in `delay` seconds, even if this process ends before.
+    def call_later(
+        self,
+        handler: str | Callable[[Call], object],
+        delay: Timeout,
+        payload: Payload = b"",
+        *,
+        id: str | None = None,
+        if_exists: CallExists = "error",
+    ) -> ThreadedScheduledCall:
+        """Have one member of the group call a handler in `delay` seconds, even if this process ends before.
 
-        Idempotent: False, and nothing is changed, while a call of that name is pending or being done. (Its own handler
-        may call this; then the last of its calls counts.) Returns when the daemon has accepted it.
-        `payload` has 65,519 bytes at most. Raises NotAMemberError, ArenaFullError, QuotaExceededError,
-        TimerdUnavailableError, and what is wrong with the arguments.
+        `handler` is the name that a member's registry has for it, or the decorated function. Without an `id` each call
+        is its own. With one (a str), and while a call of that id is pending or being done, `if_exists` decides: "error"
+        (this one is refused), "keep" (the other one stays, and this one is dropped), "replace" (this one takes the
+        place of the pending one; a handler that runs goes on). `payload` has 64,900 bytes at most.
+
+        Returns at once. A refusal is logged, counted, and raised by the next `flush()`; `call_later_wait` raises it
+        itself. Raises NotAMemberError, BackpressureError, and what is wrong with the arguments.
         """
-        return self._calls.called(name, *self._asked(self._calls.later(name, delay, payload)))
+        return self._made(self._commands().later(handler, delay, payload, id, if_exists))
 
-    def call_at(self, name: str, when: datetime, payload: Payload = b"") -> bool:
+    def call_at(
+        self,
+        handler: str | Callable[[Call], object],
+        when: datetime,
+        payload: Payload = b"",
+        *,
+        id: str | None = None,
+        if_exists: CallExists = "error",
+    ) -> ThreadedScheduledCall:
         """`call_later` for an aware datetime; another one raises InvalidValueError. A past one is due at once."""
-        return self._calls.called(name, *self._asked(self._calls.at(name, when, payload)))
+        return self._made(self._commands().at(handler, when, payload, id, if_exists))
 
-    def cancel_call(self, name: str) -> bool:
-        """Cancel the pending call of that name, also the next one of a schedule; False if none is pending.
+    def call_later_wait(
+        self,
+        handler: str | Callable[[Call], object],
+        delay: Timeout,
+        payload: Payload = b"",
+        *,
+        id: str | None = None,
+        if_exists: CallExists = "error",
+        timeout: Patience = CLOSE_TIMEOUT_S,
+    ) -> ThreadedScheduledCall:
+        """`call_later`, and the daemon has accepted it, or has kept the one of that id.
 
-        A call that is due is not pending any more: it is made, even if no worker is free yet. A schedule begins anew
-        when a worker that names it starts.
+        Raises OperationExistsError, ArenaFullError, QuotaExceededError, and TimerdUnavailableError after `timeout` s:
+        then it is unknown.
         """
-        return answer_of_cancel(*self._asked(self._calls.cancel(name)))
+        return self._accepted(self._commands().later(handler, delay, payload, id, if_exists), timeout)
 
-    def _start_runner(self) -> None:
-        if self._runner is None:
-            self._runner = Runner(self._member_link, self._calls, self._duties)
+    def call_at_wait(
+        self,
+        handler: str | Callable[[Call], object],
+        when: datetime,
+        payload: Payload = b"",
+        *,
+        id: str | None = None,
+        if_exists: CallExists = "error",
+        timeout: Patience = CLOSE_TIMEOUT_S,
+    ) -> ThreadedScheduledCall:
+        """`call_at`, and the daemon has accepted it; as `call_later_wait`."""
+        return self._accepted(self._commands().at(handler, when, payload, id, if_exists), timeout)
 
-    def _asked(self, command: bytes) -> tuple[Any, Any]:
-        return drive(flows.asked(self._member_link, command))
+    def cancel_call_wait(self, id: str, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`cancel_call`, and whether a call of that id was pending. Raises TimerdUnavailableError after `timeout` s."""
+        return self._was_pending(self._commands().cancel(id, CommandFlag.WANTS_ANSWER), timeout)
+
+    def reschedule_call_wait(self, id: str, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`reschedule_call`, and whether a call of that id was pending. Raises TimerdUnavailableError."""
+        return self._was_pending(self._commands().reschedule(id, delay, CommandFlag.WANTS_ANSWER), timeout)
+
+    def _made(self, made: Made) -> ThreadedScheduledCall:
+        self._make(made)
+        return ThreadedScheduledCall(self, made.name, made.id)
+
+    def _accepted(self, made: Made, timeout: Patience) -> ThreadedScheduledCall:
+        drive(flows.accepted(self._make_asking(made), timeout))
+        return ThreadedScheduledCall(self, made.name, made.id)
+
+    def _was_pending(self, command: bytes, timeout: Patience) -> bool:
+        return drive(flows.was_pending(self._ask_for_call(command), timeout))
+
+    def _run_handlers(self, link: ThreadedLink, at_once: int) -> None:
+        with link.lock:
+            if self._runner is None or self._runner.link is not link:
+                self._runner = Runner(link, self._duties)
+            runner = self._runner
+        runner.start(at_once)

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from collections.abc import Callable
 
 from timerd_client.link import link as link_module
-from timerd_client.link.link import Link, unacknowledged
+from timerd_client.link.flush import unacknowledged
 from timerd_client.link.settings import guards, settings
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_wire.native import lock
 
 from .client import Client
-from .connection import connect
 from .link import ThreadedLink
 
 EXIT_SILENCE_S = 1.0  # the end of a process waits no longer without a frame of the daemon
 
 _client: Client | None = None
-_client_lock = threading.Lock()
-_inherited: list[Link | Client] = []  # the parent's: kept, never closed
+_client_lock = lock()
+_inherited: list[object] = []  # the parent's links: kept, never closed
 
 
 def _change_settings(change: Callable[[], None]) -> None:
-    """Change the settings of the next client. Raises InvalidValueError while a client is connected."""
+    """Change the settings of the next client. Raises InvalidValueError while there is one."""
     with _client_lock:
         if _client is not None and not _client.closed:
-            raise InvalidValueError("configure() after client(): it is connected; configure() first, or close() it")
+            raise InvalidValueError("configure() after client(): call it first, or close() that client before")
         change()
 
 
@@ -36,10 +35,10 @@ guards.append(_change_settings)
 
 
 def client() -> Client:
-    """The client of this process: made on first use, and again after a fork or after it was closed.
+    """The client of this process: one for all callers, and another one after it was closed. It needs no daemon.
 
     It has the settings of `configure()`. Without these its instance is $TIMERD_INSTANCE, else "default", and it is in
-    no group. Raises TimerdUnavailableError, and PermissionError where this user may not look.
+    no group. It connects at its first use, in a forked child anew. A wrong $TIMERD_INSTANCE is an InvalidNameError.
     """
     global _client
     mine = _client
@@ -47,21 +46,18 @@ def client() -> Client:
         return mine
     with _client_lock:
         if _client is None or _client.closed:
-            _client = connect(**settings)
+            _client = Client(**settings)
         return _client
 
 
 def _after_fork_in_child() -> None:
     # In the child there is no I/O thread, locks may stay held for ever, and the sockets belong to the parent.
-    global _client, _client_lock
-    _client_lock = threading.Lock()
-    if _client is not None:
-        _inherited.append(_client)
-        _client = None
+    global _client_lock
+    _client_lock = lock()
     for link in list(link_module.links):
-        link.sealed = link.closed = True
+        link.seal_because("it was made before a fork, in the parent")
         link.idle = False
-        link.lock = threading.Lock()
+        link.lock = lock()
         _inherited.append(link)
     for link in list(link_module.links):
         link.sockets.forked()
@@ -75,13 +71,15 @@ def _at_exit() -> None:
     and run again.
     """
     for link in list(link_module.links):
-        if isinstance(link, ThreadedLink) and not link.closed:
+        if link.closed:
+            continue
+        if isinstance(link, ThreadedLink):
             link.finish(CLOSE_TIMEOUT_S)
             link.seal()
-            left = link.wait_applied(CLOSE_TIMEOUT_S, EXIT_SILENCE_S)
-            if left:
-                link.complain(f"the process ends, and {unacknowledged(left)} ({link.plight()})")
-            link.stop(EXIT_SILENCE_S)
+        left = link.wait_applied(CLOSE_TIMEOUT_S, EXIT_SILENCE_S)
+        if left:
+            link.complain(f"the process ends, and {unacknowledged(left)} ({link.plight()})")
+        link.stop(EXIT_SILENCE_S)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

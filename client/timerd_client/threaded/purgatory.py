@@ -3,46 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from timerd_client.conditions import ANY, When
+from timerd_client.events.subscription import BUFFER
 from timerd_client.link import flows
 from timerd_client.link.batch import ThreadedBatch, fire_many, register_many
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.link.polling import POLL_S, RAISE
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
-from timerd_client.link.use import Use
 from timerd_client.mark import Mark
 from timerd_client.operations.delayed import Delayed
-from timerd_client.types import Key, Keys, Payload, Timeout
+from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout, WhenLost
+from timerd_client.waits.polling import POLL_S
+from timerd_shm.declare.errors import OperationExistsError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
-from timerd_shm.declare.wire import CommandFlag, CommandKind
 
 from .link import ThreadedLink, drive
+from .subscription import Subscription
 
 Value = TypeVar("Value")
 
 
-class Purgatory(Surface[ThreadedOperation]):
-    """`client.purgatory(name)`; the client itself is its purgatory "default"."""
+class Purgatory(Surface[ThreadedOperation, ThreadedLink]):
+    """`client.purgatory(name)`; the client itself is its purgatory "default".
 
-    def __init__(self, link: ThreadedLink, name: str) -> None:
-        self._threaded = link
-        self._use: Use | None = None  # its client's
-        super().__init__(link, name, ThreadedOperation)
+    Any thread may use it. It works in forked children, too, as its client does. It cannot be pickled.
+    """
 
-    def _registered(self, operation: ThreadedOperation) -> None:
+    @property
+    def name(self) -> str:
+        """The purgatory's name."""
+        return str(self._name)
+
+    def register_wait(
+        self,
+        keys: Keys,
+        *,
+        timeout: Timeout,
+        when: When = ANY,
+        payload: Payload = b"",
+        id: Key | None = None,
+        if_exists: IfExists = "error",
+        since: Mark | None = None,
+        orphans: OrphanPolicy | None = None,
+    ) -> ThreadedOperation:
+        """`register`, and wait until the daemon has accepted it. Raises the daemon's refusal.
+
+        Raises TimerdUnavailableError after 5 s, or at once if the daemon is lost; then nothing stays registered.
+        """
+        reply = Reply(self._live())
+        operation = self._register(keys, timeout, when, payload, id, if_exists, since, orphans, reply)
         try:
-            operation.accepted()
+            reply.answer_in_time(CLOSE_TIMEOUT_S)
+        except OperationExistsError as error:
+            if not error.kept:
+                raise
         except BaseException:
             self._link.abandon([operation.command])  # the caller gets no handle
             raise
-
-    def _answer(self, reply: Reply, timeout: float) -> Any:
-        if not reply.wait(timeout):
-            raise self._link.unavailable(timeout)
-        return reply.get()
+        return operation
 
     def fire_wait(
         self,
@@ -51,29 +71,27 @@ class Purgatory(Surface[ThreadedOperation]):
         value: Payload = b"",
         amount: int = 1,
         limit: int | None = None,
-        wait: float = CLOSE_TIMEOUT_S,
+        timeout: Patience = CLOSE_TIMEOUT_S,
     ) -> int:
-        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s.
+        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `timeout` s.
 
         After the error it may still be applied, like every call while the daemon is lost. So do not fire it again.
         0 does not mean that it completes none: it also completes registrations that were called before and reach the
         daemon after it, and these are not counted.
         """
-        reply = self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER))
-        return int(self._answer(reply, wait))
+        return int(self._ask_fire(key, value, amount, limit).answer_in_time(timeout))
 
-    def cancel_for_key_wait(self, key: Key, *, wait: float = CLOSE_TIMEOUT_S) -> int:
+    def cancel_for_key_wait(self, key: Key, *, timeout: Patience = CLOSE_TIMEOUT_S) -> int:
         """`cancel_for_key`, and the number of operations that it cancelled."""
-        command = self._key_command(CommandKind.CANCEL_FOR_KEY, key, flags=CommandFlag.WANTS_ANSWER)
-        return int(self._answer(self._ask(command), wait))
+        return int(self._ask_cancel_for_key(key).answer_in_time(timeout))
 
-    def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
-        """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""
-        return bool(self._answer(self._ask_reschedule(id, timeout), wait))
+    def cancel_wait(self, id: Key, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`cancel`, and whether it has cancelled it. Raises UnknownOperationError if none of that id is pending."""
+        return bool(self._ask_cancel(id).answer_in_time(timeout))
 
-    def cancel(self, id: Key, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
-        """Cancel the operation of that id, from any process; raises UnknownOperationError."""
-        return bool(self._answer(self._ask(self._cancel_id_command(id), id), wait))
+    def reschedule_wait(self, id: Key, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`reschedule`, and whether it was done. Raises UnknownOperationError if none of that id is pending."""
+        return bool(self._ask_reschedule(id, delay).answer_in_time(timeout))
 
     def register_many(
         self,
@@ -83,15 +101,64 @@ class Purgatory(Surface[ThreadedOperation]):
         payloads: Sequence[Payload] | Payload = b"",
         when: When = ANY,
         since: Mark | None = None,
+        ids: Sequence[Key | None] | None = None,
+        if_exists: IfExists = "error",
+        orphans: OrphanPolicy | None = None,
     ) -> ThreadedBatch:
-        """Register an operation for each of `keys`. Timeouts and payloads are one for each, or one for all.
+        """Register an operation for each of `keys`. Timeouts, payloads and ids are one for each, or one for all.
 
         The batch gives outcomes, states and values in the order of `keys`. `since` is the mark from which events count
-        for all of them (default: now).
+        for all of them (default: now). `ids`, `if_exists` and `orphans` are as in `register`; with "keep" a row whose
+        id is in use settles as KEPT.
         """
-        batch = register_many(self, ThreadedBatch, keys, timeout, payloads, when, since)
+        batch = register_many(self, ThreadedBatch, keys, timeout, payloads, when, since, ids, if_exists, orphans)
         assert isinstance(batch, ThreadedBatch)
         return batch
+
+    def register_many_wait(
+        self,
+        keys: Sequence[Keys],
+        *,
+        timeout: Timeout | Sequence[Timeout],
+        payloads: Sequence[Payload] | Payload = b"",
+        when: When = ANY,
+        since: Mark | None = None,
+        ids: Sequence[Key | None] | None = None,
+        if_exists: IfExists = "error",
+        orphans: OrphanPolicy | None = None,
+        receipt_timeout: Patience = CLOSE_TIMEOUT_S,
+    ) -> ThreadedBatch:
+        """`register_many`, and wait until the daemon has answered for all. `batch.refused()` are those it refused.
+
+        Raises TimerdUnavailableError after `receipt_timeout` s, or at once if the daemon is lost.
+        """
+        batch = self.register_many(
+            keys,
+            timeout=timeout,
+            payloads=payloads,
+            when=when,
+            since=since,
+            ids=ids,
+            if_exists=if_exists,
+            orphans=orphans,
+        )
+        drive(flows.received(self._link, batch.last_command(), receipt_timeout))
+        return batch
+
+    def subscribe(
+        self, keys: Keys, *, since: Mark | None = None, buffer: int = BUFFER, timeout: Patience | None = None
+    ) -> Subscription:
+        """Subscribe to all events on these keys. Returns at once: `for item in client.subscribe("inbox/7"): ...`
+
+        A subscription sees each fire, advance and fail, and takes nothing: a limited event goes to those that wait for
+        it. Events come in their order, over all of its keys. `since` is the mark from which they count (default: now).
+        `buffer` is how many may wait until they are taken. The loop ends when none has come for `timeout` s.
+
+        Where events may have been missed there is a Gap, and it goes on: the mark is too old, the daemon has another
+        arena, or the buffer was full. While the daemon is lost, it waits. Raises the named error for a wrong argument,
+        ClosedError. A refusal of the daemon (arena full, quota) is raised by the iteration.
+        """
+        return Subscription(self, keys, since, buffer, timeout)
 
     def fire_many(
         self, keys: Sequence[Key], *, values: Sequence[Payload] | Payload = b"", amounts: Sequence[int] | int = 1
@@ -103,10 +170,10 @@ class Purgatory(Surface[ThreadedOperation]):
         self,
         predicate: Callable[[], Value],
         keys: Keys,
-        timeout: Timeout,
         *,
+        timeout: Patience | None,
         when: When = ANY,
-        unavailable: str = RAISE,
+        unavailable: WhenLost = "raise",
         poll_interval: float = POLL_S,
     ) -> Value:
         """A condition variable across processes: until `predicate()` is true, or `timeout` s are over; its last value.

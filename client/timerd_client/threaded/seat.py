@@ -17,6 +17,7 @@ import os
 import select
 from io import FileIO
 
+from timerd_wire import native
 from timerd_wire.poller import Poller
 
 
@@ -27,8 +28,8 @@ class Seat:
         self.holder: object | None = None
         self.sleeper: object | None = None  # the caller that sleeps, also while it has lost the seat
         self.is_wanted = False  # by the link's thread: no caller takes it before the thread has had it
-        self._sockets = select.epoll()  # what is readable of them
-        self._shutter = select.epoll()  # the same, for the link's thread: shut while a caller has the seat
+        self._sockets = native.epoll()  # what is readable of them
+        self._shutter = native.epoll()  # the same, for the link's thread: shut while a caller has the seat
         self._shutter.register(self._sockets, select.EPOLLIN)
         self._bell_file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed with what is dropped
         self._bell = self._bell_file.fileno()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Iterable, Iterator
+from queue import Empty
 from typing import NamedTuple
 
+from timerd_client.arguments import until_of
 from timerd_client.link.flows import unsettled
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.link.polling import monotonic_deadline, seconds_left
-from timerd_shm.declare.errors import InvalidValueError
-
-FIRST = "first"
-EVERY = "all"
+from timerd_client.link.promise import withdrawing
+from timerd_client.types import Patience, Until
+from timerd_client.waits.polling import monotonic_deadline, seconds_left
+from timerd_client.waits.scope import current_scope
 
 
 class Waited(NamedTuple):
@@ -22,23 +22,25 @@ class Waited(NamedTuple):
     pending: list[ThreadedOperation]
 
 
-def wait(operations: Iterable[ThreadedOperation], timeout: float | None = None, *, until: str = EVERY) -> Waited:
+def wait(operations: Iterable[ThreadedOperation], timeout: Patience | None = None, *, until: Until = "all") -> Waited:
     """Wait until all operations (`until="all"`) or one of them ("first") have settled, `timeout` seconds at most."""
-    if until not in (FIRST, EVERY):
-        raise InvalidValueError(f"until={until!r}: {FIRST!r} or {EVERY!r}")
+    waits_for_all = until_of(until) == "all"
     given = list(operations)
     deadline = monotonic_deadline(timeout)
-    if until == EVERY:
-        for operation in given:
-            if not operation.wait(seconds_left(deadline)):
-                break
+    if waits_for_all:
+        with withdrawing(given):
+            for operation in given:
+                if not operation._wait(seconds_left(deadline)):
+                    break
     else:
         for _ in _settling(given, deadline):
             break
     return Waited([one for one in given if one.done()], [one for one in given if not one.done()])
 
 
-def as_completed(operations: Iterable[ThreadedOperation], timeout: float | None = None) -> Iterator[ThreadedOperation]:
+def as_completed(
+    operations: Iterable[ThreadedOperation], timeout: Patience | None = None
+) -> Iterator[ThreadedOperation]:
     """The operations as they settle. Raises TimeoutError if some have not settled `timeout` seconds from now."""
     given = list(operations)
     seen = 0
@@ -50,18 +52,36 @@ def as_completed(operations: Iterable[ThreadedOperation], timeout: float | None 
 
 
 def _settling(operations: list[ThreadedOperation], deadline: float | None) -> Iterator[ThreadedOperation]:
-    settled: queue.SimpleQueue[ThreadedOperation] = queue.SimpleQueue()
+    if not operations:
+        return
+    settled = operations[0]._link.queue()
+    scope = current_scope()
+    if scope is not None:
+        wake = operations[0]._link.callback(settled.put)  # with gevent in the hub, whichever thread ends the scope
+
+    def end() -> None:
+        wake(None)
+
     try:
         for operation in operations:
             if not operation.done():
                 operation._link.may_block()
             operation.add_done_callback(settled.put)
-        for _ in operations:
-            left = seconds_left(deadline)
-            try:
-                yield settled.get(timeout=left) if left else settled.get(block=left is None)
-            except queue.Empty:
-                return
+        with withdrawing(operations):
+            if scope is not None and not scope.add(end):
+                raise scope.error()
+            for _ in operations:
+                left = seconds_left(deadline)
+                try:
+                    found = settled.get(timeout=left) if left else settled.get(block=left is None)
+                except Empty:
+                    return
+                if found is None:
+                    assert scope is not None, "nobody else puts it there"
+                    raise scope.error()
+                yield found
     finally:
+        if scope is not None:
+            scope.remove(end)
         for operation in operations:
             operation._remove(settled.put)

@@ -11,19 +11,19 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 import weakref
 from pathlib import Path
 from typing import Final
 
 from timerd_shm.declare.limits import HEARTBEAT_NS
+from timerd_wire import native
 
 REFUSED_NS: Final = HEARTBEAT_NS  # a connection that ends sooner was refused; if it ends later, the daemon has ended
 RETRY_FIRST_NS: Final = 50_000_000
 RETRY_LAST_NS: Final = 60_000_000_000
 
 # Held while a connection is made or closed, and during a fork: a child knows of every copy that it has.
-changing = threading.RLock()
+changing = native.recursive_lock()
 _lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 
 
@@ -56,7 +56,7 @@ class Lifeline:
         with changing:
             made: socket.socket | None = None
             try:
-                made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                made = native.unix_socket(socket.SOCK_STREAM)
                 made.setblocking(False)
                 made.connect(str(self._path))
                 made.send(session)

@@ -21,6 +21,7 @@ from timerd_client.protocol.deadlines import NEVER
 from timerd_shm.declare.limits import PACKET_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader
+from timerd_wire import native
 from timerd_wire.packets import FRAME, SUBSCRIBE, Joined, Packets, cut
 
 from .lifeline import REFUSED_NS, changing
@@ -54,7 +55,7 @@ class UnixSockets:
         self._cut: deque[tuple[int, bytes]] = deque()  # what is left of the frame that is sent in parts
         self._cut_of: bytes | None = None
         self._joined = Joined()
-        self._epoll = select.epoll()
+        self._epoll = native.epoll()
         self._end = End()
         self.lifeline: Held = self._end
         self._connect()
@@ -101,7 +102,7 @@ class UnixSockets:
             self.subscribe(self._session)
 
     def _open(self) -> None:
-        with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as made:
+        with contextlib.closing(native.unix_socket(socket.SOCK_SEQPACKET)) as made:
             made.setblocking(False)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
             given = made.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import suppress
 from typing import cast
 
@@ -13,6 +12,7 @@ from timerd_client.protocol.deadlines import NEVER
 from timerd_shm.declare.limits import FRAME_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader
+from timerd_wire import native
 from timerd_wire.channel import Channel
 from timerd_wire.outlet import SUBSCRIBE, connect_outlet
 
@@ -29,7 +29,7 @@ POLLIN = int(zmq.POLLIN)
 POLLOUT = int(zmq.POLLOUT)
 
 _context: zmq.Context[zmq.Socket[bytes]] | None = None
-_context_lock = threading.Lock()
+_context_lock = native.lock()
 _inherited: list[zmq.Context[zmq.Socket[bytes]]] = []  # the parent's
 
 
@@ -49,7 +49,7 @@ def _forget_context() -> None:
     if _context is not None:
         _inherited.append(_context)
     _context = None
-    _context_lock = threading.Lock()
+    _context_lock = native.lock()
 
 
 os.register_at_fork(after_in_child=_forget_context)

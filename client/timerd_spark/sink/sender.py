@@ -18,14 +18,9 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import timerd_client as td
-from timerd_client.link.operation import ThreadedOperation
-from timerd_client.link.promise import Reply
-from timerd_client.threaded.purgatory import Purgatory
-from timerd_shm.declare.errors import ArenaFullError, OperationExistsError, QuotaExceededError, TimerdUnavailableError
+from timerd_client.errors import ArenaFullError, OperationExistsError, QuotaExceededError, TimerdUnavailableError
 from timerd_shm.declare.limits import NAME_SIZE_MAX
 from timerd_shm.declare.states import Outcome
-from timerd_shm.declare.wire import CommandFlag, CommandKind
-from timerd_wire.refusals import Subject
 
 from .options import REGISTER, WriteOptions
 
@@ -55,61 +50,17 @@ class Counts(NamedTuple):
     known: int
 
 
-class Event(NamedTuple):
-    """An event to be fired. Only a value needs room in the arena, so only an event with a value can be refused."""
-
-    purgatory: Purgatory
-    key: str | bytes
-    value: bytes = b""
-
-    def command(self) -> bytes:
-        flags = CommandFlag.WANTS_ANSWER if self.value else 0
-        return self.purgatory._key_command(CommandKind.FIRE, self.key, 1, self.value, flags=flags)
-
-
-class PipelinedPurgatory(Purgatory):
-    """A purgatory in which register(wait=True) does not wait: the answers are read after many registrations."""
-
-    def _registered(self, operation: ThreadedOperation) -> None:
-        pass
-
-    def answers(self, operations: Sequence[ThreadedOperation]) -> Iterator[OperationExistsError | None]:
-        """For each registration None, or the error that its id is known. Raises any other refusal."""
-        for operation in operations:
-            try:
-                operation.accepted(FLUSH_TIMEOUT_S)
-            except OperationExistsError as error:
-                yield error
-            else:
-                yield None
-
-    def fire_together(self, events: Sequence[Event]) -> list[Event]:
-        """Fire events in one frame, and wait for the answers to those with values. Returns those without room."""
-        link = self._threaded
-        commands = [event.command() for event in events]
-        replies: dict[int, Reply] = {}
-        with link.lock:
-            link.ready_locked()
-            for position, (event, command) in enumerate(zip(events, commands, strict=True)):
-                number = link.protocol.ledger.issue(command)
-                if event.value:
-                    replies[position] = Reply(link, Subject(None, event.purgatory.name))
-                    link.protocol.incoming.replies[number] = replies[position]
-            link.wake_if_due(link.protocol.ledger.issued)
-        return [events[position] for position, reply in replies.items() if not self._has_room(reply)]
-
-    def _has_room(self, reply: Reply) -> bool:
-        try:
-            self._answer(reply, FLUSH_TIMEOUT_S)
-        except ArenaFullError:
-            return False
-        return True
-
-
-def pipelined_purgatory(client: td.Client, name: str) -> PipelinedPurgatory:
-    """A purgatory of a client, made if it does not exist. Raises the errors of Client.purgatory()."""
-    client.purgatory(name, timeout=CONNECT_TIMEOUT_S)
-    return PipelinedPurgatory(client._threaded, name)
+def known_ids(batch: td.Batch) -> dict[int, OperationExistsError]:
+    """The rows whose ids the daemon knows, with its errors. Raises any other refusal."""
+    known: dict[int, OperationExistsError] = {}
+    for row in batch.refused():
+        outcome = row.outcome()
+        error = None if outcome is None else outcome.error
+        if isinstance(error, OperationExistsError):
+            known[row.index] = error
+        elif error is not None:
+            raise error
+    return known
 
 
 def connected(options: WriteOptions) -> td.Client:
@@ -161,25 +112,29 @@ def send(options: WriteOptions, rows: Iterable[Row]) -> Counts:
 
 def register(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Counts:
     """Register an operation for each row whose id the daemon does not know."""
-    purgatory = pipelined_purgatory(client, options.purgatory)
-    asked = [
-        purgatory.register(row.key, timeout=row.timeout, payload=row.body, id=row.op_id, wait=True) for row in rows
-    ]
-    known = sum(error is not None for error in purgatory.answers(asked))
+    batch = client.purgatory(options.purgatory, timeout=CONNECT_TIMEOUT_S).register_many_wait(
+        [row.key for row in rows],
+        timeout=[row.timeout for row in rows],
+        payloads=[row.body for row in rows],
+        ids=[row.op_id for row in rows],
+        receipt_timeout=FLUSH_TIMEOUT_S,
+    )
+    known = len(known_ids(batch))
     return Counts(len(rows) - known, known)
 
 
 def fire(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Counts:
     """Fire an event for each row whose id the daemon does not know."""
-    events = pipelined_purgatory(client, options.purgatory)
-    claims = pipelined_purgatory(client, claims_of(options.purgatory))
+    events = client.purgatory(options.purgatory, timeout=CONNECT_TIMEOUT_S)
+    claims = client.purgatory(claims_of(options.purgatory), timeout=CONNECT_TIMEOUT_S)
     rows_by_id = {row.op_id: row for row in rows}
     mine = claim(claims, list(rows_by_id))
     if mine:
-        pairs = ((Event(events, rows_by_id[id].key, rows_by_id[id].body), Event(claims, id)) for id in mine)
-        refused = claims.fire_together([event for pair in pairs for event in pair])
-        client.flush(FLUSH_TIMEOUT_S)
-        fire_later(refused)
+        pairs = (((events, rows_by_id[id].key, rows_by_id[id].body), (claims, id, b"")) for id in mine)
+        together = [event for pair in pairs for event in pair]
+        refused = client.fire_together_wait(together, timeout=FLUSH_TIMEOUT_S)
+        client.flush(timeout=FLUSH_TIMEOUT_S)
+        fire_later(together[position] for position in refused)
     return Counts(len(mine), len(rows) - len(mine))
 
 
@@ -191,13 +146,13 @@ def claims_of(purgatory: str) -> str:
     return purgatory[: NAME_SIZE_MAX - len(suffix)] + suffix
 
 
-def fire_later(events: Iterable[Event]) -> None:
+def fire_later(events: Iterable[tuple[td.Purgatory, str | bytes, bytes]]) -> None:
     """Fire the events that had no room, as soon as there is room. Raises ArenaFullError after FLUSH_TIMEOUT_S."""
     end = time.monotonic() + FLUSH_TIMEOUT_S
-    for event in events:
+    for purgatory, key, value in events:
         while True:
             try:
-                event.purgatory.fire_wait(event.key, value=event.value)
+                purgatory.fire_wait(key, value=value)
                 break
             except ArenaFullError:
                 if time.monotonic() > end:
@@ -205,7 +160,7 @@ def fire_later(events: Iterable[Event]) -> None:
                 time.sleep(CLAIM_PAUSE_S)
 
 
-def claim(claims: PipelinedPurgatory, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
+def claim(claims: td.Purgatory, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
     """Claim events. Returns the ids of those that this task has to fire; the others were fired before.
 
     If another attempt holds a claim, this waits until the claim completes, or until the daemon has cancelled it because
@@ -214,19 +169,18 @@ def claim(claims: PipelinedPurgatory, op_ids: Sequence[str | bytes]) -> list[str
     end = time.monotonic() + FLUSH_TIMEOUT_S
     mine: list[str | bytes] = []
     while op_ids:
-        asked = [
-            claims.register(
-                op_id,
-                timeout=None,  # a claim that expired before its attempt ended would lose the event
-                id=op_id,
-                if_exists="replace_cancelled",
-                orphans="cancel",
-                wait=True,
-            )
-            for op_id in op_ids
-        ]
+        batch = claims.register_many_wait(
+            op_ids,
+            timeout=None,  # a claim that expired before its attempt ended would lose the event
+            ids=op_ids,
+            if_exists="replace_cancelled",
+            orphans="cancel",
+            receipt_timeout=FLUSH_TIMEOUT_S,
+        )
+        known = known_ids(batch)
         pending = []
-        for op_id, error in zip(op_ids, claims.answers(asked), strict=True):
+        for row, op_id in enumerate(op_ids):
+            error = known.get(row)
             if error is None:
                 mine.append(op_id)
             elif error.settled != Outcome.COMPLETED:

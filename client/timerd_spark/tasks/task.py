@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
 
     from timerd_client import Client
+    from timerd_client.types import OrphanPolicy
 
 DRAIN_TIMEOUT_S: Final = 60.0  # at the end of a block: until the daemon has acknowledged everything
 ABORT_TIMEOUT_S: Final = 1.0
@@ -49,7 +50,7 @@ class Sidecar(NamedTuple):
             autostart,
         )
 
-    def connect(self, *, name: str, timeout: float, group: str | None, orphans: str) -> Client:
+    def connect(self, *, name: str, timeout: float, group: str | None, orphans: OrphanPolicy) -> Client:
         """Connect to the daemon of this executor's host. Raises the errors of connect()."""
         from timerd_client import connect
 
@@ -144,21 +145,18 @@ class task_client:
     def _commit(self, client: Client) -> None:
         """Commit the pending operations: they are the application's or the group's. Waits for the acknowledgement."""
         client.set_orphans("keep" if self._group is None else "group")
-        client.flush(self._drain_timeout)
-        if client._protocol.session.incarnation != self._maker:
+        client.flush(timeout=self._drain_timeout)
+        if client.incarnation != self._maker:
             raise SessionGoneError(
                 "the daemon has forgotten this attempt, and the attempt's operations are lost: let Spark retry the task"
             )
-        client.close(self._drain_timeout)
+        client.close(timeout=self._drain_timeout)
 
     def _abort(self, client: Client) -> None:
         """Cancel the pending operations, and wait: a retry may follow at once. After a kill the daemon cancels them."""
         with contextlib.suppress(TimerdError):
-            link = client._link
-            with link.lock:
-                pending = list(client._protocol.ledger.pending)
-            link.withdraw(pending)
-            client.close(ABORT_TIMEOUT_S)
+            client.cancel_all()
+            client.close(timeout=ABORT_TIMEOUT_S)
 
 
 class row_client(task_client):

@@ -124,7 +124,7 @@ class Checker(Truth):
 
     def check_keys(self) -> None:
         reader = self.reader
-        for key, watchers in self.watchers.items():
+        for (key, _), watchers in self.watchers.items():
             self.check_watchers(key, [node for _, node in sorted(watchers)])
         for key, heap in self.heaps.items():
             self.check_heap(key, heap)

@@ -67,7 +67,8 @@ class Truth:
         self.node_used: set[int] = set()
         self.blob_refs: Counter[int] = Counter()
         self.watermark_of: dict[Key, int] = {}
-        self.watchers: dict[Key, list[tuple[int, int]]] = defaultdict(list)  # key -> (registration, node)
+        # (key, kind) -> (registration, node)
+        self.watchers: dict[tuple[Key, int], list[tuple[int, int]]] = defaultdict(list)
         self.heaps: dict[Key, dict[int, tuple[int, int]]] = defaultdict(dict)  # key -> node -> (target, registration)
         self.bucket_ops: dict[int, set[int]] = defaultdict(set)
         self.pending_of: Counter[int] = Counter()  # client slot -> operations
@@ -224,6 +225,8 @@ class Truth:
             self.wrong(f"{self.name_op(index)} has {op.keys} keys, failed 0x{op.failed:x}")
         if op.condition == Condition.TOTAL:
             decided = op.progress == 0 or op.failed == every
+        elif op.condition == Condition.OBSERVE:
+            decided = bool(op.progress or op.failed)
         else:
             if op.progress & ~every or op.progress & op.failed:
                 self.wrong(
@@ -332,7 +335,7 @@ class Truth:
                     self.wrong(f"node {number} is of {self.name_op(index)}, and says it is of operation {node.op}")
                     return
                 self.node_used.add(number)
-                if node.ordinal != ordinal or node.kind > KeyKind.WATERMARK:
+                if node.ordinal != ordinal or node.kind >= len(KeyKind):
                     self.wrong(f"node {number} of {self.name_op(index)} has ordinal {node.ordinal}, kind {node.kind}")
                 ordinal += 1
                 key = self.key_of(f"node {number}", node)
@@ -374,8 +377,8 @@ class Truth:
         return record.purgatory, name
 
     def note_watcher(self, key: Key, number: int, node: WatchNode, op: OpRecord) -> None:
-        if node.kind == KeyKind.EVENT:
-            self.watchers[key].append((op.registration, number))
+        if node.kind != KeyKind.WATERMARK:
+            self.watchers[key, node.kind].append((op.registration, number))
             return
         self.heaps[key][number] = (node.target, op.registration)
         if self.watermark_of.get(key, -1) >= node.target and not self.header.unfinished:

@@ -128,6 +128,7 @@ class OperationExistsError(TimerdError):
 
     code = ErrorCode.OPERATION_EXISTS
     settled: int = 0  # how it has settled (states.Outcome), from the daemon's answer; 0 = it is pending, or unknown
+    kept: bool = False  # the registration that was refused said if_exists="keep"
 
 
 class UnknownOperationError(TimerdError, LookupError):
@@ -161,7 +162,7 @@ class BackpressureError(TimerdError):
 
 
 class ClosedError(TimerdError):
-    """The client was closed, or was made before a fork. Use td.client(), or connect again."""
+    """The client was closed, or the operation is of a client of before a fork. Use td.client(), or make another one."""
 
     code = ErrorCode.CLOSED
 

@@ -15,7 +15,7 @@ class OpState(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How an operation settled; also on the wire. UNAVAILABLE is made by the client, and never in the arena."""
+    """How an operation settled; also on the wire. The client alone makes UNAVAILABLE and KEPT, never the arena."""
 
     NONE = 0
     COMPLETED = 1
@@ -23,6 +23,7 @@ class Outcome(IntEnum):
     CANCELLED = 3
     FAILED = 4
     UNAVAILABLE = 5
+    KEPT = 6
 
 
 class Condition(IntEnum):
@@ -31,6 +32,7 @@ class Condition(IntEnum):
     AT_LEAST = 0  # at least `needed` keys are satisfied: ANY is 1, ALL is the number of keys
     ALL_SETTLED = 1  # each key is satisfied or failed
     TOTAL = 2  # amounts fired on any of the keys add up
+    OBSERVE = 3  # the first event on any of the keys, whatever it is: all of them are of KeyKind.OBSERVE
 
 
 class KeyKind(IntEnum):
@@ -38,6 +40,7 @@ class KeyKind(IntEnum):
 
     EVENT = 0  # a fire on it
     WATERMARK = 1  # its watermark reaching the target
+    OBSERVE = 2  # a fire, an advance or a fail, of which it takes nothing; under Condition.OBSERVE alone
 
 
 class EventKind(IntEnum):

@@ -20,7 +20,7 @@ from typing import Annotated, NamedTuple
 
 from .fields import U8, U16, U32, U64, fields, raw, size_of
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 GROUP_ACK_NOT_FOLLOWED = 2  # answer: the sender holds the outcome, but no operation of the id that it gave is pending
 
 
@@ -231,8 +231,8 @@ class OutcomeRecord(NamedTuple):
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
     sequence: Annotated[int, U64, "sequence of its mark; the mark is of the moment when it settled"]
-    satisfied: Annotated[int, U64, "satisfied keys, one bit each"]
-    failed: Annotated[int, U64, "failed keys, one bit each"]
+    satisfied: Annotated[int, U64, "satisfied keys, one bit each; under OBSERVE the amount of the event"]
+    failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind of the event"]
     heap_offset: Annotated[int, U32, "of its value from the start of the heap"]
     value_length: Annotated[int, U32, "bytes"]
     payload_length: Annotated[int, U32, "bytes; after the value, with HAS_PAYLOAD"]

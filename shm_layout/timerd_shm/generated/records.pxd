@@ -86,13 +86,16 @@ cdef extern from "timerd_layout.h" nogil:
         OUTCOME_CANCELLED
         OUTCOME_FAILED
         OUTCOME_UNAVAILABLE
+        OUTCOME_KEPT
         OUTCOME_COUNT
         CONDITION_AT_LEAST
         CONDITION_ALL_SETTLED
         CONDITION_TOTAL
+        CONDITION_OBSERVE
         CONDITION_COUNT
         KEY_KIND_EVENT
         KEY_KIND_WATERMARK
+        KEY_KIND_OBSERVE
         KEY_KIND_COUNT
         PLACE_NOWHERE
         PLACE_BEHIND

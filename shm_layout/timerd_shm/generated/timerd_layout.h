@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LAYOUT_VERSION 5
+#define LAYOUT_VERSION 6
 #define HEADER_SIZE 4096
 #define REDO_OFFSET 1024
 #define REDO_MAX 96
@@ -71,7 +71,7 @@
 #define ANNOUNCE_LAST_NS 1000000000
 #define IPC_PATH_MAX 107
 #define MET_SHIFT 56
-#define PROTOCOL_VERSION 2
+#define PROTOCOL_VERSION 3
 #define GROUP_ACK_NOT_FOLLOWED 2
 #define TOPIC_OFFSET 0
 #define JOURNAL_VERSION 3
@@ -94,14 +94,17 @@
 #define OUTCOME_CANCELLED 3
 #define OUTCOME_FAILED 4
 #define OUTCOME_UNAVAILABLE 5
-#define OUTCOME_COUNT 6
+#define OUTCOME_KEPT 6
+#define OUTCOME_COUNT 7
 #define CONDITION_AT_LEAST 0
 #define CONDITION_ALL_SETTLED 1
 #define CONDITION_TOTAL 2
-#define CONDITION_COUNT 3
+#define CONDITION_OBSERVE 3
+#define CONDITION_COUNT 4
 #define KEY_KIND_EVENT 0
 #define KEY_KIND_WATERMARK 1
-#define KEY_KIND_COUNT 2
+#define KEY_KIND_OBSERVE 2
+#define KEY_KIND_COUNT 3
 #define PLACE_NOWHERE 0
 #define PLACE_BEHIND 1
 #define PLACE_FIRST 2
@@ -512,7 +515,7 @@ typedef struct OpRecord {
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called */
     uint64_t seen; /* sequence of the newest event it was given; when settled, of its outcome's mark */
-    uint64_t progress; /* satisfied keys, one bit each; under TOTAL the amount that is missing */
+    uint64_t progress; /* satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's */
     uint8_t keys; /* number of watch keys */
     uint8_t needed; /* k of AT_LEAST */
     uint8_t purgatory; /* index of its purgatory */
@@ -526,7 +529,7 @@ typedef struct OpRecord {
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
     uint32_t tag; /* its tag in the table of handles, if it is there */
-    uint64_t failed; /* failed keys, one bit each */
+    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind of the event */
     uint64_t outcome_number; /* numbered per client, from 1; 0 = it is with no client now */
     uint16_t client; /* slot of its owner; of the member that holds it now, if it is a group's */
     uint16_t bucket; /* wheel bucket it is in (index + 1) */
@@ -1161,8 +1164,8 @@ typedef struct OutcomeRecord {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint64_t registered_ns; /* CLOCK_MONOTONIC */
     uint64_t sequence; /* sequence of its mark; the mark is of the moment when it settled */
-    uint64_t satisfied; /* satisfied keys, one bit each */
-    uint64_t failed; /* failed keys, one bit each */
+    uint64_t satisfied; /* satisfied keys, one bit each; under OBSERVE the amount of the event */
+    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind of the event */
     uint32_t heap_offset; /* of its value from the start of the heap */
     uint32_t value_length; /* bytes */
     uint32_t payload_length; /* bytes; after the value, with HAS_PAYLOAD */

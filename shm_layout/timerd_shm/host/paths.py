@@ -17,6 +17,8 @@ Beside the arena stand ARENA.lock, ARENA.seed (both 0600) and ARENA.journal (Are
 
 from __future__ import annotations
 
+import _socket
+import contextlib
 import errno
 import hashlib
 import json
@@ -216,6 +218,18 @@ def find_instance(instance: str | None = None, directory: str | None = None) -> 
     )
 
 
+def expected_instance(instance: str | None = None, directory: str | None = None) -> InstancePaths:
+    """Where the instance is, or else would be looked for first: for messages before there is one.
+
+    Raises InvalidNameError.
+    """
+    try:
+        return find_instance(instance, directory)
+    except (TimerdUnavailableError, PermissionError):
+        only = Path(os.path.abspath(directory)) if directory else runtime_directories()[0]
+        return InstancePaths(only, instance_name(instance))
+
+
 def find_remains(instance: str | None = None) -> InstancePaths | None:
     """The files of an instance that was killed while it made its arena: a lock, and nothing that leads to the arena."""
     for directory in runtime_directories():
@@ -316,7 +330,9 @@ def daemon_running(paths: InstancePaths) -> bool:
     that is stopped runs. A daemon that still opens its arena does not listen yet.
     """
     for path in (paths.liveness, paths.commands):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as look:
+        # _socket: a client's thread may look, and gevent's sockets belong to hubs.
+        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        with contextlib.closing(_socket.socket(socket.AF_UNIX, kind)) as look:
             try:
                 look.connect(_address(path))
             except BlockingIOError:

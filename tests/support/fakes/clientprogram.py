@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fakedaemon import MS, FakeDaemon, World
+from lazies import lazy_of
 from mutations import down
 from no_sockets import no_sockets
 from timerd_client import ALL, ALL_SETTLED, ANY, at_least, hot, total
@@ -32,7 +33,6 @@ from timerd_client.outcome import Outcome
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.session import Identity
 from timerd_client.protocol.state import LinkState
-from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import BackpressureError, ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of
@@ -103,7 +103,7 @@ class Program(World):
         identity = Identity("program")
         self.protocol = link.protocol = Protocol(identity, self.now, random=rng.randbytes, window=window)
         self.words = memoryview(bytearray(64)).cast("Q")
-        self.purgatory = Purgatory(cast(ThreadedLink, link), "default")
+        self.purgatory = Purgatory(cast(Any, lazy_of(link)), "default", ThreadedOperation)
         self.operations: list[ThreadedOperation] = []
         self.batches: list[ThreadedBatch] = []
         self.marks: list[Mark] = []
@@ -240,7 +240,7 @@ class Program(World):
 
     def cancel(self) -> None:
         if (operation := self.one()) is not None:
-            self.attempt(f"cancel {operation.command}", operation._send_cancel)
+            self.attempt(f"cancel {operation.command}", operation.cancel)
 
     def reschedule(self) -> None:
         if (operation := self.one()) is not None:

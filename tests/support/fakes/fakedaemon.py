@@ -15,7 +15,6 @@ from typing import Any, cast
 import msgpack
 from timerd_client.arguments import EVENT_PREFIX
 from timerd_client.hot.commands import deadline_after, pack_key, pack_register
-from timerd_client.link.gate import Gate
 from timerd_client.link.link import Link
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply
@@ -23,6 +22,7 @@ from timerd_client.outcome import State
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.session import Identity
 from timerd_client.protocol.state import LinkState
+from timerd_client.waits.gate import Gate
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.limits import HEARTBEAT_NS, LEASE_NS
@@ -282,7 +282,9 @@ class World:
                 paths=SimpleNamespace(command="timerd"),
                 closed=False,
                 sealed=False,
+                sockets=None,
                 may_block=lambda: None,
+                callback=lambda callback: callback,
                 complain=print,
                 soon=lambda chore: chore(),
             ),

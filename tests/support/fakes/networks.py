@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgpack
 from commands import Command, KeyAct
@@ -22,79 +20,21 @@ from harness import START_NS, Rig, S
 from harness import Client as Talker
 from timerd.clients.liveness import Kind, Sign
 from timerd.clients.process import Host
-from timerd.clients.sessions import Sessions
-from timerd.clock import Clock, ManualClock
+from timerd.clock import ManualClock
 from timerd.conductor.bounds import RECORDS_PER_STEP
-from timerd.conductor.transport import NOT_ADMITTED, Heard, Transport
-from timerd.conductor.turn import Conductor
-from timerd.core import NEVER
-from timerd.journal.writer import Journal
-from timerd.snapshots import Files
-from timerd_shm.declare.errors import TimerdError
+from timerd.testing.manual import ends
+from timerd.testing.manual.daemon import attached
+from timerd.testing.manual.network import DaemonEnd
 from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ClientRecord
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
-from timerd_wire.outlet import SUBSCRIBE
 from timerd_wire.proof import incarnation_of
 
 PROCESSES: dict[int, int] = {}  # pid -> start ticks, of the processes that exist
 HERE = Host(b"b" * 16, 11, 22, PROCESSES.get)
 NOTHING = bytes(16)
-
-
-Subscriber = TypeVar("Subscriber")
-
-
-class DaemonEnd(Generic[Subscriber]):
-    """The daemon's end of a network in memory: frames from clients in their order, and who hears outcomes."""
-
-    def __init__(self) -> None:
-        self.up: deque[tuple[int, bytes]] = deque()
-        self.asking: deque[tuple[Subscriber | None, bytes]] = deque()  # who asks to be admitted, the session it shows
-        self.up_subscriptions: deque[tuple[int, bytes]] = deque()  # (slot, message)
-        self.outlets: dict[int, Subscriber] = {}  # slot -> who hears it
-        self.pids: dict[int, int] = {}  # connection -> the process that has opened it, as the kernel says
-        self._asker: Subscriber | None = None
-
-    def has_input(self) -> bool:
-        return bool(self.up or self.asking or self.up_subscriptions)
-
-    def receive(self, limit: int) -> Iterator[tuple[int, bytes]]:
-        for _ in range(limit):
-            if not self.up:
-                return
-            yield self.up.popleft()
-
-    def is_dry(self) -> bool:
-        return not self.up
-
-    def sender(self, connection: int) -> int:
-        return self.pids.get(connection, 0)
-
-    def hear(self, limit: int) -> Iterator[Heard]:
-        for _ in range(limit):
-            if self.asking:
-                self._asker, session = self.asking.popleft()
-                yield Heard(0, NOT_ADMITTED, session)
-            elif self.up_subscriptions:
-                yield Heard(0, *self.up_subscriptions.popleft())
-            else:
-                return
-
-    def admit(self, connection: int, slot: int) -> None:
-        assert self._asker is not None, "a stranger's secret was taken for a client's"
-        if self.outlets.get(slot) is not self._asker:
-            self.close_outlet(slot)
-        self.outlets[slot] = self._asker
-        self.up_subscriptions.append((slot, SUBSCRIBE))
-
-    def close_outlet(self, slot: int) -> None:
-        self.outlets.pop(slot, None)
-        self.up_subscriptions = deque(each for each in self.up_subscriptions if each[0] != slot)
-
-    def complaints(self) -> list[tuple[int, TimerdError]]:
-        return []
+DAEMON_PID = 4711
 
 
 class Network(DaemonEnd[int]):
@@ -118,44 +58,18 @@ class Network(DaemonEnd[int]):
         self.answers.setdefault(connection, []).append(frame)
 
 
-class Lifelines:
-    """A Liveness whose connections are numbers and whose processes are PROCESSES. It keeps signs until the next look.
+class Lifelines(ends.Lifelines):
+    """A Liveness whose connections are numbers and whose processes are PROCESSES.
 
     `pidfds` = False: the system refuses them, so that /proc is all there is. `full` = True: no file can be opened.
     """
 
-    due_ns = NEVER
-
     def __init__(self, pidfds: bool = True) -> None:
+        super().__init__()
         self.pidfds = pidfds
         self.full = False
-        self.connections: set[int] = set()
-        self.came: list[Sign] = []
-        self.refused = 0
         self.looks = 0  # at /proc
         self._processes: dict[int, tuple[int, int]] = {}  # watch -> (pid, start ticks)
-        self._made = 0
-
-    def connect(self, session: bytes) -> int:
-        """A client connects and shows a session; the number of its connection."""
-        self._made += 1
-        self.connections.add(self._made)
-        self.came.append(Sign(self._made, Kind.SHOWN, session))
-        return self._made
-
-    def cut(self, connection: int, kind: Kind = Kind.ENDED) -> None:
-        """Send end of file, or rubbish, on a connection that the daemon has not closed."""
-        if connection in self.connections:
-            self.connections.remove(connection)
-            self.came.append(Sign(connection, kind))
-
-    def adopt(self, session: bytes) -> int:
-        self._made += 1
-        self.came.append(Sign(self._made, Kind.SHOWN, session))
-        return self._made
-
-    def adopted_ended(self, watch: int, *, is_client: bool) -> None:
-        self.came.append(Sign(watch, Kind.ENDED if is_client else Kind.BROKEN))
 
     def start_ticks_of(self, pid: int) -> int | None:
         self.looks += 1
@@ -169,16 +83,14 @@ class Lifelines:
         return sorted(pid for pid, _ in self._processes.values())
 
     def pending(self) -> bool:
-        """Whether the daemon would be woken."""
-        return bool(self.came) or any(PROCESSES.get(pid) != start for pid, start in self._processes.values())
+        return super().pending() or any(PROCESSES.get(pid) != start for pid, start in self._processes.values())
 
     def signs(self, limit: int, now_ns: int) -> list[Sign]:
         ended = [watch for watch, (pid, start) in self._processes.items() if PROCESSES.get(pid) != start]
         for watch in ended:
             del self._processes[watch]
         self.came += [Sign(watch, Kind.ENDED) for watch in ended]
-        found, self.came = self.came[:limit], self.came[limit:]
-        return found
+        return super().signs(limit, now_ns)
 
     def watch(self, pid: int) -> int:
         if not self.pidfds or self.full or pid not in PROCESSES:
@@ -188,12 +100,8 @@ class Lifelines:
         return self._made
 
     def drop(self, watch: int) -> None:
-        self.connections.discard(watch)
+        super().drop(watch)
         self._processes.pop(watch, None)
-
-    def take_refused(self) -> int:
-        refused, self.refused = self.refused, 0
-        return refused
 
 
 class Copies:
@@ -246,38 +154,6 @@ class Copies:
         return self._clock.now_ns() >= self._free_at_ns
 
 
-def attached(
-    core: Any,
-    transport: Transport,
-    clock: Clock,
-    lifelines: Lifelines,
-    client_record: Callable[[int], ClientRecord],
-    *,
-    lease_ns: int,
-    records_per_step: int,
-    copies: Files,
-    kind: type[Sessions] = Sessions,
-    journal: Journal | None = None,
-) -> tuple[Sessions, Conductor]:
-    """The sessions and the conductor of a core that has attached to its arena, as a daemon's start makes them."""
-    now_ns = clock.now_ns()
-    host = HERE._replace(start_ticks_of=lifelines.start_ticks_of)
-    sessions = kind(core, client_record, host, lifelines, lease_ns=lease_ns, now_ns=now_ns)
-    conductor = Conductor(
-        core,
-        transport,
-        clock,
-        sessions,
-        lifelines,
-        copies=copies,
-        pid=4711,
-        now_ns=now_ns,
-        records_per_step=records_per_step,
-        journal=journal,
-    )
-    return sessions, conductor
-
-
 class World:
     """A conductor on a manual clock, with the real core and a network in memory."""
 
@@ -304,7 +180,9 @@ class World:
             self.clock,
             self.lifelines,
             self.client_record,
+            HERE._replace(start_ticks_of=self.lifelines.start_ticks_of),
             lease_ns=self.lease_ns,
+            pid=DAEMON_PID,
             records_per_step=self.records_per_step,
             copies=self.copies,
         )

@@ -15,10 +15,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from networks import HERE, Lifelines, World
-from timerd_client.groups.calls import Calls
+from timerd_client.groups.carrier import Carrier
 from timerd_client.groups.duties import Duties
 from timerd_client.groups.outcome import acknowledge, issue
-from timerd_client.groups.steps import NOT_ACKNOWLEDGED, Acknowledge, Ask, Pause, Run, Step, Steps
+from timerd_client.groups.registry import Job
+from timerd_client.groups.schedule import Schedule
+from timerd_client.groups.steps import NOT_ACKNOWLEDGED, Acknowledge, Ask, Call, Pause, Run, Step, Steps
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.inbox import DeliveredOutcome
@@ -28,6 +30,10 @@ from timerd_client.protocol.state import LinkState
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.states import Orphans
 from timerd_wire.refusals import NO_SUBJECT, Subject
+
+
+class Failed(Exception):
+    """What a handler of a test raises, where that is the subject."""
 
 
 class Answer:
@@ -69,7 +75,9 @@ class Worker:
         self.protocol = Protocol(identity, self.now_ns)
         self.inbox = self.protocol.inbox
         self.complaints: list[str] = []
-        self.calls = Calls(self.protocol, self.complaints.append, world.wall_ns, world.clock.now_ns)
+        self.calls = Carrier(
+            self.protocol, lambda what, error: self.complaints.append(what), world.wall_ns, world.clock.now_ns
+        )
         link = SimpleNamespace(
             lock=nullcontext(),
             sealed=False,
@@ -125,6 +133,10 @@ class Worker:
         self.inbox.listen(self.now_ns)
         self.pump()
         return self
+
+    def add(self, name: str, handler: Callable[[Call], Any], schedule: Schedule | None = None, **more: Any) -> None:
+        """Have a handler; `handle` tells the daemon."""
+        self.calls.jobs[name] = Job(handler, schedule, **more)
 
     def handle(self, at_once: int = 1) -> Worker:
         """Take the calls that it has handlers for."""
@@ -200,8 +212,8 @@ class Worker:
                 case Ask(command, done):
                     answer = self.issue(command, done)
                     value = answer.value, answer.error
-                case Run(handler, call):
-                    handler(call)
+                case Run():
+                    value = self.error_of(step)
                 case Acknowledge(command, done):
                     issue(self.link, command, done)
                     self.pump()
@@ -240,13 +252,22 @@ class Worker:
                     case Ask(command, done):
                         answer = self.issue(command, done)
                         value = answer.value, answer.error
-                    case Run(handler, call):
-                        handler(call)
+                    case Run():
+                        value = self.error_of(step)
                     case Acknowledge(command, done):
                         issue(self.link, command, done)
                     case Pause(seconds):
                         self.paused.append((self.now_ns + round(seconds * 1e9), steps))
                         return
+
+    @staticmethod
+    def error_of(step: Run) -> Exception | None:
+        """Run a handler; its error."""
+        try:
+            step.function(*step.arguments)
+        except Failed as error:  # any other one is the test's
+            return error
+        return None
 
     def die(self) -> None:
         """Die as after SIGKILL: end of file on the liveness connection, and nothing else."""

@@ -72,7 +72,7 @@ class Model:
         for client in self.clients:
             for each in client.unacknowledged:
                 op = each.operation
-                if op.orphans is Orphans.GROUP or (each.event and each.event.limited):
+                if op.orphans is Orphans.GROUP or each.is_granted:
                     found.append((client, len(op.keys) - 1))
         for (group, _), outcome in self.group_outcomes.items():
             found.append((group, len(outcome.keys) - 1))
@@ -281,6 +281,8 @@ class Model:
         """The refusal of a command that is wrong in itself, whatever the state is."""
         names = [key.name for key in command.keys]
         watermarks = any(key.target is not None for key in command.keys)
+        if any(key.observed != (command.condition is Condition.OBSERVE) for key in command.keys):
+            return ErrorCode.INVALID_CONDITION
         if not names or not all(names) or len(set(names)) < len(names):
             return ErrorCode.INVALID_KEY
         if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
@@ -348,8 +350,8 @@ class Model:
             ordinal = op.ordinal(event.key) if op.purgatory == event.purgatory else None
             if ordinal is not None:
                 target = op.keys[ordinal].target
-                found.append((target is not None, target or 0, op.registration, op))
-        return [op for *_, op in sorted(found, key=lambda row: row[:3])]
+                found.append((not op.observes, target is not None, target or 0, op.registration, op))
+        return [op for *_, op in sorted(found, key=lambda row: row[:4])]
 
     def _apply_event(self, op: Operation, event: Event, now_ns: int) -> None:
         """Apply one event to one operation."""
@@ -361,6 +363,10 @@ class Model:
             op.uncounted = op.uncounted or event.sequence
             return self._settle(op, Outcome.EXPIRED, now_ns)
         op.counted = event.sequence
+        if op.observes:
+            if event.is_observed:
+                self._settle(op, Outcome.COMPLETED, now_ns, ordinal, event)
+            return
         if event.kind is EventKind.CANCEL_FOR_KEY:
             event.settled += 1
             return self._settle(op, Outcome.CANCELLED, now_ns, ordinal, event)
@@ -385,6 +391,8 @@ class Model:
     @staticmethod
     def reaches(event: Event, key: Key) -> bool:
         """Whether an event concerns a watched key: by the kinds of both, by its amount, and by what is left of it."""
+        if key.observed:
+            return event.is_observed
         if event.kind is EventKind.FIRE:
             return key.target is None and not (event.limited and event.left == 0)
         if event.kind is EventKind.ADVANCE:
@@ -432,8 +440,8 @@ class Model:
             state=state,
             settled_key=0 if ordinal is None else ordinal + 1,
             value=event.value if event else b"",
-            satisfied=self.satisfied(op, state, ordinal),
-            failed=op.failed,
+            satisfied=event.amount if event and op.observes else self.satisfied(op, state, ordinal),
+            failed=event.kind if event and op.observes else op.failed,
             error=event.amount if event and event.kind is EventKind.FAIL else 0,
             registered_ns=op.registered_ns,
             deadline_ns=op.deadline_ns,
@@ -467,7 +475,7 @@ class Model:
             op = next((o for o in self.pending if self.owns(client, o) and o.command == command.operation), None)
         if command.requeues and op is None:
             found = next((each for each in client.unacknowledged if each.delivered.command == command.operation), None)
-            if found is not None and found.event is not None and found.event.limited:
+            if found is not None and found.is_granted:
                 client.unacknowledged.remove(found)
                 if found.delivered in client.delivered[client.heard :]:
                     # Requeued in the turn in which it was granted: no report had it.
@@ -476,6 +484,8 @@ class Model:
                 if command.wants_answer:
                     self._answer(client, ErrorCode.NONE, 1)
                 return self._requeue(found, now_ns)
+        if op is not None and op.observes and command.kind is CommandKind.SET_ORPHANS:
+            op = None
         if op is not None:
             if command.kind in (CommandKind.CANCEL, CommandKind.CANCEL_ID):
                 self._settle(op, Outcome.CANCELLED, now_ns)

@@ -33,6 +33,11 @@ class Event:
     effective_ns: int
     settled: int = 0
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether an observer of its key sees it: a fire, an advance or a fail, but no requeued grant."""
+        return self.client is not None and self.kind in (EventKind.FIRE, EventKind.ADVANCE, EventKind.FAIL)
+
 
 @dataclass(eq=False)
 class Operation:
@@ -57,6 +62,11 @@ class Operation:
     counted: int = 0  # sequence of the newest event that changed it
     uncounted: int = 0  # sequence of the first event on its keys that came after its deadline; 0 = none
 
+    @property
+    def observes(self) -> bool:
+        """Whether any event on its keys completes it, and it takes nothing of the event."""
+        return self.condition is Condition.OBSERVE
+
     def ordinal(self, key: bytes) -> int | None:
         """The key's position, if the operation still waits for the key; else None."""
         for ordinal, watched in enumerate(self.keys):
@@ -71,6 +81,11 @@ class Settled(NamedTuple):
     operation: Operation
     delivered: Delivered
     event: Event | None
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether it has taken a unit of a limited event."""
+        return self.event is not None and self.event.limited and not self.operation.observes
 
 
 @dataclass(eq=False)
@@ -89,11 +104,7 @@ class Client:
 
     def granted(self) -> list[Settled]:
         """The grants of limited events that would be requeued if the client died."""
-        return [
-            each
-            for each in self.unacknowledged
-            if each.event and each.event.limited and each.operation.orphans is not Orphans.GROUP
-        ]
+        return [each for each in self.unacknowledged if each.is_granted and each.operation.orphans is not Orphans.GROUP]
 
 
 class Settling(NamedTuple):

@@ -87,10 +87,15 @@ class Play:
 
     def register(self, client: Client) -> Register:
         choose = self.random
-        condition = choose.choices(list(Condition), weights=(6, 2, 2))[0]
+        condition = choose.choices(list(Condition), weights=(6, 2, 2, 3))[0]
+        counts = condition not in (Condition.TOTAL, Condition.OBSERVE)
         names = choose.sample(KEYS, choose.choice((1, 1, 1, 2, 2, 3)))
         keys = tuple(
-            Key(name, choose.randrange(1, 12) if condition is not Condition.TOTAL and choose.random() < 0.3 else None)
+            Key(
+                name,
+                choose.randrange(1, 12) if counts and choose.random() < 0.3 else None,
+                condition is Condition.OBSERVE,
+            )
             for name in names
         )
         mark, by_sequence = self.mark(client)
@@ -163,7 +168,7 @@ class Play:
         )
         model = self.model_of(client)
         pending = [op.command for op in self.model.pending if self.model.owns(model, op)]
-        granted = [each.delivered.command for each in model.unacknowledged if each.event and each.event.limited]
+        granted = [each.delivered.command for each in model.unacknowledged if each.is_granted]
         any_command = choose.randint(1, client.issued) if client.issued else 1
         if granted and choose.random() < 0.5:
             return OperationAct(CommandKind.CANCEL, choose.choice(granted), requeues=True, wants_answer=True)

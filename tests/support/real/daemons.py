@@ -19,8 +19,8 @@ from typing import Any, Self
 import psutil
 
 from timerctl.instance import open_arena
-from timerctl.look.stats import collect, look
 from timerd_shm.host.paths import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths, read_location
+from timerd_shm.read.statistics import collect, look
 
 READY_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 20.0

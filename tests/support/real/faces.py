@@ -31,10 +31,11 @@ import pytest
 import timerd as td
 from patience import PATIENCE_S
 from timerd_client import aio
-from timerd_client.aio.client import Waited
+from timerd_client.aio.waiting import Waited
 from timerd_client.link.surface import Surface
 
 FACES = ("threaded", "aio")
+INSIDE = (aio.Operation, aio.Batch)  # are awaited by methods of their own
 THREADED = pytest.mark.parametrize("face", ["threaded"], indirect=True)
 
 
@@ -48,6 +49,10 @@ class Face:
     def connect(self, *args: Any, **settings: Any) -> Any:
         """A client; arguments and errors as `td.connect`'s."""
         return td.connect(*args, **settings)
+
+    def make(self, *args: Any, **settings: Any) -> Any:
+        """A client that was not used yet; arguments as `td.Client`'s."""
+        return td.Client(*args, **settings)
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Call the function where clients of this face may be used: in their loop, or here."""
@@ -63,7 +68,7 @@ class Face:
 
     def drop(self, client: Any) -> None:
         """End a client that does not wait for its daemon first."""
-        client._threaded.stop()
+        client._link.stop()
 
     def end(self) -> None:
         """End what the face itself has started."""
@@ -85,6 +90,9 @@ class LoopedFace(Face):
     def connect(self, *args: Any, **settings: Any) -> Any:
         return self.call(aio.connect, *args, **settings)
 
+    def make(self, *args: Any, **settings: Any) -> Any:
+        return self.call(aio.Client, *args, **settings)
+
     def run(self, function: Callable[[], Any]) -> Any:
         return self.call(function)
 
@@ -102,7 +110,7 @@ class LoopedFace(Face):
             yield operation
 
     def drop(self, client: Any) -> None:
-        self.call(client._looped.stop)
+        self.call(client._link.stop)
 
     def end(self) -> None:
         self.call(self._cancel_tasks)
@@ -129,13 +137,13 @@ class LoopedFace(Face):
 
         async def run() -> Any:
             value = function(*given, **more)
-            return await value if inspect.iscoroutine(value) else value
+            return await value if inspect.isawaitable(value) and not isinstance(value, INSIDE) else value
 
         return self.outside(asyncio.run_coroutine_threadsafe(run(), self._loop).result(2 * PATIENCE_S))
 
     def outside(self, value: Any) -> Any:
         """The value, for a thread outside of the loop."""
-        if isinstance(value, (aio.Operation, aio.Batch, Surface)):
+        if isinstance(value, (*INSIDE, Surface, aio.Subscription)):
             return self._known.setdefault(id(value), InLoop(self, value))
         return value
 
@@ -156,13 +164,6 @@ class InLoop:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
         return (lambda *args, **more: self._face.call(value, *args, **more)) if callable(value) else value
-
-    def register(self, *args: Any, wait: bool = False, **more: Any) -> Any:
-        """With `wait` as in the threaded client: a refusal is raised here."""
-        operation = self._face.call(self._target.register, *args, wait=wait, **more)
-        if wait:
-            operation.accepted()
-        return operation
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """The callback is given the operation as its thread has it."""
@@ -185,6 +186,13 @@ class InLoop:
 
     def __exit__(self, *raised: Any) -> None:
         self._face.call(self._target.__aexit__, *raised)
+
+    def __iter__(self) -> Iterator[Any]:
+        async def following() -> Any:
+            return await anext(self._target, None)
+
+        while (item := self._face.call(following)) is not None:
+            yield item
 
     def __repr__(self) -> str:
         return repr(self._target)

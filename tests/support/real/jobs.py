@@ -7,13 +7,15 @@ from collections.abc import Callable
 from harness import S
 from networks import World
 from timerd.clients.messages import bare_header
-from timerd_client.groups.calls import answer_of_cancel
+from timerd_client.groups.commands import Made
 from timerd_client.groups.schedule import Every
 from timerd_client.groups.steps import Call, Run, Steps
 from timerd_client.protocol.inbox import DeliveredOutcome
+from timerd_client.types import CallExists
+from timerd_shm.declare.errors import OperationExistsError, UnknownOperationError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState
-from timerd_shm.declare.wire import DownKind
+from timerd_shm.declare.wire import CommandFlag, DownKind
 from workers import Worker
 
 PERIOD_NS = 10 * S
@@ -41,7 +43,7 @@ def worker_of(
 ) -> Worker:
     """A worker that handles the job."""
     worker = Worker(world)
-    worker.calls.add(name, job, Every(period_ns) if periodic else None)
+    worker.add(name, job, Every(period_ns) if periodic else None)
     return worker.handle()
 
 
@@ -50,14 +52,24 @@ def pending(world: World) -> int:
     return sum(record.state == OpState.PENDING for record in world.rig.arena.records(Region.OPS))
 
 
-def later(worker: Worker, name: str = "job", delay: float = 1.0, payload: bytes = b"") -> bool:
-    answer = worker.issue(worker.calls.later(name, delay, payload))
-    return worker.calls.called(name, answer.value, answer.error)
+def later(
+    worker: Worker, name: str = "job", delay: float = 1.0, payload: bytes = b"", if_exists: CallExists = "error"
+) -> bool:
+    """Make a call whose id is its name; False if that is taken."""
+    return made(worker, worker.calls.commands.later(name, delay, payload, name, if_exists))
 
 
-def cancel(worker: Worker, name: str = "job") -> bool:
-    answer = worker.issue(worker.calls.cancel(name))
-    return answer_of_cancel(answer.value, answer.error)
+def made(worker: Worker, call: Made) -> bool:
+    """Whether the daemon has accepted a call."""
+    answer = worker.issue(call.command)
+    assert answer.error is None or isinstance(answer.error, OperationExistsError), answer.error
+    return answer.error is None
+
+
+def cancel(worker: Worker, id: str = "job") -> bool:
+    answer = worker.issue(worker.calls.commands.cancel(id, CommandFlag.WANTS_ANSWER))
+    assert answer.error is None or isinstance(answer.error, UnknownOperationError), answer.error
+    return answer.error is None and bool(answer.value)
 
 
 def run(world: World, workers: list[Worker], for_ns: int) -> None:
@@ -96,7 +108,7 @@ def through_handler(worker: Worker, delivered: DeliveredOutcome) -> Steps:
     steps = worker.calls.carry_out(delivered)
     step = next(steps)
     assert isinstance(step, Run)
-    step.handler(step.call)
+    assert worker.error_of(step) is None
     return steps
 
 

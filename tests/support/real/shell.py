@@ -13,7 +13,7 @@ import pytest
 from timerctl import main
 from timerctl.exits import Exit
 
-LOOKING = ("stats", "ops", "keys", "clients", "errors", "check")
+LOOKING = ("stats", "ops", "keys", "calls", "clients", "errors", "check")
 Run = Callable[..., tuple[int, str, str]]
 
 

@@ -8,7 +8,7 @@ from arenas import SEED
 from commands import Command, Key, Register
 from harness import BUDGET, MS, Client, Rig, fire, requeue
 from timerd_shm.declare.limits import TOMBSTONE_KEPT_NS
-from timerd_shm.declare.states import Orphans
+from timerd_shm.declare.states import Condition, Orphans
 from timerd_shm.read.hashing import key_hash
 
 LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
@@ -77,6 +77,10 @@ def turn(rig: Rig, client: Client, *frames: bytes) -> None:
 
 def watch(*keys: bytes, needed: int = 1, target: int | None = None, timeout_ns: int = HOUR, **more: object) -> Register:
     return Register(tuple(Key(key, target) for key in keys), timeout_ns=timeout_ns, needed=needed, **more)  # type: ignore[arg-type]
+
+
+def observe(*keys: bytes, **more: object) -> Register:
+    return Register(tuple(Key(key, observed=True) for key in keys), condition=Condition.OBSERVE, **more)  # type: ignore[arg-type]
 
 
 def wheel(*registrations: Register, after_ns: int) -> Situation:

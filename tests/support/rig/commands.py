@@ -24,10 +24,11 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Key:
-    """A key of an operation; with a target it waits for the watermark, without for an event."""
+    """A key of an operation; with a target it waits for the watermark, without for an event, or observes all events."""
 
     name: bytes
     target: int | None = None
+    observed: bool = False
 
 
 @dataclass(frozen=True)

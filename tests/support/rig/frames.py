@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from commands import Command, KeyAct, Mark, OperationAct, Register
 from timerd_shm.declare.fields import size_of, struct_of
-from timerd_shm.declare.states import Orphans, Outcome
+from timerd_shm.declare.states import KeyKind, Orphans, Outcome
 from timerd_shm.declare.wire import (
     CommandFlag,
     CommandKind,
@@ -83,7 +83,8 @@ def encode_register(command: Register) -> bytes:
     flags |= RegisterFlag.FOLLOWS * (command.follows != 0)
     tail = command.id or b""
     for key in command.keys:
-        tail += bytes((len(key.name), key.target is not None))
+        kind = KeyKind.OBSERVE if key.observed else KeyKind.EVENT if key.target is None else KeyKind.WATERMARK
+        tail += bytes((len(key.name), kind))
         tail += (b"" if key.target is None else struct.pack("<Q", key.target)) + key.name
     tail += command.payload
     mark = command.mark or Mark(0, 0)

@@ -13,7 +13,8 @@ ctypedef struct Found:
 
 ctypedef struct Delivery:
     # Of the event that is being delivered (header.unfinished).
-    uint32_t first  # the node (index + 1) that stands first in its key's list; 0 = there is none
+    uint32_t kind  # KeyKind of the list that it goes through: of those that observe the key first, then of the others
+    uint32_t first  # the node (index + 1) that stands first in that list of its key; 0 = there is none
     uint32_t top  # the node at the top of its key's heap
     uint32_t cursor  # link of the next watcher in the list to visit; 0 = none is left
     Found *found  # by the replay of a registration; room for REPLAY_WALK_MAX

@@ -1,8 +1,8 @@
 """Watch keys and their watchers. A key needs no record of its own: each watch node has its key's name.
 
-Event watchers of a key stand in a list, in order of registration. Watermark watchers stand in a heap
-(watermark_heap.pxd). The key table leads to the node that stands first in the list, or at the top of the heap; both are
-in one chain. When the first node of a list leaves, the next one takes its place in the chain. A node leaves at once
+Event watchers of a key stand in a list, in order of registration; those that observe it stand in a list of their own.
+Watermark watchers stand in a heap (watermark_heap.pxd). The key table leads to the node that stands first in a list, or
+at the top of the heap; all are in one chain. When the first node of a list leaves, the next one takes its place in the chain. A node leaves at once
 when its operation settles, or when its key is satisfied or failed for the operation.
 
 Chains are short, because keys are hashed with a seed that no client has. Steps of a chain count as records of the turn.
@@ -82,11 +82,11 @@ cdef inline uint32_t share_name(
     Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length
 ) noexcept nogil:
     """A blob of a long name: that of a watcher or watermark of the key, or a new one, for which blocks are free."""
-    cdef uint32_t found = find_first(a, hash, purgatory, KEY_KIND_EVENT, name, length)
-    if found == 0:
-        found = find_first(a, hash, purgatory, KEY_KIND_WATERMARK, name, length)
-    if found:
-        return share_blob(a, node_of(a, found - 1).name_blob)
+    cdef uint32_t found, kind
+    for kind in range(KEY_KIND_COUNT):
+        found = find_first(a, hash, purgatory, kind, name, length)
+        if found:
+            return share_blob(a, node_of(a, found - 1).name_blob)
     found = find_watermark(a, hash, purgatory, name, length)
     if found:
         return share_blob(a, a.watermarks[found - 1].name_blob)

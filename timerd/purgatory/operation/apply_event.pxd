@@ -26,7 +26,7 @@ from timerd.purgatory.members.clients cimport is_live, owner_of
 from timerd.purgatory.members.groups cimport adopt_if_orphaned
 from timerd_shm.generated.records cimport *
 
-from .condition cimport Verdict, judge, settled_keys
+from .condition cimport Verdict, is_observed, is_used_up, judge, settled_keys
 from .settle cimport finish_free, finish_settle, is_overdue, settle, stage_free, stage_settle
 
 
@@ -42,7 +42,7 @@ cdef inline void visit(Arena *a, EventRecord *e, WatchNode *node, uint32_t numbe
         settle(a, op, OUTCOME_EXPIRED)
         return
     adopt_if_orphaned(a, op)
-    if e.flags & EVENT_FLAG_LIMITED and op.group == 0 and owner_of(a, op) == NULL:
+    if e.flags & EVENT_FLAG_LIMITED and node.kind != KEY_KIND_OBSERVE and op.group == 0 and owner_of(a, op) == NULL:
         # It has no live owner, and a grant must reach one (rule 5).
         return
     v = judge(op, node.kind, node.ordinal, node.target, e)
@@ -75,17 +75,28 @@ cdef inline bint is_of_key(Arena *a, WatchNode *node, EventRecord *e) noexcept n
     )
 
 
-cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
-    """The event is in the ring: find its key's watchers of the kinds that it concerns."""
+cdef inline uint32_t first_watcher(Arena *a, EventRecord *e, uint32_t kind) noexcept nogil:
+    """The node (index + 1) that stands first among the key's watchers of that kind, if the event concerns this kind."""
     cdef uint8_t room[KEY_SIZE_MAX]
-    cdef const uint8_t *name = event_key(a, e, room)
-    a.delivery.first = a.delivery.top = a.delivery.cursor = 0
-    if e.kind != EVENT_KIND_ADVANCE and e.kind != EVENT_KIND_FORGET:
-        a.delivery.first = find_first(a, e.key_hash, e.purgatory, KEY_KIND_EVENT, name, e.key_length)
-    if e.kind != EVENT_KIND_FIRE and e.kind != EVENT_KIND_FORGET:
-        a.delivery.top = find_first(a, e.key_hash, e.purgatory, KEY_KIND_WATERMARK, name, e.key_length)
-    if a.delivery.first:
-        a.delivery.cursor = link_of(a, &node_of(a, a.delivery.first - 1).next)
+    if kind == KEY_KIND_OBSERVE:
+        if not is_observed(e):
+            return 0
+    elif e.kind == EVENT_KIND_FORGET or e.kind == (EVENT_KIND_ADVANCE if kind == KEY_KIND_EVENT else EVENT_KIND_FIRE):
+        return 0
+    return find_first(a, e.key_hash, e.purgatory, kind, event_key(a, e, room), e.key_length)
+
+
+cdef inline void begin_list(Arena *a, EventRecord *e, uint32_t kind) noexcept nogil:
+    """Go to the key's list of watchers of that kind."""
+    a.delivery.kind = kind
+    a.delivery.first = first_watcher(a, e, kind)
+    a.delivery.cursor = link_of(a, &node_of(a, a.delivery.first - 1).next) if a.delivery.first else 0
+
+
+cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
+    """The event is in the ring. Those that observe its key come first: the others may use it up."""
+    begin_list(a, e, KEY_KIND_OBSERVE)
+    a.delivery.top = first_watcher(a, e, KEY_KIND_WATERMARK)
     a.header.unfinished = e.sequence
 
 
@@ -112,16 +123,20 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
     cdef EventRecord *e = event_at(a, a.header.unfinished)
     cdef WatchNode *node
     cdef uint32_t top
-    while a.delivery.cursor:
-        if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
+    while True:
+        while a.delivery.cursor:
+            if is_used_up(e, a.delivery.kind):
+                break
+            if spent(a):
+                return False
+            node = node_at(a, a.delivery.cursor)
+            a.delivery.cursor = next_to_visit(a, node)
+            if a.delivery.cursor:
+                __builtin_prefetch(&a.ops[node_at(a, a.delivery.cursor).op])
+            visit(a, e, node, index_of_node(a, node) + 1)
+        if a.delivery.kind == KEY_KIND_EVENT:
             break
-        if spent(a):
-            return False
-        node = node_at(a, a.delivery.cursor)
-        a.delivery.cursor = next_to_visit(a, node)
-        if a.delivery.cursor:
-            __builtin_prefetch(&a.ops[node_at(a, a.delivery.cursor).op])
-        visit(a, e, node, index_of_node(a, node) + 1)
+        begin_list(a, e, KEY_KIND_EVENT)
     while a.delivery.top:
         top = a.delivery.top
         node = node_of(a, top - 1)

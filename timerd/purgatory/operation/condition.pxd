@@ -97,9 +97,31 @@ cdef inline Verdict judge_fail(OpRecord *op, uint32_t ordinal) noexcept nogil:
     return v
 
 
+cdef inline bint is_observed(EventRecord *e) noexcept nogil:
+    """Whether an observing operation sees the event. A requeued grant is none: it was seen when it was fired."""
+    return EVENT_KIND_FIRE <= e.kind <= EVENT_KIND_FAIL and not e.flags & EVENT_FLAG_REDELIVERED
+
+
+cdef inline bint is_used_up(EventRecord *e, uint32_t kind) noexcept nogil:
+    """Whether a limited event has nothing left for watchers of that kind. One that observes takes nothing of it."""
+    return e.flags & EVENT_FLAG_LIMITED and e.left == 0 and kind != KEY_KIND_OBSERVE
+
+
+cdef inline Verdict judge_observed(OpRecord *op, EventRecord *e) noexcept nogil:
+    """Any event completes an operation that observes its key, and stands in the outcome."""
+    cdef Verdict v = unmoved(op)
+    if is_observed(e):
+        v.outcome = OUTCOME_COMPLETED
+        v.progress = e.amount
+        v.failed = e.kind
+    return v
+
+
 cdef inline Verdict judge(OpRecord *op, uint32_t kind, uint32_t ordinal, uint64_t target, EventRecord *e) noexcept nogil:
     """The meaning of the event to the operation through its key `ordinal`. Changes nothing."""
     cdef Verdict v = unmoved(op)
+    if kind == KEY_KIND_OBSERVE:
+        return judge_observed(op, e)
     if e.kind == EVENT_KIND_FIRE:
         if kind == KEY_KIND_EVENT:
             return judge_fire(op, ordinal, e)

@@ -119,6 +119,8 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
             return ERROR_CODE_INVALID_KEY
         if r.keys[i].kind == KEY_KIND_WATERMARK and command.condition == CONDITION_TOTAL:
             return ERROR_CODE_INVALID_CONDITION
+        if (r.keys[i].kind == KEY_KIND_OBSERVE) != (command.condition == CONDITION_OBSERVE):
+            return ERROR_CODE_INVALID_CONDITION
         for k in range(i):
             if (
                 r.keys[k].hash == r.keys[i].hash

@@ -31,7 +31,7 @@ from timerd.purgatory.members.clients cimport charge, charge_id, nodes_of
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, find_call
 from timerd_shm.generated.records cimport *
 
-from .condition cimport Verdict, judge, satisfy, settled_keys, unmoved
+from .condition cimport Verdict, is_used_up, judge, satisfy, settled_keys, unmoved
 from .quota cimport group_of, has_too_many_ids, refusal_of
 from .register_command cimport Key, Registration, deadline_of, read_registration, registered_of
 from .settle cimport finish_free, finish_settle, is_overdue, stage_free, stage_settle
@@ -170,9 +170,9 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
                 # new registration since that mark counts the event.
                 op.seen = e.sequence - 1
                 break
-            if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
-                continue
             ordinal[0] = <uint32_t>a.delivery.found[i].ordinal
+            if is_used_up(e, r.keys[ordinal[0]].kind):
+                continue
             v[0] = judge(op, r.keys[ordinal[0]].kind, ordinal[0], r.keys[ordinal[0]].target, e)
             if v.outcome != OUTCOME_NONE:
                 by[0] = e

@@ -63,7 +63,7 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
                 return False
             memcpy(&key.target, p, 8)
             p += 8
-        elif key.kind != KEY_KIND_EVENT:
+        elif key.kind >= KEY_KIND_COUNT:
             return False
         if <uint64_t>(end - p) < key.length:
             return False

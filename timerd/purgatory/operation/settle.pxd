@@ -116,6 +116,7 @@ cdef inline void stage_settle(
     cdef uint64_t number = 0
     cdef uint64_t *held = NULL
     cdef IdRecord *id_record
+    cdef bint takes = op.condition != CONDITION_OBSERVE  # else the event is for others, too: it takes and counts nothing
     if op.group:
         held = &a.groups[op.group - 1].bytes_held
     elif owner != NULL:
@@ -124,7 +125,7 @@ cdef inline void stage_settle(
     if e != NULL:
         if e.kind == EVENT_KIND_FAIL:
             error = <uint32_t>e.amount
-        if e.flags & EVENT_FLAG_LIMITED:
+        if takes and e.flags & EVENT_FLAG_LIMITED:
             flags |= OP_FLAG_GRANTED | OP_FLAG_KEYS_KEPT
         if e.flags & EVENT_FLAG_REDELIVERED:
             flags |= OP_FLAG_REDELIVERED
@@ -132,7 +133,7 @@ cdef inline void stage_settle(
             flags |= OP_FLAG_VALUE_DROPPED
         if held != NULL:
             value = share_value(a, op, e, held, &flags)
-        if e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
+        if takes and e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
             td_put(&a.tx, EventRecord_word_completed(e), granted_word(e))
     if op.group or op.orphans == ORPHANS_GROUP:
         flags |= OP_FLAG_KEYS_KEPT

@@ -62,7 +62,7 @@ cdef inline void watch_again(Arena *a, Watchers *w, uint32_t number) noexcept no
         watch_first(a, node, number)
         return
     join_key(a, node, number)
-    if node.kind == KEY_KIND_EVENT and node.place == PLACE_BEHIND:
+    if node.kind != KEY_KIND_WATERMARK and node.place == PLACE_BEHIND:
         if a.ops[node_at(a, node.prev).op].registration > a.ops[node.op].registration:
             node_at(a, node.next).rank = DISORDERED  # it is the first one, because this one is the last
             w.disordered = True
@@ -120,4 +120,4 @@ cdef inline void order_watchers(Arena *a, Watchers *w, Order *o) noexcept nogil:
 
 
 cdef inline bint is_disordered(WatchNode *node) noexcept nogil:
-    return node.place == PLACE_FIRST and node.kind == KEY_KIND_EVENT and node.rank == DISORDERED
+    return node.place == PLACE_FIRST and node.kind != KEY_KIND_WATERMARK and node.rank == DISORDERED

@@ -76,7 +76,7 @@ cdef inline bint blob_is_sound(Arena *a, uint8_t *marks, uint32_t blob) noexcept
 
 cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
     """The numbers of an operation in use. What they name is checked by nodes_are_sound() and blob_is_sound()."""
-    if op.state > OP_STATE_SETTLED or op.outcome > OUTCOME_FAILED or op.condition > CONDITION_TOTAL:
+    if op.state > OP_STATE_SETTLED or op.outcome > OUTCOME_FAILED or op.condition >= CONDITION_COUNT:
         return False
     if not 1 <= op.keys <= KEYS_MAX or op.settled_key > op.keys or op.orphans > ORPHANS_GROUP:
         return False
@@ -127,7 +127,7 @@ cdef inline bint nodes_are_sound(Arena *a, uint8_t *marks, uint8_t *blocks, OpRe
     for count in range(op.keys):
         if w.op != <uint32_t>(op - a.ops) or w.purgatory != op.purgatory:
             return False
-        if w.ordinal >= op.keys or ordinals >> w.ordinal & 1 or w.kind > KEY_KIND_WATERMARK:
+        if w.ordinal >= op.keys or ordinals >> w.ordinal & 1 or w.kind >= KEY_KIND_COUNT:
             return False
         if not name_is_sound(a, blocks, w.purgatory, w.name_length, w.name_blob):
             return False

@@ -11,6 +11,7 @@ from timerd.purgatory.events.ring cimport event_at
 from timerd.purgatory.members.groups cimport dispatch_outcomes
 from timerd.purgatory.operation.settle_batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
 from timerd.purgatory.operation.apply_event cimport is_of_key, visit
+from timerd.purgatory.operation.condition cimport is_used_up
 from timerd.purgatory.operation.settle cimport settle
 from timerd.purgatory.commands.prefetch cimport FEW_KEYS, PREFETCH_GROUP, second_node, touch_node, touch_op
 from timerd_shm.generated.records cimport *
@@ -22,11 +23,11 @@ cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
     cdef WatchNode *node = first_node(op)
     cdef uint32_t number = <uint32_t>(op - a.ops) + 1, generation = op.generation
     a.turn.touched += 1
-    if a.header.unfinished and (a.delivery.first or a.delivery.top):
+    if a.header.unfinished:
         e = event_at(a, a.header.unfinished)
         while node != NULL:
             if node.place != PLACE_NOWHERE and is_of_key(a, node, e):
-                if not (e.flags & EVENT_FLAG_LIMITED and e.left == 0):
+                if not is_used_up(e, node.kind):
                     visit(a, e, node, number)
                 break
             number = node.next_of_op

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import psutil
 
-from timerd_client.threaded.connection import connect
+from timerd_client.threaded.client import connect
 from timerd_shm.declare.errors import TimerdError
 
 from .messages import Answer, Task, Usage
@@ -39,7 +39,7 @@ class Part:
     def close(self) -> None:
         """End the client; its pending operations are cancelled."""
         with suppress(TimerdError):
-            self.client.close(CLOSE_TIMEOUT_S)
+            self.client.close(timeout=CLOSE_TIMEOUT_S)
 
 
 class Times:

@@ -23,4 +23,4 @@ class Pending(Part):
             timeouts = [low + (high - low) * number / count for number in numbers]
             keys = key_names(PREFIX + self.task.prefix, numbers)
             self.purgatory.register_many(keys[:-1], timeout=timeouts[:-1])
-            self.purgatory.register(keys[-1], timeout=timeouts[-1], wait=True)
+            self.purgatory.register_wait(keys[-1], timeout=timeouts[-1])

@@ -17,7 +17,6 @@ from timerd_client.hot.compiled.promises cimport Handle
 from timerd_client.hot.compiled.watch cimport *
 from timerd_shm.generated.records cimport *
 
-import threading
 import time
 from functools import update_wrapper
 
@@ -26,6 +25,7 @@ from timerd_client.conditions import ANY, When
 from timerd_client.hot import commands, python
 from timerd_client.mark import Mark
 from timerd_shm.declare.states import Condition
+from timerd_wire import native
 
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
@@ -63,7 +63,7 @@ cdef class Line:
     def __init__(self, now_ns):
         self.alarm = ISSUED_MAX
         self.now_ns = now_ns
-        self.lock = threading.Lock()
+        self.lock = native.lock()
 
     @property
     def lock(self):
@@ -120,14 +120,14 @@ cdef class Line:
 
 
 cdef class Caller:
-    cdef readonly object name
+    cdef readonly object _name
     cdef readonly Line _link
     cdef readonly Ledger _ledger
     cdef readonly dict _indices
     cdef type operation
 
     def __init__(self, Line line not None, Ledger ledger not None, dict indices not None, name, operation):
-        self.name = name
+        self._name = name
         self._link = line
         self._ledger = ledger
         self._indices = indices
@@ -214,10 +214,10 @@ cdef Handle register_fast(
         elif not is_own_mark(ledger, since, &head):
             return None
         if id is not None:
-            holder = ledger.ids.find(ledger.pending, caller.name, hashed)
-            if holder is not None and if_exists == "keep":
+            holder = ledger.ids.find(ledger.pending, caller._name, hashed)
+            if holder is not None and if_exists == "keep" and isinstance(holder, Handle):
                 return holder
-        head.purgatory = caller._indices[caller.name]  # under the lock: in another arena it is another one
+        head.purgatory = caller._indices[caller._name]  # under the lock: in another arena it is another one
         buffer_reserve(&ledger.commands, size, 1)
         table_reserve(&ledger.pending.table, 1)
         to = ledger.add(size)
@@ -231,9 +231,9 @@ cdef Handle register_fast(
         Py_INCREF(made)
         table_put(&ledger.pending.table, made.command, <PyObject *>made)
         if id is not None:
-            made.extra = None, (id, caller.name)
+            made.extra = None, (id, caller._name, if_exists)
             if holder is None or if_exists == "replace":  # else the daemon will refuse it
-                ledger.ids.add(ledger.pending, caller.name, hashed, made.command)
+                ledger.ids.add(ledger.pending, caller._name, hashed, made.command)
     finally:
         line.leave(entered)
     line.ring(ledger.issued)
@@ -265,7 +265,7 @@ cdef bint fire_fast(Caller caller, object key, object value, object amount) exce
     try:
         if line.sealed or ledger.issued - ledger.applied >= ledger.window:
             return False
-        head.purgatory = caller._indices[caller.name]
+        head.purgatory = caller._indices[caller._name]
         buffer_reserve(&ledger.commands, size, 1)
         write_event(ledger.add(size), &head, name, key_size, value)
     finally:
@@ -277,15 +277,15 @@ cdef bint fire_fast(Caller caller, object key, object value, object amount) exce
 def takes_register(method):
     def register(
         Caller self, keys, *, timeout, when=_ANY, payload=_EMPTY, id=None, if_exists=_ERROR, since=None, orphans=None,
-        wait=False,
+        group=False,
     ):
         cdef Handle made
-        if orphans is None and wait is False:
+        if orphans is None and group is False:
             made = register_fast(self, keys, timeout, when, payload, id, if_exists, since)
             if made is not None:
                 return made
         return method(self, keys, timeout=timeout, when=when, payload=payload, id=id, if_exists=if_exists, since=since,
-                      orphans=orphans, wait=wait)
+                      orphans=orphans, group=group)
     return update_wrapper(register, method)
 
 

@@ -206,6 +206,18 @@ cdef class Ledger:
             command = <KeyCommand *>bytes_at(&self.commands, self.commands.entries + at)  # its fields are bytes, so none is unaligned
             command.purgatory = moved.get(command.purgatory, command.purgatory)
 
+    def count_from_first(self):
+        cdef int64_t at
+        cdef RegisterCommand *command
+        for at in range(self.commands.head, self.commands.head + self.commands.count):
+            command = <RegisterCommand *>bytes_at(&self.commands, self.commands.entries + at)
+            if command.kind != COMMAND_KIND_REGISTER or command.flags & REGISTER_FLAG_NO_MARK:
+                continue
+            if command.flags & REGISTER_FLAG_MARK_BY_SEQUENCE:
+                command.flags |= REGISTER_FLAG_MARK_OF_OTHER_ARENA
+            else:
+                command.mark_sequence = 0
+
     # the newest event
 
     def newest(self):

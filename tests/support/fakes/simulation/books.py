@@ -30,9 +30,14 @@ KNOWN_COMPLAINTS = (
     "is not scheduled yet",
     "nothing is delivered to this client for its group",
     "is lost: silent for",
+    "does not answer yet",
     "is back after",
 )
 TRACED = 400  # newest lines that a failure prints
+
+
+class PlannedFailure(Exception):
+    """What a handler raises on purpose."""
 
 
 class Issued:
@@ -90,7 +95,8 @@ class Running:
     incarnation: bytes
     call: Call
     arena: int  # that its client knew of
-    ended: bool = False  # it has returned
+    ended: bool = False  # it has returned, or has failed as it was to
+    is_last: bool = True  # the call does not come again after it
 
 
 class Books:
@@ -114,15 +120,21 @@ class Books:
         self.for_group: dict[bytes, Watched] = {}  # payload -> operation that a group adopts
         self.done: set[bytes] = set()
         self.acknowledged: dict[bytes, Issued] = {}
+        self.of_group: dict[bytes, tuple[Issued, int]] = {}  # payload -> group=True's operation, and its arena
         self.calls: dict[bytes, str] = {}  # payload -> name, of every one-shot that was asked for
+        self.ids: dict[bytes, str] = {}  # payload -> id, of those that have one
         self.asked_in: dict[bytes, int] = {}  # payload -> arena
         self.cancelling: Counter[str] = Counter()
         self.doubtful: set[bytes] = set()  # payloads of calls that may have been cancelled
         self.expected: dict[bytes, int] = {}  # payload -> arena, of those that were accepted and not withdrawn
-        self.runs: dict[object, list[Running]] = defaultdict(list)  # of one call, or of one point of a schedule
+        # Of one attempt of one call, or of one point of a schedule: (name, payload or point, attempt).
+        self.runs: dict[tuple[str, object, int], list[Running]] = defaultdict(list)
         self.running_now: list[Running] = []
         # Whether the daemon has ever taken a client for silent or dead, by incarnation.
         self.was_silent_or_dead: Callable[[bytes], bool] = lambda incarnation: False
+        # Whether the daemon has forgotten ids that had settled: a schedule may then begin anew while its call runs.
+        self.has_forgotten_ids: Callable[[], bool] = lambda: False
+        self.hurry = False  # handlers take no time any more: it ends
         self.points_may_repeat = False  # schedules change
         self.forgotten: set[str] = set()  # schedules that were cancelled, and with them which of their points have run
         self.living: list[Process] = []
@@ -149,8 +161,8 @@ class Books:
             self.complaints["unknown"] += 1
         elif any(known in what for known in KNOWN_COMPLAINTS):
             self.complaints[what[:40]] += 1
-        elif "the handler of" in what and not process.alive:
-            pass  # it was killed
+        elif "the handler of" in what and (isinstance(error, PlannedFailure) or not process.alive):
+            self.complaints["handlers that have failed"] += 1  # or its process was killed
         else:
             self.fail(f"{process.name} complains: {what} {error!r}")
 
@@ -228,6 +240,9 @@ class Books:
         for watched in self.watched:
             if watched.process is process:
                 watched.issued.freeze()
+        for issued, _ in self.of_group.values():
+            if issued.process is process:
+                issued.freeze()
 
     # groups -------------------------------------------------------------------------------------------------------
 
@@ -237,6 +252,12 @@ class Books:
         self.note(f"{process.name}: got the group's outcome {payload!r}, delivery {outcome.deliveries}")
         self.outcomes["for a group"] += 1
         watched = self.for_group.get(payload)
+        if payload in self.done:
+            self.fail(f"{process.name}: got {payload!r} again, which was done")
+        if outcome._record is not None and outcome.state is State.EXPIRED and now_ns < outcome._record.deadline_ns:
+            self.fail(f"{process.name}: {payload!r} expired early")
+        if payload in self.of_group:
+            return
         if watched is None:
             self.fail(f"{process.name}: got its group's outcome {payload!r}, which was never registered")
             return
@@ -249,41 +270,46 @@ class Books:
             and owner.client._protocol.session.incarnation == watched.issued.incarnation
         ):
             self.fail(f"{process.name}: got its group's outcome {payload!r}, whose owner {watched.process.name} lives")
-        if payload in self.done:
-            self.fail(f"{process.name}: got {payload!r} again, which was done")
-        if outcome._record is not None and outcome.state is State.EXPIRED and now_ns < outcome._record.deadline_ns:
-            self.fail(f"{process.name}: {payload!r} expired early")
 
     # named calls --------------------------------------------------------------------------------------------------
 
-    def asked(self, name: str, payload: bytes) -> None:
+    def asked(self, name: str, payload: bytes, id: str | None) -> None:
         """Note a one-shot call that is asked for. It is not known yet whether it is accepted."""
         self.calls[payload] = name
+        if id is not None:
+            self.ids[payload] = id
         self.asked_in[payload] = self.arena
 
     def accepted(self, payload: bytes) -> None:
         """Expect the call to be made, unless a process is cancelling it, or may have cancelled it."""
-        if not self.cancelling[self.calls[payload]] and payload not in self.doubtful:
+        if not self._is_cancelling(payload) and payload not in self.doubtful:
             self.expected[payload] = self.asked_in[payload]  # the arena may be another by now
 
+    def _is_cancelling(self, payload: bytes) -> bool:
+        return payload in self.ids and bool(self.cancelling[self.ids[payload]])
+
     @contextmanager
-    def withdrawing(self, name: str) -> Iterator[None]:
-        """A process cancels the pending calls of that name. If that raises, they may be cancelled at any later time."""
-        self.cancelling[name] += 1
-        self.forgotten.add(name)
+    def withdrawing(self, id: str, by: bytes = b"") -> Iterator[None]:
+        """A process cancels the pending call of that id, or replaces it `by` the call of that payload.
+
+        If that raises, it may be cancelled at any later time.
+        """
+        self.cancelling[id] += 1
+        self.forgotten.add(id)
         yield
-        self.cancelling[name] -= 1
-        for payload in [payload for payload, called in self.calls.items() if called == name]:
+        self.cancelling[id] -= 1
+        for payload in [payload for payload, called in self.ids.items() if called == id and payload != by]:
             self.doubtful.add(payload)
             self.expected.pop(payload, None)
 
     @contextmanager
-    def running(self, process: Process, call: Call) -> Iterator[None]:
+    def running(self, process: Process, call: Call) -> Iterator[Running]:
         """A handler runs. It runs once, and never twice at a time, unless a process that ran it was silent or dead."""
         protocol = process.client._protocol
         now = Running(process, protocol.session.incarnation, call, protocol.session.arena)
-        what = (call.name, call.payload if call.due is None else call.due)
-        who = f"{process.name}: handler of {call.name!r}, {what[1]!r}, delivery {call.deliveries}"
+        which = call.payload if call.due is None else call.due
+        what = (call.name, which, call.attempt)
+        who = f"{process.name}: handler of {call.name!r}, {which!r}, {call!r}"
         self.note(f"{who} begins")
         self.outcomes["calls"] += 1
         if call.due is None and self.calls.get(call.payload) != call.name:
@@ -297,15 +323,21 @@ class Books:
             if not self.was_silent_or_dead(run.incarnation):
                 self.fail(f"{who}: {run.process.name} ran it, and was never silent or dead")
         for run in self.running_now:
-            beside = run.call.name == call.name and run.arena == now.arena
+            same = run.call.payload == call.payload if call.due is None else run.call.due is not None
+            beside = same and run.call.name == call.name and run.arena == now.arena
+            beside = beside and not (call.due is not None and self.has_forgotten_ids())
             if beside and not self.was_silent_or_dead(run.incarnation) and not self.was_silent_or_dead(now.incarnation):
                 self.fail(f"{who}: {run.process.name} runs it as well, and neither was ever silent or dead")
         self.runs[what].append(now)
         self.running_now.append(now)
         try:
-            yield
+            yield now
             now.ended = True
             self.note(f"{who} ends")
+        except PlannedFailure:
+            now.ended = True
+            self.note(f"{who} fails")
+            raise
         finally:
             self.running_now.remove(now)
 
@@ -339,12 +371,16 @@ class Books:
                 self.fail(f"{watched.process.name}: {key!r} was fired by {fired.process.name}, but is {outcome!r}")
         for payload, arena in self.expected.items():
             name = self.calls[payload]
-            if (
-                arena == self.arena
-                and not self.cancelling[name]
-                and not any(run.ended for run in self.runs[name, payload])
-            ):
-                self.fail(f"{payload!r} for {name!r} was accepted, and its handler has not returned once")
+            ended = [
+                run for what, runs in self.runs.items() if what[:2] == (name, payload) for run in runs if run.ended
+            ]
+            if arena == self.arena and not self._is_cancelling(payload) and not any(run.is_last for run in ended):
+                self.fail(
+                    f"{payload!r} for {name!r} was accepted, and {len(ended)} attempts have ended, but no last one"
+                )
+        for payload, (issued, arena) in self.of_group.items():
+            if arena == self.arena and issued.applied() and payload not in self.done | {*self.acknowledged}:
+                self.fail(f"{payload!r}, which {issued.process.name} registered for its group, was lost")
         for payload, watched in self.for_group.items():
             if watched.process.alive or watched.arena != self.arena or watched.settlement is not None:
                 continue
@@ -377,6 +413,7 @@ def is_expected(error: TimerdError) -> bool:
         ErrorCode.QUOTA_EXCEEDED,
         ErrorCode.OPERATION_EXISTS,
         ErrorCode.UNKNOWN_OPERATION,
+        ErrorCode.TOO_OLD_TO_TELL,
         ErrorCode.MARK_TOO_OLD,
         ErrorCode.UNAVAILABLE,
         ErrorCode.BACKPRESSURE,

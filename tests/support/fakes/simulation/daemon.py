@@ -19,19 +19,19 @@ import pytest
 from arenas import Memory
 from copies import SteppedCopy, random_step
 from journals import empty_buffer
-from networks import Lifelines, attached
+from networks import DAEMON_PID, HERE, Lifelines
 from timerd.arena.copier import CopyOverrunError
 from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena
 from timerd.clients.session import Session
 from timerd.clients.sessions import Sessions
 from timerd.clients.silence import Lapses
-from timerd.clock import ManualClock
 from timerd.conductor.turn import Conductor
 from timerd.core import NEVER
 from timerd.journal.files import JournalFiles, JournalPlan
 from timerd.journal.writer import Journal
 from timerd.snapshots import CopyGivenUpError
+from timerd.testing.manual.daemon import attached
 from timerd_shm.check.check import check
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.declare.layout import Region
@@ -208,7 +208,9 @@ class Daemon:
             self.schedule.clock,
             self.lifelines,
             self._record,
+            HERE._replace(start_ticks_of=self.lifelines.start_ticks_of),
             lease_ns=LEASE_NS,
+            pid=DAEMON_PID,
             records_per_step=self._records,
             copies=self._copies,
             kind=WatchedSessions,
@@ -352,10 +354,3 @@ class Daemon:
         """Look for an event for which the kernel would wake the daemon."""
         if self.is_up and self.lifelines is not None and self.lifelines.pending():
             self._on_input()
-
-
-class JumpingClock(ManualClock):
-    """A clock whose wall time may be set, forwards and backwards."""
-
-    def jump(self, by_ns: int) -> None:
-        self._wall_ns += by_ns

@@ -365,7 +365,16 @@ class Kernel:
         CountedServer.kernel = self
         replaced: list[tuple[Any, str, Any]] = [
             *((client, name, made) for name, made in self._modules(is_daemons=False).items()),
+            (client, "native", SimpleNamespace(unix_socket=self._client_socket, epoll=self._client_epoll)),
             (client, "Packets", self._packets),
+            (
+                client,
+                "native",
+                SimpleNamespace(
+                    epoll=lambda: Epoll(self, is_daemons=False),
+                    unix_socket=lambda kind: Socket(self, is_daemons=False),
+                ),
+            ),
             (UnixSockets, "frame_size_max", self.packet_size_max),
             *((module, "PACKET_SIZE_MAX", self.packet_size_max) for module in (client, wire, server)),
             (server, "Packets", self._packets),
@@ -409,6 +418,12 @@ class Kernel:
             ),
             "FileIO": lambda descriptor, *mode: self.file(descriptor),
         }
+
+    def _client_socket(self, kind: int) -> Any:
+        return Socket(self, is_daemons=False)
+
+    def _client_epoll(self) -> Any:
+        return Epoll(self, is_daemons=False)
 
     def _packets(self, descriptor: int) -> Packets:
         half = self.file(descriptor)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from timerd_client.aio.client import Client
-from timerd_client.aio.link import LoopLink
+from timerd_client.aio.link import LoopLink, open_links
 from timerd_client.aio.operation import AioBatch, AioOperation
 from timerd_client.groups.outcome import GroupOutcome
 from timerd_client.groups.steps import Call
@@ -22,6 +22,7 @@ from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
 from timerd_shm.declare.states import Orphans
 
+from .books import PlannedFailure
 from .process import Process
 from .schedule import Gate, Killed
 from .unix import PATHS
@@ -62,6 +63,8 @@ class Loop(asyncio.BaseEventLoop):
         handle = super().call_soon(callback, *args, context=context)
         self._turn_at(0)
         return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # the threads of a simulation run one at a time
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -158,8 +161,6 @@ class Blocking:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
         process = self._blocking
-        if name in ("handles", "every"):
-            return lambda *args, **more: lambda handler: value(*args, **more)(process.as_coroutine(handler))
         if inspect.iscoroutinefunction(value):
             return lambda *args, **more: process.wait(lambda: value(*args, **more))
         if inspect.ismethod(value) or inspect.isbuiltin(value) or inspect.isfunction(value):
@@ -177,7 +178,7 @@ class LoopedProcess(Process):
         self.loop = Loop(self)
         self._made: dict[int, Blocking] = {}
         link = self.loop.within(lambda: SimulatedLink(self, orphans, group, window))
-        return link, Blocking(self, self.loop.within(lambda: Client(link)))
+        return link, Blocking(self, self.loop.within(lambda: Client._over(link)))
 
     def wait(self, begin: Callable[[], Any]) -> Any:
         """What a coroutine returns or raises; the caller waits while the loop runs it."""
@@ -221,18 +222,21 @@ class LoopedProcess(Process):
             if self.alive:
                 self.wait(outcomes.aclose)  # type: ignore[attr-defined]
 
-    def as_coroutine(self, handler: Callable[[Call], None]) -> Callable[[Call], Any]:
+    def handler(self, handler: Callable[[Call], None]) -> Callable[[Call], Any]:
         """A handler of a thread as a coroutine function."""
 
         async def handle(call: Call) -> None:
             ended: asyncio.Future[None] = self.loop.create_future()
 
             def body() -> None:
+                failed: Exception | None = None
                 try:
                     handler(call)
+                except PlannedFailure as error:
+                    failed = error
                 finally:
                     if not ended.done():
-                        ended.set_result(None)
+                        ended.set_result(None) if failed is None else ended.set_exception(failed)
 
             caller = self.begin(body)
             try:
@@ -250,6 +254,7 @@ class LoopedProcess(Process):
             super().kill()
         finally:
             self.link.sealed = self.link.closed = True  # its remaining coroutines do nothing any more
+            open_links.discard(self.link)
             for task in asyncio.all_tasks(self.loop):
                 coroutine = task.get_coro()
                 if inspect.iscoroutine(coroutine):

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from networks import DaemonEnd, Lifelines
+from networks import Lifelines
+from timerd.testing.manual.network import DaemonEnd
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport.sockets import Held
 from timerd_shm.declare.fields import offset_of

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from networks import HERE, PROCESSES
+from timerd_client.groups.steps import Call
 from timerd_client.link import link as link_module
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
@@ -74,7 +75,7 @@ class Process:
     def connect(self, orphans: Orphans, group: str | None, window: int) -> tuple[Any, Any]:
         """Its link and its client: those of the threaded face."""
         link = PumpedLink(self, orphans, group, window)
-        return link, Client(link)
+        return link, Client._over(link)
 
     def identity(self, orphans: Orphans, group: str | None) -> Identity:
         """The identity that its client shows in a hello."""
@@ -99,6 +100,10 @@ class Process:
         self.callers.append(caller)
         caller.start()
         return caller
+
+    def handler(self, handler: Callable[[Call], None]) -> Callable[[Call], Any]:
+        """A handler as its client takes it."""
+        return handler
 
     def hold(self, act: Act) -> bool:
         """Whether `act` must not happen now: the process is dead, or it is stopped and does it later."""
@@ -148,14 +153,12 @@ class Pump:
     def start(self) -> None:
         self.wake_at(0)
 
-    def is_alive(self) -> bool:
-        return not self.over
-
-    def join(self, timeout: float | None = None) -> None:
+    def join(self, seconds: float) -> bool:
         if not self.over:
             self._gate = Gate(self._link.process.schedule)
             self._gate.acquire()
-            self._gate.acquire(timeout=-1 if timeout is None else timeout)
+            self._gate.acquire(timeout=max(seconds, 0))
+        return self.over
 
     def wake_at(self, at_ns: int) -> None:
         """Make a pass at that time, if none is due before."""
@@ -204,9 +207,10 @@ class PumpedLink(ThreadedLink):
     def watch_wall_clock(self) -> None:
         """Do nothing: whoever sets the simulated clock calls `wall_clock_set`."""
 
+    def io_thread(self) -> Any:
+        return self.pump
+
     def thread(self, run: Callable[[], None], name: str) -> Any:
-        if name == "timerd-client":
-            return self.pump
         caller = Caller(self.process.schedule, run, self.process.hold)
         self.process.callers.append(caller)
         return caller

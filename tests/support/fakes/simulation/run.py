@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from networks import PROCESSES
 from timerd.clients import sessions
+from timerd.testing.manual.clock import JumpingClock
 from timerd_client.audit.journal import audit_journal
 from timerd_client.hot import Pending
 from timerd_shm.declare.errors import ArenaFullError, TimerdError
@@ -23,7 +24,7 @@ from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
 from timerd_shm.read.segment import segments_of
 
 from .books import Books, is_expected
-from .daemon import LEASE_NS, Daemon, JumpingClock
+from .daemon import LEASE_NS, Daemon
 from .kernel import Kernel
 from .network import CALM, MS, Weather
 from .process import GROUP, Process
@@ -110,6 +111,7 @@ class Simulation:
         self.plans = rng.sample(PLANS, 1 if rng.random() < 0.7 else 2)
         self.books.points_may_repeat = len(self.plans) > 1
         self.daemon.on_kill = self._start_daemon_later
+        self.books.has_forgotten_ids = lambda: bool(self.daemon.arena.header.ids_floor_ns)
         self.books.was_silent_or_dead = self.daemon.away.__contains__
         self.daemon.is_living = lambda session: any(process.has(session) for process in self.processes)
         self.processes: list[Process] = []
@@ -333,7 +335,7 @@ class Simulation:
 
         def body() -> None:
             try:
-                process.client.close(timeout)
+                process.client.close(timeout=timeout)
             except TimerdError as error:
                 if not is_expected(error):
                     self.books.fail(f"{process.name}: close() raises {error!r}")
@@ -402,6 +404,7 @@ class Simulation:
         """End all faults: everything runs, and workers end."""
         self.calm = True
         self.books.note("calm")
+        self.books.hurry = True
         self._have(CALM)
         if not self.daemon.is_up:
             self.daemon.start()
@@ -475,7 +478,7 @@ class Simulation:
 
     def _cancel_everything(self, last: Process) -> None:
         """Cancel by every key, so that operations without a deadline settle as well."""
-        last.client.wait_ready(10)
+        last.client.ready(timeout=10)
         end_ns = self.schedule.now_ns + 40 * SECOND
         while True:
             try:
@@ -483,7 +486,7 @@ class Simulation:
                     purgatory = last.client.purgatory(name)
                     for key in (*KEYS, *TOKENS, *MARKS, *self.books.totals, *self.books.pair_keys):
                         purgatory.cancel_for_key(key)
-                last.client.flush(5)
+                last.client.flush(timeout=5)
                 return
             except ArenaFullError:  # there is room again when `last` has taken what the group holds
                 if self.schedule.now_ns > end_ns:
@@ -500,7 +503,7 @@ class Simulation:
             last.client.forget(key)
         for name in PERIODIC if self.members else ():
             last.client.cancel_call(name)
-        last.client.flush(5)
+        last.client.flush(timeout=5)
 
     def _watermarks(self) -> dict[str, int]:
         return {

@@ -12,14 +12,16 @@ from random import Random
 from typing import Any
 
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from timerd_client.groups.registry import Calls
 from timerd_client.groups.steps import Call
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.protocol.session import CALLS
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.purgatory import Purgatory
+from timerd_client.types import CallExists, WhenLost
 from timerd_shm.declare.errors import ResourceLimitError, TimerdError
 
-from .books import Books, Issued, Total, Watched, is_expected
+from .books import Books, Issued, PlannedFailure, Total, Watched, is_expected
 from .process import Process
 
 MS = 1_000_000
@@ -30,7 +32,9 @@ IDS = ("one", "two", "three")
 PURGATORIES = ("default", "fetch")
 
 
-ONCE = ("once/a", "once/b", "once/c")  # names of calls
+ONCE = ("once/a", "once/b", "once/c")  # names of calls; the last one's are retried
+CALL_IDS = ("call/one", "call/two", "call/three")
+RETRIES = 2
 PERIODIC = ("every/a", "every/b")
 PLANS: tuple[dict[str, Any], ...] = (  # schedules have one of them, and maybe another after a redeployment
     {"seconds": 0.2},
@@ -59,7 +63,7 @@ class Worker:
     def run(self) -> None:
         """Act until `ending` is set, or the client is closed."""
         try:
-            self.client.wait_ready(30)
+            self.client.ready(timeout=30)
         except TimerdError as error:
             assert is_expected(error), repr(error)
         while not self.ending and not self.client.closed:
@@ -101,21 +105,15 @@ class Worker:
 
     def do_register(self) -> None:
         keys = self.rng.sample(KEYS, self.rng.randint(1, 3))
-        more: dict[str, object] = {}
+        more: dict[str, Any] = {}
         if self.rng.random() < 0.2:
             more["since"] = self.client.mark()
             self.process.schedule.sleep(self._pause())
         if self.rng.random() < 0.2:
             more["orphans"] = self.rng.choice(("cancel", "keep"))
-        if self.rng.random() < 0.1:
-            more["wait"] = True
-        operation = self._purgatory().register(
-            keys,
-            timeout=self._timeout(),
-            when=self._when(len(keys)),
-            payload=self._bytes(),
-            **more,  # type: ignore[arg-type]
-        )
+        purgatory = self._purgatory()
+        register = purgatory.register_wait if self.rng.random() < 0.1 else purgatory.register
+        operation = register(keys, timeout=self._timeout(), when=self._when(len(keys)), payload=self._bytes(), **more)
         self._watch(operation, "register", keys[0])
 
     def do_register_id(self) -> None:
@@ -141,7 +139,7 @@ class Worker:
         self.client.fire_many([self.rng.choice(KEYS) for _ in range(self.rng.randint(0, 12))], values=self._bytes())
 
     def do_fire_wait(self) -> None:
-        self.client.fire_wait(self.rng.choice(KEYS), wait=self.rng.choice((0, 0.1, 5)))
+        self.client.fire_wait(self.rng.choice(KEYS), timeout=self.rng.choice((0, 0.1, 5)))
 
     def do_fail(self) -> None:
         self._purgatory().fail(self.rng.choice(KEYS), code=self.rng.randint(0, 99), value=self._bytes())
@@ -150,29 +148,29 @@ class Worker:
         self._purgatory().cancel_for_key(self.rng.choice(KEYS))
 
     def do_cancel_for_key_wait(self) -> None:
-        self.client.cancel_for_key_wait(self.rng.choice(KEYS), wait=1)
+        self.client.cancel_for_key_wait(self.rng.choice(KEYS), timeout=1)
 
     def do_cancel(self) -> None:
         if self.mine:
             operation = self.rng.choice(self.mine)
-            cancelled = operation.cancel(self.rng.choice((0, 0.5, 5)))
+            cancelled = operation.cancel_wait(timeout=self.rng.choice((0, 0.5, 5)))
             outcome = operation.outcome()
             if cancelled != (outcome is not None and outcome.state.name == "CANCELLED"):
                 self.books.fail(f"{self.process.name}: cancel() of {operation!r} is {cancelled}")
 
     def do_cancel_id(self) -> None:
-        self.client.cancel(self.rng.choice(IDS), wait=self.rng.choice((0, 1)))
+        self.client.cancel_wait(self.rng.choice(IDS), timeout=self.rng.choice((0, 1)))
 
     def do_reschedule(self) -> None:
         if self.mine:
             operation = self.rng.choice(self.mine)
             try:
-                operation.reschedule(self._timeout(), wait=self.rng.random() < 0.3)
+                operation.reschedule_wait(self._timeout())
             finally:
                 self.books.moved(operation)
 
     def do_reschedule_id(self) -> None:
-        self.client.reschedule(self.rng.choice(IDS), self.rng.random(), wait=self.rng.choice((0, 1)))
+        self.client.reschedule_wait(self.rng.choice(IDS), self.rng.random(), timeout=self.rng.choice((0, 1)))
 
     def do_set_orphans(self) -> None:
         if self.mine:
@@ -184,10 +182,10 @@ class Worker:
 
     def do_wait_for(self) -> None:
         looks = [self.rng.random() < 0.3 for _ in range(3)]
-        unavailable = self.rng.choice(("raise", "poll"))
+        unavailable: WhenLost = self.rng.choice(("raise", "poll"))
         key = self.rng.choice(KEYS)
         self.client.wait_for(
-            lambda: looks.pop() if looks else True, key, self.rng.random() * 2, unavailable=unavailable
+            lambda: looks.pop() if looks else True, key, timeout=self.rng.random() * 2, unavailable=unavailable
         )
 
     def do_delayed(self) -> None:
@@ -202,15 +200,15 @@ class Worker:
         self.books.delayed.append((self.process, delayed, results))
 
     def do_flush(self) -> None:
-        self.client.flush(self.rng.random())
+        self.client.flush(timeout=self.rng.random())
 
     def do_ping(self) -> None:
-        self.client.ping(0.2)
+        self.client.ping(timeout=0.2)
         self.client.stats()
 
     def do_snapshot(self) -> None:
         with contextlib.suppress(ResourceLimitError):  # turns changed the arena faster than it was copied
-            self.client.snapshot(0.2)
+            self.client.snapshot(timeout=0.2)
 
     # results that are known ---------------------------------------------------------------------------------------
 
@@ -276,41 +274,70 @@ class Worker:
         )
         self.books.for_group[payload] = self.books.watch(self.process, operation, "for group", payload.decode())
 
+    def do_of_group(self) -> None:
+        if self.client._protocol.session.identity.group is None:
+            return
+        payload = b"of the group %d" % self.books.next_number()
+        key, timeout = self.rng.choice(KEYS), self.rng.random() * 20
+        self.client.register(key, timeout=timeout, payload=payload, group=True)
+        self.books.of_group[payload] = Issued(self.process), self.books.arena
+
     # named calls ----------------------------------------------------------------------------------------------------
 
     def do_call_later(self) -> None:
-        if self.client._protocol.session.identity.group is not None:
-            payload = b"call %d" % self.books.next_number()
-            name, delay = self.rng.choice(ONCE), self.rng.choice((0, 0.01, self.rng.random() * 5))
-            self.books.asked(name, payload)
-            if self.client.call_later(name, delay, payload):
-                self.books.accepted(payload)
+        if self.client._protocol.session.identity.group is None:
+            return
+        payload = b"call %d" % self.books.next_number()
+        name, delay = self.rng.choice(ONCE), self.rng.choice((0, 0.01, self.rng.random() * 5))
+        id = self.rng.choice((None, *CALL_IDS))
+        exists: CallExists = "error" if id is None else self.rng.choice(("error", "keep", "replace"))
+        self.books.asked(name, payload, id)
+        replacing = self.books.withdrawing(id, payload) if id and exists == "replace" else contextlib.nullcontext()
+        with replacing:
+            self.client.call_later_wait(name, delay, payload, id=id, if_exists=exists)
+        if exists != "keep":  # else it is not known which one stays
+            self.books.accepted(payload)
 
     def do_cancel_call(self) -> None:
         if self.client._protocol.session.identity.group is not None and self.rng.random() < 0.2:
-            name = self.rng.choice((*ONCE, *PERIODIC))
-            with self.books.withdrawing(name):
-                self.client.cancel_call(name)
+            id = self.rng.choice((*CALL_IDS, *PERIODIC))
+            with self.books.withdrawing(id):
+                self.client.cancel_call_wait(id)
+
+    def do_reschedule_call(self) -> None:
+        if self.client._protocol.session.identity.group is not None:
+            self.client.reschedule_call(self.rng.choice(CALL_IDS), self.rng.random())
 
 
 def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Sequence[dict[str, Any]]) -> None:
-    """Have a process handle these names. Some handlers take long."""
+    """Have a process handle these names. Some handlers take long, some fail, and some have their call come again."""
     books = process.books
+    calls = Calls()
 
     def handler(call: Call) -> None:
-        with books.running(process, call):
-            longest_ns = rng.choice((1, MS, 100 * MS, 100 * MS, 3_000 * MS, 20_000 * MS))
+        with books.running(process, call) as run:
+            longest_ns = rng.choice((1, MS, 100 * MS, 100 * MS, 3_000 * MS, 20_000 * MS)) if not books.hurry else MS
             process.schedule.sleep(1 + rng.randrange(longest_ns))
+            fate = rng.random()
+            if fate < 0.1:
+                call.retry(rng.random())
+                run.is_last = False
+            elif fate < 0.3:
+                run.is_last = call.name != ONCE[-1] or call.attempt > RETRIES
+                raise PlannedFailure
 
     for name in names:
-        try:
-            if name in PERIODIC:
-                process.client.every(name, **rng.choice(plans))(handler)
-            else:
-                process.client.handles(name)(handler)
-        except TimerdError as error:
-            if not is_expected(error):
-                books.fail(f"{process.name}: handles({name!r}) raises {error!r}")
+        retries = RETRIES if name == ONCE[-1] else 0
+        if name in PERIODIC:
+            decorate = calls.every(name, **rng.choice(plans))
+        else:
+            decorate = calls.handler(name, retries=retries, backoff=rng.random(), concurrency=rng.randint(1, 3))
+        decorate(process.handler(handler))
+    try:
+        process.client.serve(calls)
+    except TimerdError as error:
+        if not is_expected(error):
+            books.fail(f"{process.name}: serve() raises {error!r}")
 
 
 def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool], *, well: bool) -> None:
@@ -324,12 +351,13 @@ def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool
                     books.fail(f"{process.name}: outcomes() gives a call, {outcome!r}")
                 if not well and rng.random() < 0.5:
                     process.schedule.sleep(1 + rng.randrange(300 * MS))
-                if well or rng.random() < 0.4:
-                    if outcome.ack_wait(5):
+                waits = well or rng.random() < 0.4
+                if waits or rng.random() < 0.7:
+                    books.acknowledged[outcome.payload] = Issued(process)  # it may be done, whatever is answered
+                    if not waits:
+                        outcome.ack()
+                    elif outcome.ack_wait(timeout=5):
                         books.done.add(outcome.payload)
-                elif rng.random() < 0.7:
-                    outcome.ack()
-                    books.acknowledged[outcome.payload] = Issued(process)
                 if not well and rng.random() < 0.1:
                     break
         except TimerdError as error:
@@ -339,4 +367,4 @@ def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool
 
 
 ACTS = tuple(name.removeprefix("do_") for name in vars(Worker) if name.startswith("do_"))
-GROUP_ACTS = ("call_later", "cancel_call", "for_group", "fire")
+GROUP_ACTS = ("call_later", "cancel_call", "reschedule_call", "for_group", "of_group", "fire")

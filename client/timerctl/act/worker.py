@@ -1,0 +1,170 @@
+"""timerctl worker: serve a registry of named calls, until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from timerctl.exits import Exit, UsageError
+from timerctl.instance import NS
+from timerctl.listing import declare_act
+from timerctl.show.text import duration_ns, whole
+from timerd_shm.declare.errors import TimerdError
+
+if TYPE_CHECKING:
+    from timerd_client import Calls
+
+GRACE_S: Final = 30.0
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+logger = logging.getLogger("timerctl.worker")
+
+ABOUT = """\
+CALLS is MODULE:NAME, as for gunicorn: a td.Calls() in a module that is imported
+from the current directory. Start as many workers as you like; each call goes to
+one of them. Without a daemon a worker waits for one.
+
+Handlers run in threads. If one of them is a coroutine function, or with --aio,
+all run in one event loop; plain functions block it there.
+
+SIGTERM and SIGINT (Ctrl-C) end the worker: it takes no more calls, and waits
+for the handlers that run. What still runs after --grace is called again by
+another worker. A second signal ends it at once.
+"""
+EPILOG = """\
+example: tasks.py
+  import timerd as td
+  calls = td.Calls(group="workers")
+
+  @calls.handler("remind", retries=3)
+  def remind(call):
+      print("remind", call.payload)
+
+  @calls.every("cleanup", seconds=60)
+  def cleanup(call):
+      print("once a minute, in one worker")
+
+  timerctl worker tasks:calls              serve them
+  timerctl worker tasks:calls --at-once 8  up to 8 calls at once
+  timerctl calls                           what comes next, and what has failed
+
+exit status:
+  0  ended by a signal, and every handler had returned
+  1  a handler still ran after --grace, or the module cannot be imported
+  2  the command line is wrong: no such module or name, no group
+"""
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Declare the command."""
+    command = declare_act(commands, [common], "worker", "serve the handlers of named calls", ABOUT, EPILOG)
+    command.add_argument("calls", metavar="CALLS", help="MODULE:NAME; :calls may be left out")
+    command.add_argument("--group", metavar="NAME", help="the group (default: that of the td.Calls())")
+    command.add_argument(
+        "--at-once", metavar="N", type=whole(1, 1000), help="calls at once (default: the largest concurrency=)"
+    )
+    command.add_argument("--aio", action="store_true", help="run all handlers in one event loop")
+    command.add_argument(
+        "--grace", metavar="TIME", type=duration_ns, default=round(GRACE_S * NS), help="for handlers (default: 30s)"
+    )
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal comes; the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s: %(message)s")
+    calls = calls_of(arguments.calls)
+    group = arguments.group or calls.group
+    if group is None:
+        raise UsageError("these calls are of no group: --group NAME, or td.Calls(group=NAME) in the module")
+    if calls.group not in (None, group):
+        raise UsageError(f"--group {group}, but the calls are those of group {calls.group!r}")
+    if not len(calls):
+        raise UsageError(f"{arguments.calls} has no handler: @calls.handler(NAME) or @calls.every(NAME, ...)")
+    if arguments.aio or any(job.is_async for _, job in calls):
+        return asyncio.run(serve_in_loop(calls, arguments, group))
+    return serve_in_threads(calls, arguments, group)
+
+
+def calls_of(text: str) -> Calls:
+    """The registry that the command line names. Raises UsageError; what the module raises goes on."""
+    from timerd_client import Calls
+
+    module_name, _, name = text.partition(":")
+    name = name or "calls"
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(f"there is no module {error.name!r} in {os.getcwd()} or on Python's path") from None
+    except ValueError:
+        raise UsageError(f"{text!r} is not MODULE:NAME") from None
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Calls):
+        raise UsageError(f"{module_name}:{name} is {type(found).__name__}, and not a td.Calls()")
+    return found
+
+
+def serve_in_threads(calls: Calls, arguments: argparse.Namespace, group: str) -> int:
+    """Serve until a signal comes, which a pipe tells: a signal handler must not take a lock."""
+    from timerd_client import Client
+
+    woken, wakes = os.pipe()
+    for number in SIGNALS:
+        signal.signal(number, lambda number, _: os.write(wakes, bytes((number,))))
+    client = Client(arguments.instance, group=group, name="timerctl worker")
+    client.serve(calls, at_once=arguments.at_once)
+    say_begin(client, calls)
+    say_end(os.read(woken, 1)[0], arguments)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        client.close(timeout=arguments.grace / NS)
+    except TimerdError as error:
+        logger.warning("%s", error)
+    return status_of(client)
+
+
+async def serve_in_loop(calls: Calls, arguments: argparse.Namespace, group: str) -> int:
+    """Serve until a signal comes."""
+    from timerd_client.aio import Client
+
+    loop, came = asyncio.get_running_loop(), asyncio.Queue[int]()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, came.put_nowait, number)
+    client = Client(arguments.instance, group=group, name="timerctl worker")
+    client.serve(calls, at_once=arguments.at_once)
+    say_begin(client, calls)
+    say_end(await came.get(), arguments)
+    for number in SIGNALS:
+        loop.remove_signal_handler(number)
+    try:
+        await client.close(timeout=arguments.grace / NS)
+    except TimerdError as error:
+        logger.warning("%s", error)
+    return status_of(client)
+
+
+def say_begin(client: Any, calls: Calls) -> None:
+    names = ", ".join(name for name, _ in calls)
+    logger.info("serves %s for group %r at instance %r", names, client.group, client.instance)
+
+
+def say_end(number: int, arguments: argparse.Namespace) -> None:
+    logger.info("%s: waits up to %g s for handlers", signal.Signals(number).name, arguments.grace / NS)
+
+
+def status_of(client: Any) -> int:
+    """The exit status of a worker whose client is closed."""
+    left = client.calls_running
+    logger.info("ended; calls that go to other workers: %d", left)
+    return Exit.PROBLEM if left else Exit.OK

@@ -1,0 +1,48 @@
+"""The subscription of an asyncio client: `async for` awaits the next event."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from timerd_client.events.event import Event, Gap
+from timerd_client.events.subscription import Following
+from timerd_client.types import Patience
+
+from .link import drive
+
+
+class Subscription(Following):
+    """Iterate over it by `async for` for events and gaps; `async with` closes it. `subscribe()` makes it.
+
+    It belongs to the loop and the process that have made it: a forked child gets ClosedError. It cannot be pickled: its
+    mark can. A cancelled await takes nothing. Dropping the handle closes it.
+    """
+
+    __slots__ = ()
+
+    async def next(self, timeout: Patience | None = None) -> Event | Gap | None:
+        """The next item; None if none comes within `timeout` seconds, or it is closed. Raises as the iteration does."""
+        return await drive(self._next(timeout))
+
+    async def aclose(self) -> None:
+        """`close()`, for those that expect it of an asynchronous iterator."""
+        self.close()
+
+    def __aiter__(self) -> AsyncIterator[Event | Gap]:
+        return self
+
+    async def __anext__(self) -> Event | Gap:
+        item = await drive(self._next(self._patience))
+        if item is None:
+            raise StopAsyncIteration
+        return item
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

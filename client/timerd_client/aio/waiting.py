@@ -1,0 +1,82 @@
+"""Waiting for many operations of asyncio clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import NamedTuple
+
+from timerd_client.arguments import until_of
+from timerd_client.link.flows import unsettled
+from timerd_client.link.promise import withdrawing
+from timerd_client.types import Patience, Until
+from timerd_client.waits.polling import monotonic_deadline, seconds_left
+from timerd_client.waits.scope import current_scope
+
+from .operation import AioOperation, settled
+
+
+class Waited(NamedTuple):
+    """Operations that had settled when `wait` returned, and those that had not. Both keep the order given."""
+
+    done: list[AioOperation]
+    pending: list[AioOperation]
+
+
+async def wait(operations: Iterable[AioOperation], timeout: Patience | None = None, *, until: Until = "all") -> Waited:
+    """Wait until all operations (`until="all"`) or one of them ("first") have settled, `timeout` seconds at most.
+
+    None is cancelled, not even where the `await` is.
+    """
+    waits_for_all = until_of(until) == "all"
+    given = list(operations)
+    deadline = monotonic_deadline(timeout)
+    if waits_for_all:
+        with withdrawing(given):
+            for operation in given:
+                if not await settled(operation, seconds_left(deadline), gives_back=False):
+                    break
+    elif given:
+        try:
+            async for _ in as_completed(given, seconds_left(deadline)):
+                break
+        except TimeoutError:
+            pass
+    return Waited([one for one in given if one.done()], [one for one in given if not one.done()])
+
+
+async def as_completed(
+    operations: Iterable[AioOperation], timeout: Patience | None = None
+) -> AsyncIterator[AioOperation]:
+    """The operations as they settle. Raises TimeoutError if some have not settled `timeout` seconds from now."""
+    given = list(operations)
+    settling: asyncio.Queue[AioOperation | None] = asyncio.Queue()
+    scope, loop = current_scope(), asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.call_soon_threadsafe(settling.put_nowait, None)
+
+    for one in given:
+        one.add_done_callback(settling.put_nowait)
+    deadline = monotonic_deadline(timeout)
+    try:
+        with withdrawing(given):
+            if scope is not None and not scope.add(end):
+                raise scope.error()
+            for left in range(len(given), 0, -1):
+                if not settling.empty():  # it has settled, so it counts, also after the timeout
+                    operation = settling.get_nowait()
+                else:
+                    try:
+                        operation = await asyncio.wait_for(settling.get(), seconds_left(deadline))
+                    except TimeoutError:
+                        raise unsettled(left, len(given), timeout) from None
+                if operation is None:
+                    assert scope is not None, "nobody else puts it there"
+                    raise scope.error()
+                yield operation
+    finally:
+        if scope is not None:
+            scope.remove(end)
+        for one in given:
+            one._remove(settling.put_nowait)

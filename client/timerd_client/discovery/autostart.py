@@ -1,0 +1,128 @@
+"""Starting a daemon where none runs. Processes that try at the same time start one daemon between them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from timerd_shm.declare.errors import TimerdUnavailableError
+from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, make_instance
+
+# How long a daemon that was started here has until it serves. connect's own timeout begins after that.
+AUTOSTART_TIMEOUT_S = 15.0
+AUTOSTART_POLL_S = 0.01
+LAST_BYTES = 4_096
+EXIT_RUNNING = 3  # the daemon's status where another one has the instance
+# These variables are for the parent alone: where to report readiness (systemd), and what Spark gives its workers.
+NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
+
+_children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns when a running process is forgotten
+
+
+def start_daemon(instance: str | None = None, runtime_dir: str | None = None) -> InstancePaths:
+    """Start the instance's daemon unless one runs, and return when it serves. Raises TimerdUnavailableError.
+
+    A lock file makes one of several processes start it.
+    """
+    try:
+        found = find_instance(instance, runtime_dir)
+    except (TimerdUnavailableError, PermissionError):
+        pass  # it is made where this user may
+    else:
+        if daemon_running(found):
+            return found
+    paths = make_instance(instance, runtime_dir)
+    with _alone(paths.directory / f"{paths.instance}.autostart"):
+        if daemon_running(paths) and paths.arena.exists():
+            return paths
+        # Without -P a folder `timerd` of the caller's directory would be taken for the package.
+        # What it says goes to a file without a name: it ends 10 s after its last client, so that stays small.
+        with tempfile.TemporaryFile() as said:
+            daemon = subprocess.Popen(
+                [sys.executable, "-P", "-m", "timerd", "--instance", paths.instance, "--ephemeral"]
+                + (["--runtime-dir", str(paths.directory)] if runtime_dir else []),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                close_fds=True,
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)},
+            )
+            free_memory_of(daemon.pid)
+            await_daemon(daemon, paths, said)
+        _children.append(daemon)
+        return paths
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock file at `path`. The file exists only while it is held.
+
+    A process that has waited may get the lock of a file that its last holder has removed. It then tries again, so two
+    never hold the lock.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                mine = os.path.samestat(os.stat(path), os.fstat(descriptor))
+            except FileNotFoundError:
+                mine = False
+            if mine:
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+        finally:
+            os.close(descriptor)
+
+
+def free_memory_of(pid: int) -> None:
+    """Lift the bound on the daemon's address space: Spark sets one for its workers (spark.executor.pyspark.memory)."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    for wanted in (resource.RLIM_INFINITY, most):  # a process without a capability cannot exceed its hard limit
+        with suppress(OSError, ValueError):
+            resource.prlimit(pid, resource.RLIMIT_AS, (wanted, wanted))
+            return
+
+
+def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: BinaryIO | None = None) -> None:
+    """Wait until a daemon that was just started serves. Raises TimerdUnavailableError if it ends or is too slow.
+
+    `said` is the file to which it writes its log.
+    """
+    end = time.monotonic() + AUTOSTART_TIMEOUT_S
+    while not (daemon_running(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
+        # Another one that was started by hand still opens its arena: this one has ended, and that one is awaited.
+        if daemon.poll() not in (None, EXIT_RUNNING):
+            raise TimerdUnavailableError(
+                f"the daemon that was started for instance {paths.instance!r} ended with status "
+                f"{daemon.returncode}: {last_line(said) or f'run {paths.command} to see why'}"
+            )
+        if time.monotonic() >= end:
+            raise TimerdUnavailableError(
+                f"the daemon that was started for instance {paths.instance!r} (pid {daemon.pid}) does not serve "
+                f"after {AUTOSTART_TIMEOUT_S:g} s"
+            )
+        time.sleep(AUTOSTART_POLL_S)
+
+
+def last_line(said: BinaryIO | None) -> str:
+    """The last line of what a daemon has said; empty if it has said nothing."""
+    if said is None:
+        return ""
+    said.seek(0, os.SEEK_END)
+    said.seek(max(0, said.tell() - LAST_BYTES))
+    lines = said.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,172 @@
+"""The sockets of a client whose daemon does not run yet: nothing can be sent, and the daemon is looked for.
+
+    client = td.Client()           # no daemon runs
+    client.fire("inbox/7")         # is kept
+    $ timerd                       # a moment later, the client has found it and sends
+
+The daemon is looked for in all standard places, because nobody knows where it will start. When it runs, `found` has the
+real sockets, and the link moves to them (link.py, `_move`).
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from timerd_client.protocol.deadlines import NEVER
+from timerd_client.transport.lifeline import changing
+from timerd_client.transport.make import make_sockets
+from timerd_client.transport.sockets import Held, Sockets
+from timerd_shm.declare.errors import ResourceLimitError, TimerdError
+from timerd_shm.declare.limits import PACKET_SIZE_MAX
+from timerd_shm.host.paths import InstancePaths, expected_instance, find_instance, open_arena_file
+from timerd_shm.read.reader import ArenaReader
+from timerd_wire.native import Thread
+
+from .autostart import start_daemon
+from .find_daemon import has_run_lately, runs
+from .target import Target
+
+LOOK_FIRST_NS: Final = 20_000_000
+LOOK_LAST_NS: Final = 500_000_000  # the pauses double up to this
+
+
+class NoLifeline:
+    """There is nobody to hold a connection to."""
+
+    def fileno(self) -> int:
+        return -1
+
+    def is_held(self, session: bytes) -> bool:
+        return True
+
+    def hold(self, session: bytes, now_ns: int) -> bool:
+        return False
+
+    def has_ended(self, now_ns: int) -> bool:
+        return False
+
+    def let_go(self) -> None:
+        pass
+
+
+class LateSockets:
+    """Sockets that reach nobody, until `found` has others."""
+
+    frame_size_max: int = PACKET_SIZE_MAX
+    wake_ns: int = 0
+
+    def __init__(self, target: Target, now_ns: int) -> None:
+        self.lifeline: Held = NoLifeline()
+        self.paths = expected_instance(target.instance, target.runtime_dir)
+        self.found: Sockets | None = None
+        self.due_ns = now_ns
+        self._target = target
+        self._pause_ns = LOOK_FIRST_NS
+        self._looked_ns = now_ns
+        self.is_hopeless = False  # no daemon ran when it was last looked for, and none is about to: do not wait for it
+        self._trouble = ""
+        self._starter: Thread | None = None
+
+    def tend(self, now_ns: int) -> None:
+        """Look whether the daemon runs; with `autostart`, begin to start it."""
+        if self.found is not None:
+            return
+        self._looked_ns = now_ns
+        self.due_ns = now_ns + self._pause_ns
+        self._pause_ns = min(2 * self._pause_ns, LOOK_LAST_NS)
+        try:
+            with files_named():
+                self._look()
+        except (TimerdError, OSError) as error:
+            self._trouble, self.is_hopeless = str(error), not self._target.autostart
+        if self.found is not None:
+            self.due_ns = NEVER
+        elif self._target.autostart and self._starter is None:
+            self._starter = Thread(self._start, "timerd-autostart")
+            self._starter.start()
+
+    def _look(self) -> None:
+        paths = find_instance(self._target.instance, self._target.runtime_dir)
+        if not runs(paths):
+            self._trouble = f"the daemon of instance {paths.instance!r} is not running: start it ({paths.command})"
+            self.is_hopeless = not (self._target.autostart or has_run_lately(paths))
+            return
+        self._trouble = ""
+        with changing:  # a fork waits, because a child has to know of all that it has to close
+            self.found = make_sockets(self._target.transport, paths)
+        self.paths = paths
+
+    def look_again(self, trouble: str) -> None:
+        """The sockets that were found could not be used."""
+        if self.found is not None:
+            self.found.close(linger=False)
+        self.found, self._trouble = None, trouble
+        self.due_ns = self._looked_ns + self._pause_ns
+
+    def _start(self) -> None:
+        try:
+            start_daemon(self._target.instance, self._target.runtime_dir)
+        except (TimerdError, OSError) as error:
+            self._trouble, self.is_hopeless = str(error), True  # once is enough
+        else:
+            self._starter = None
+
+    def trouble(self) -> str:
+        return self._trouble
+
+    def send(self, frame: bytes) -> bool:
+        return False
+
+    def has_answer(self) -> bool:
+        return False
+
+    def subscribe(self, session: bytes) -> None:
+        pass
+
+    def receive(self, *, published: bool) -> bytes | None:
+        return None
+
+    def has_room(self) -> bool:
+        return False
+
+    def filenos(self) -> list[int]:
+        return []
+
+    def sources(self, descriptor: int) -> tuple[bool, ...]:
+        return ()
+
+    def map_arena(self) -> ArenaReader:
+        """The arena that a daemon has left, which the next daemon may go on with. Raises TimerdError, OSError."""
+        return map_arena(find_instance(self._target.instance, self._target.runtime_dir))
+
+    def forked(self) -> None:
+        pass
+
+    def close(self, *, linger: bool) -> None:
+        self.due_ns = NEVER
+        if self.found is not None:
+            self.found.close(linger=linger)
+
+
+def map_arena(paths: InstancePaths) -> ArenaReader:
+    """Map the arena of an instance. Raises TimerdError, OSError."""
+    return ArenaReader.from_descriptor(open_arena_file(paths))
+
+
+@contextmanager
+def files_named() -> Iterator[None]:
+    """Where no file can be opened, raises ResourceLimitError, which names the limit."""
+    try:
+        yield
+    except Exception as error:  # ZMQError has a number, too
+        if getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
+            raise
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise ResourceLimitError(
+            f"no file can be opened for a client, and {most} files may be open in this process (ulimit -n; of all "
+            f"processes: fs.file-max): close some, or raise the limit"
+        ) from error

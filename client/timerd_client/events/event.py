@@ -1,0 +1,62 @@
+"""What a subscriber gets: an event on one of its keys, or a gap in their order."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from timerd_client.mark import Mark
+from timerd_client.outcome import Outcome
+from timerd_client.types import Key
+from timerd_shm.declare.states import EventKind
+
+EventName: TypeAlias = Literal["fire", "advance", "fail"]
+GapReason: TypeAlias = Literal["overwritten", "arena", "buffer"]
+
+_NAMES: dict[int, EventName] = {EventKind.FIRE: "fire", EventKind.ADVANCE: "advance", EventKind.FAIL: "fail"}
+
+
+class Event(NamedTuple):
+    """An event on a key. It can be pickled."""
+
+    key: Key  # as it was given to subscribe()
+    kind: EventName
+    value: bytes
+    mark: Mark  # subscribe(since=) this mark goes on behind this event
+    number: int  # the amount of a fire, the watermark of an advance, the code of a fail
+    value_dropped: bool = False  # this client held too many bytes for the value: see Outcome.value_dropped
+
+    @property
+    def amount(self) -> int | None:
+        """The amount of a fire; None for another kind."""
+        return self.number if self.kind == "fire" else None
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark of an advance; None for another kind."""
+        return self.number if self.kind == "advance" else None
+
+    @property
+    def code(self) -> int | None:
+        """The code of a fail; None for another kind."""
+        return self.number if self.kind == "fail" else None
+
+
+class Gap(NamedTuple):
+    """Events may have been missed here: those between the item before and this mark. It can be pickled.
+
+    "overwritten": the daemon's ring has newer events in their place. "arena": the daemon has another arena, and what
+    the former one had is not known; all events of the new one follow. "buffer": this subscriber's buffer was full.
+    """
+
+    mark: Mark  # the subscription goes on behind this mark
+    reason: GapReason
+
+
+Item: TypeAlias = Event | Gap
+
+
+def event_of(outcome: Outcome) -> Event:
+    """The event that completed an observing operation."""
+    record, key = outcome._record, outcome.key
+    assert record is not None and key is not None, f"no event completed {outcome!r}"
+    return Event(key, _NAMES[record.failed], outcome.value, outcome.mark, record.satisfied, outcome.value_dropped)

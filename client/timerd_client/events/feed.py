@@ -1,0 +1,113 @@
+"""The buffer of one subscriber: bounded, so that one that does not read costs no more than that.
+
+While the buffer is full, events are left out. What they were is told by one Gap, behind the items that are in it. Each
+method is called with the link's lock held, which the hub and the subscriber share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from timerd_client.link.promise import Reply
+from timerd_client.mark import Mark
+from timerd_client.waits.scope import current_scope
+from timerd_shm.declare.errors import TimerdError
+
+from .event import Event, Gap, Item
+
+BYTES_MAX: Final = 4 << 20  # of values that wait in a buffer
+
+
+class Arrival(Reply):
+    """Settles when something comes. A wait for it ends with the request of its caller; what comes stays in the feed."""
+
+    __slots__ = ()
+    _scope = staticmethod(current_scope)
+
+    def _end_wait(self) -> bool:
+        return not self.done()
+
+
+class Feed:
+    """What the hub has for one subscriber, and how far that is."""
+
+    __slots__ = ("_arrival", "_buffer", "_bytes", "_gap", "_items", "closed", "error", "mark")
+
+    def __init__(self, mark: Mark, buffer: int) -> None:
+        self.mark = mark  # events up to this one are in the buffer, or taken, or before its time
+        self.error: TimerdError | None = None  # why nothing comes any more
+        self.closed = False
+        self._buffer = buffer
+        self._items: deque[Item] | None = None  # made with the first item: an empty one has 600 bytes
+        self._bytes = 0
+        self._gap: Gap | None = None  # behind the items: what was left out since the buffer was full
+        self._arrival: Arrival | None = None  # settles when something comes
+
+    def put(self, event: Event) -> Arrival | None:
+        """Take an event, unless its time is before this subscriber's. The promise to notify without the lock."""
+        if event.mark.incarnation == self.mark.incarnation and event.mark.sequence <= self.mark.sequence:
+            return None
+        self.mark = event.mark
+        size = len(event.value)
+        items = self._items
+        if self._gap is None and (
+            not items or (len(items) < self._buffer and self._bytes + size <= BYTES_MAX)
+        ):  # a single event always has room
+            self._bytes += size
+            self._append(event)
+        else:
+            self._gap = Gap(event.mark, "buffer" if self._gap is None else self._gap.reason)
+        return self._arrived()
+
+    def reach(self, mark: Mark) -> None:
+        """Nothing came up to this mark."""
+        if mark.incarnation != self.mark.incarnation or mark.sequence > self.mark.sequence:
+            self.mark = mark
+
+    def miss(self, gap: Gap) -> Arrival | None:
+        """Events were missed. The promise to notify without the lock."""
+        self.mark = gap.mark
+        if self._gap is not None:
+            self._gap = Gap(gap.mark, self._gap.reason)
+        else:
+            self._append(gap)
+        return self._arrived()
+
+    def end(self, error: TimerdError) -> Arrival | None:
+        """Nothing comes any more, for this reason. The promise to notify without the lock."""
+        self.error = error
+        return self._arrived()
+
+    def close(self) -> Arrival | None:
+        """The subscriber wants nothing more. The promise to notify without the lock."""
+        self.closed = True
+        self._items = self._gap = None
+        return self._arrived()
+
+    def take(self) -> Item | None:
+        """The next item, if there is one."""
+        if self._items:
+            item = self._items.popleft()
+            if isinstance(item, Event):
+                self._bytes -= len(item.value)
+            if not self._items:
+                self._items = None
+            return item
+        gap, self._gap = self._gap, None
+        return gap
+
+    def arrival(self, link: Any) -> Arrival:
+        """A promise that settles when the next item comes, or the end."""
+        if self._arrival is None:
+            self._arrival = Arrival(link)
+        return self._arrival
+
+    def _append(self, item: Item) -> None:
+        if self._items is None:
+            self._items = deque()
+        self._items.append(item)
+
+    def _arrived(self) -> Arrival | None:
+        arrival, self._arrival = self._arrival, None
+        return arrival if arrival is not None and arrival.answer(None) else None

@@ -1,0 +1,108 @@
+"""The handle of a subscriber, as far as both faces have it the same."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from timerd_client.arguments import U32_MAX, mark_of, patience_s, unsigned, watch
+from timerd_client.conditions import OBSERVED
+from timerd_client.link.flows import Flow, Settles
+from timerd_client.link.surface import Surface
+from timerd_client.mark import Mark
+from timerd_client.types import Key, Keys, Patience
+
+from .event import Item
+from .hub import subscribed
+
+BUFFER: Final = 1_024  # events that wait for a subscriber
+
+
+class Later(deque[Callable[[], object]]):
+    """Chores that are done once, by whoever comes first: the closing thread, or a pass of the link."""
+
+    def notify(self) -> None:
+        """Do them. Without the lock."""
+        with suppress(IndexError):
+            while True:
+                self.popleft()()
+
+
+class Following:
+    """A place in the events of some keys. Nothing is missed from the moment when it is made, or from its mark on."""
+
+    __slots__ = ("_feed", "_hub", "_keys", "_mark", "_patience")
+
+    def __init__(
+        self, surface: Surface[Any, Any], keys: Keys, since: Mark | None, buffer: int, timeout: Patience | None
+    ) -> None:
+        names = watch(keys, OBSERVED).names
+        patience_s(timeout)
+        if since is not None:
+            mark_of(since)
+        unsigned("buffer", buffer, U32_MAX, 1)
+        self._keys = names
+        self._patience = timeout
+        self._hub, self._feed = subscribed(surface, names, since, buffer)
+        self._mark = self._feed.mark
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Its keys, as they were given."""
+        return self._keys
+
+    @property
+    def mark(self) -> Mark:
+        """The mark of the last event or gap that was taken; `since=` it another subscription goes on here."""
+        return self._mark
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._feed.closed
+
+    def close(self) -> None:
+        """Subscribe no more. Who waits for the next event gets the end. Returns at once; once more changes nothing."""
+        link, hub, feed = self._hub.link, self._hub, self._feed
+        if feed.closed:
+            return
+        feed.closed = True
+        chores = Later()
+
+        def leave() -> None:
+            chores.extend(hub.leave(feed))
+            link.protocol.incoming.ready.append(chores)  # for a pass of the link, if it is one that calls this
+
+        link.soon(leave)
+        chores.notify()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_feed"):
+            self.close()
+
+    def _next(self, timeout: Patience | None) -> Flow[Item | None]:
+        """The next item; None after `timeout` seconds without one, and when it is closed."""
+        link, feed = self._hub.link, self._feed
+        deadline = link.deadline(timeout)
+        while True:
+            if link.is_outlived():  # a parent's, or its loop has ended: nothing comes any more
+                link.refuse_closed()
+            with link.lock:
+                item = feed.take()
+                if item is not None:
+                    self._mark = item.mark
+                    return item
+                if feed.closed:
+                    return None
+                if feed.error is not None:
+                    raise feed.error
+                if link.closed:
+                    link.refuse_closed()
+                arrival = feed.arrival(link)
+            if not (yield Settles(arrival, link.seconds_left(deadline))):
+                return None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._keys!r} since {self._mark}{' closed' if self.closed else ''}>"

@@ -1,0 +1,225 @@
+"""Carries out the calls that were delivered to a client: the steps for each of them. No I/O, no thread.
+
+For example, call_later("remind", 0.5) in the group "web" registers an operation of that group in the purgatory "calls".
+Its watch key is "remind", its id is "web/" and an id of its own, and its deadline is the time of the call. When it
+expires, the call is due. It is delivered to one member, which does this:
+
+    run the handler --> to be retried: register the call again, which acknowledges this one (FOLLOWS)
+                        a schedule's: register the next point, which acknowledges this one (FOLLOWS)
+                        else: acknowledge it, which frees its id (FREES_ID)
+
+Each is one command, so a worker cannot die between its two effects. A refused registration is sent again. So is one
+whose answer was lost. If the daemon has applied that one, it refuses the second: what that follows is done already.
+
+So a schedule goes on, and there is only one of it. An id belongs to one operation at a time. It belongs to the pending
+call first. While the handler runs, the call has settled, and the daemon refuses a registration with its id that says
+"error" or "keep". A worker that starts meanwhile therefore makes no second call of a schedule. The worker whose handler
+has returned registers what follows in place of the settled call. When a worker
+
+    dies before it has registered what follows   the call is redelivered: it runs again, with deliveries 2
+    dies after that                              the call is done
+    lives, but is taken for dead or silent       the call is redelivered. A member that has it before the first handler
+                                                 has returned runs it at the same time: the first to return has done
+                                                 it. A member that begins later asks the daemon first, because
+                                                 deliveries is above 1, and then does nothing.
+
+A caller who says "replace" while the handler runs, or while the call is due, makes another call, whose id it is then.
+What follows the first one goes on under an id of its own.
+
+A call is delivered only to a member that handles its name, and to no member more calls than it runs at once. So new
+workers may name calls that old workers do not know. A call whose name no member handles is dropped at the end of the
+group's retention.
+
+A changed schedule takes the place of the pending point as soon as a worker with it starts (REPLACE_CHANGED compares the
+texts). While workers with the old schedule are there, the last worker to start or to run decides.
+
+Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock. A
+call that is early by the wall clock, because that was set back, is planned anew. Each worker notices when the clock is
+set (duties.py), and each new worker supposes it: the worker makes the pending call of a cron schedule due now. So the
+call comes to a worker, which runs it if its point has come by the wall clock, and else plans it anew (plan.py). A call
+of `call_at` is late after the clock was set forward. If it was rescheduled, its new deadline alone decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final
+
+from timerd_client.protocol.inbox import DeliveredOutcome
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.states import Outcome as Settled
+from timerd_shm.declare.wire import GROUP_ACK_NOT_FOLLOWED
+
+from .commands import EARLY_NS, CallCommands
+from .plan import CALL, DAEMON, WALL, Plan, unpack
+from .registry import Job
+from .schedule import datetime_of
+from .steps import Acknowledge, Ask, Call, Pause, Run, Step, Steps
+
+if TYPE_CHECKING:
+    from timerd_client.protocol.protocol import Protocol
+
+RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
+LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was running
+RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was given by a caller
+GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
+
+
+class Carrier:
+    """The names that a client handles, and the steps for each call that is delivered to it."""
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        complain: Callable[[str, BaseException | None], None],
+        wall_ns: Callable[[], int],
+        now_ns: Callable[[], int],
+    ) -> None:
+        self.commands = CallCommands(protocol, wall_ns, now_ns)
+        self.jobs: dict[str, Job] = {}
+        self._counts = protocol.inbox
+        self._complain = complain
+        self._wall_ns = wall_ns
+
+    def begin(self, name: str) -> Steps:
+        """Begin a schedule: register its next point, unless one is pending, or one is running.
+
+        Where the clock may have been set since, the pending one is made due now: whoever gets it plans it anew.
+        """
+        schedule = self.jobs[name].schedule
+        assert schedule is not None, f"{name!r} has no schedule"
+        while True:
+            value, error = yield Ask(self.commands.begin(name, schedule))
+            if error is not None and error.code is ErrorCode.OPERATION_EXISTS and not value:
+                if not schedule.by_wall:
+                    return
+                _, error = yield Ask(self.commands.due_now(name))
+            if error is None or error.code in GONE:
+                return
+            if error.code is ErrorCode.UNAVAILABLE:
+                continue
+            if error.code in (ErrorCode.OPERATION_EXISTS, ErrorCode.UNKNOWN_OPERATION):
+                yield Pause(LOOK_AGAIN_S)  # it runs, and a next one follows; or it was dropped, and none does
+            else:
+                self._complain(f"{name!r} is not scheduled yet: {error}", None)
+                yield Pause(RETRY_S)
+
+    def carry_out(self, told: DeliveredOutcome) -> Steps:
+        """The steps for a call that was delivered to this client."""
+        record, commands = told.record, self.commands
+        name = told.name
+        if record.state == Settled.CANCELLED:
+            yield Acknowledge(commands.done(told), told)
+            return
+        job = self.jobs.get(name)
+        found = unpack(told.payload)
+        if job is None or found is None:
+            what = f"a call came that this client does not handle: {name!r} with {len(told.payload)} bytes"
+            self._complain(what, None)
+            yield Acknowledge(commands.done(told), told)
+            return
+        plan, payload = found
+        if self._is_early(plan, told):
+            if plan.kind == WALL and not plan.failures and job.schedule is not None:
+                schedule = job.schedule
+                yield from self._follow(name, told, lambda: commands.next(name, schedule, plan, told))
+            else:
+                yield from self._follow(name, told, lambda: commands.as_planned(name, plan, payload, told))
+        elif record.deliveries == 1 or not (yield from self._is_done(name, plan, told)):
+            yield from self._run(name, job, told, plan, payload)
+
+    def _is_early(self, plan: Plan, told: DeliveredOutcome) -> bool:
+        """Whether its time by the wall clock has not come, because that was set back."""
+        record = told.record
+        if plan.kind == DAEMON or not plan.due_ns or record.state != Settled.EXPIRED:
+            return False
+        if plan.kind == CALL and abs(record.deadline_ns - plan.at_ns) > RESCHEDULED_NS:
+            return False
+        return plan.due_ns - self._wall_ns() > EARLY_NS
+
+    def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
+        record, commands, schedule = told.record, self.commands, job.schedule
+        lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
+        due = datetime_of(plan.due_ns) if plan.due_ns else None
+        id, attempt = plan.id or name, plan.failures + 1
+        call = Call(name, id, payload, due, attempt, record.deliveries, lateness_ns)
+        error = yield Run(job.handler, (call,))
+        ended = plan._replace(last_run_ns=self._wall_ns(), error="" if error is None else described(error))
+        if schedule is not None and schedule.by_wall and plan.is_of(schedule):
+            ended = ended._replace(runs=plan.after_run(schedule))
+        pause_ns = call.retry_ns
+        if pause_ns is None and error is not None and (pause_s := job.pause_s(plan.failures)) is not None:
+            pause_ns = round(pause_s * 1e9)
+        if error is not None:
+            self._failed(name, job, attempt, pause_ns, error)
+        if pause_ns is not None:
+            delay_ns = pause_ns
+            self._counts.calls_retried += 1
+            again = ended._replace(failures=attempt)
+            apart = again._replace(id=commands.own_id())
+            yield from self._follow(
+                name,
+                told,
+                lambda: commands.again(name, again, payload, delay_ns, told),
+                None if plan.kind != CALL else lambda: commands.again(name, apart, payload, delay_ns, told),
+            )
+            return
+        self._counts.calls_done += 1
+        if error is not None and job.on_failure is not None:
+            failed = yield Run(job.on_failure, (call, error))
+            if failed is not None:
+                self._complain(f"on_failure of {name!r} failed", failed)
+        if schedule is not None:
+            yield from self._follow(name, told, lambda: commands.next(name, schedule, ended, told))
+        else:
+            yield Acknowledge(commands.done_and_free(id, told), told)
+
+    def _failed(self, name: str, job: Job, attempt: int, pause_ns: int | None, error: BaseException) -> None:
+        """Log and count that a handler has raised."""
+        self._counts.calls_failed += 1
+        if pause_ns is not None:
+            then = f"it is called again in {pause_ns / 1e9:g} s"
+        else:
+            then = "the call is over" if job.schedule is None else "its schedule goes on"
+        self._complain(f"the handler of {name!r} failed in attempt {attempt}: {then}", error)
+
+    def _follow(
+        self, name: str, told: DeliveredOutcome, command: Callable[[], bytes], taken: Callable[[], bytes] | None = None
+    ) -> Steps:
+        """Register what follows `told` until the daemon has applied it, or until `told` is done otherwise.
+
+        `taken` is the command where a caller has made another call of that id meanwhile.
+        """
+        while True:
+            _, error = yield Ask(command(), told)
+            if error is None or error.code in (*GONE, ErrorCode.UNKNOWN_OPERATION):
+                return  # where this client is not known any more, the schedule begins anew
+            if error.code is ErrorCode.OPERATION_EXISTS:
+                if taken is None:
+                    yield Acknowledge(self.commands.done(told), told)  # the schedule goes on with the other one
+                    return
+                command, taken = taken, None
+                continue
+            if error.code is not ErrorCode.UNAVAILABLE:
+                self._complain(f"{name!r} is not scheduled yet: {error}", None)
+                yield Pause(RETRY_S)
+
+    def _is_done(self, name: str, plan: Plan, told: DeliveredOutcome) -> Generator[Step, Any, bool]:
+        """Whether a redelivered call is not to be run: another member holds it, or it is done.
+
+        A point of a schedule is done as well if another one is pending. A call is not: an id may be that of many calls,
+        which have replaced each other while they ran. So it is asked for with an id that nobody has.
+        """
+        id = self.commands.own_id() if plan.kind == CALL else name
+        while True:
+            value, error = yield Ask(self.commands.is_done(id, told))
+            if error is None:
+                return bool(value != GROUP_ACK_NOT_FOLLOWED)
+            if error.code is not ErrorCode.UNAVAILABLE:
+                return True  # this client holds nothing of its group any more
+
+
+def described(error: BaseException) -> str:
+    """An error in one line, for `timerctl calls`."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,248 @@
+"""The commands of named calls, encoded: to make one, to follow one, to end one. No I/O.
+
+The id of a call is known to the daemon as "GROUP/ID". A schedule's id is its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
+
+from timerd_client.arguments import EVENT_PREFIX, id_hash, payload_bytes, shown
+from timerd_client.hot.commands import REGISTER_SIZE, operation_command, pack_register
+from timerd_client.protocol.inbox import DeliveredOutcome
+from timerd_client.protocol.session import CALLS
+from timerd_client.types import CallExists, Payload, Timeout
+from timerd_shm.declare.errors import InvalidKeyError, InvalidValueError, NotAMemberError, PayloadTooLargeError
+from timerd_shm.declare.limits import TIMEOUT_NS_MAX
+from timerd_shm.declare.states import Condition, Orphans
+from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
+
+from .plan import (
+    CALL,
+    CALL_PAYLOAD_MAX,
+    DAEMON,
+    SCHEDULE_SIZE,
+    WALL,
+    WALL_NS_END,
+    Plan,
+    next_point,
+    text_of,
+)
+from .registry import name_of_call
+from .schedule import Schedule, wall_ns_of
+from .steps import delay_ns_of
+
+if TYPE_CHECKING:
+    from timerd_client.protocol.protocol import Protocol
+
+EARLY_NS: Final = 1_000_000  # a call that comes so much before its time by the wall clock is planned anew
+CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)  # the id, if nothing is pending or being done under it
+REPLACE: Final = int(RegisterFlag.REPLACE)
+BEGIN: Final = CLAIM | int(RegisterFlag.REPLACE_CHANGED)  # or in place of a pending call of another schedule
+# The id of the call that is followed, unless a caller has made another call of that id meanwhile: this one stays.
+FOLLOW: Final = int(RegisterFlag.REPLACE | RegisterFlag.REPLACE_CHANGED)
+OF_CALL: Final = int(
+    RegisterFlag.FOR_GROUP | RegisterFlag.CALL | RegisterFlag.HAS_ID | RegisterFlag.NO_MARK | RegisterFlag.WANTS_ANSWER
+)
+EXISTS: Final[dict[object, int]] = {"error": CLAIM, "keep": CLAIM, "replace": REPLACE}
+
+
+class Made(NamedTuple):
+    """The command that makes a call, and what its handle says."""
+
+    command: bytes
+    name: str
+    id: str
+    keeps: bool
+
+
+class CallCommands:
+    """The commands of one client."""
+
+    def __init__(self, protocol: Protocol, wall_ns: Callable[[], int], now_ns: Callable[[], int]) -> None:
+        self._protocol = protocol
+        self._wall_ns = wall_ns
+        self._now_ns = now_ns
+
+    @property
+    def group(self) -> str:
+        """The client's group; raises NotAMemberError."""
+        group = self._protocol.session.identity.group
+        if group is None:
+            raise NotAMemberError("named calls are a group's, and this client is in none: Client(group=NAME)")
+        return group
+
+    # of callers
+
+    def later(
+        self, handler: object, delay: Timeout, payload: Payload = b"", id: object = None, exists: CallExists = "error"
+    ) -> Made:
+        """What `call_later` makes."""
+        return self._made(name_of_call(handler), 0, delay_ns_of(delay), payload, id, exists)
+
+    def at(
+        self, handler: object, when: object, payload: Payload = b"", id: object = None, exists: CallExists = "error"
+    ) -> Made:
+        """What `call_at` makes."""
+        due_ns = wall_ns_of(when)
+        if due_ns >= WALL_NS_END:
+            raise InvalidValueError(f"when={shown(when)} is beyond what 64 bits of nanoseconds hold: the year 2262")
+        due_ns = max(due_ns, 0)  # before 1970 is as much in the past as 1970
+        return self._made(name_of_call(handler), due_ns, due_ns - self._wall_ns(), payload, id, exists)
+
+    def _made(self, name: str, due_ns: int, timeout: int, payload: Payload, id: object, exists: CallExists) -> Made:
+        body = payload_bytes(payload)
+        if len(body) > CALL_PAYLOAD_MAX:
+            raise PayloadTooLargeError(
+                f"the payload of a call has {len(body)} bytes of at most {CALL_PAYLOAD_MAX}; pass a reference instead"
+            )
+        if exists not in EXISTS:
+            raise InvalidValueError(f"if_exists={shown(exists)}: give {', '.join(map(repr, EXISTS))}")
+        if id is None and exists != "error":
+            raise InvalidValueError(f"if_exists={exists!r} needs an id")
+        given = self.own_id() if id is None else self.checked_id(id)
+        plan = Plan(CALL, due_ns=due_ns, at_ns=self._at_ns(timeout), id=given)
+        command = self._register(name, given, EXISTS[exists], plan.pack() + body, timeout)
+        return Made(command, name, given, exists == "keep")
+
+    def cancel(self, id: object, flags: int = 0) -> bytes:
+        """What `cancel_call` sends."""
+        return self._by_id(CommandKind.CANCEL_ID, self.checked_id(id), flags)
+
+    def reschedule(self, id: object, delay: Timeout, flags: int = 0) -> bytes:
+        """What `reschedule_call` sends."""
+        checked, delay_ns = self.checked_id(id), delay_ns_of(delay)
+        return self._by_id(CommandKind.RESCHEDULE_ID, checked, flags, registered_ns=self._now_ns(), timeout_ns=delay_ns)
+
+    def checked_id(self, id: object) -> str:
+        """The id of a call. Raises NotAMemberError, InvalidKeyError, KeyTooLongError."""
+        if not isinstance(id, str) or not id:
+            raise InvalidKeyError(f"the id of a call is a str of one character at least: {shown(id)}")
+        id_hash(self.full_id(id))
+        return id
+
+    @staticmethod
+    def own_id() -> str:
+        """An id that no other call has."""
+        return uuid4().hex
+
+    def full_id(self, id: str) -> str:
+        """The id by which the daemon knows it, in the purgatory of calls."""
+        return f"{self.group}/{id}"
+
+    # of runners
+
+    def begin(self, name: str, schedule: Schedule) -> bytes:
+        """Register the next point of a schedule, in place of a pending one of another schedule."""
+        return self._point(name, BEGIN, schedule, Plan(_kind(schedule), text_of(schedule)), None)
+
+    def next(self, name: str, schedule: Schedule, last: Plan, told: DeliveredOutcome) -> bytes:
+        """Register the point that follows a call; `last` is the plan of that call, with how it has ended."""
+        return self._point(name, FOLLOW, schedule, last, told)
+
+    def again(self, name: str, plan: Plan, payload: bytes, delay_ns: int, told: DeliveredOutcome) -> bytes:
+        """Register a call again, which comes in so many ns; `plan` says how it has ended."""
+        # One of a schedule says when it is due: whoever begins that by the wall clock makes the pending call due now.
+        due_ns = 0 if plan.kind == CALL else self._wall_ns() + delay_ns
+        plan = plan._replace(due_ns=due_ns, at_ns=self._at_ns(delay_ns))
+        return self._register(name, plan.id or name, FOLLOW, plan.pack() + payload, delay_ns, told)
+
+    def as_planned(self, name: str, plan: Plan, payload: bytes, told: DeliveredOutcome) -> bytes:
+        """Register a call again for the time that it has by the wall clock."""
+        delay_ns = plan.due_ns - self._wall_ns()
+        plan = plan._replace(at_ns=self._at_ns(delay_ns))
+        return self._register(name, plan.id or name, FOLLOW, plan.pack() + payload, delay_ns, told)
+
+    def due_now(self, name: str) -> bytes:
+        """Make the pending call of a schedule due now."""
+        return self._by_id(CommandKind.RESCHEDULE_ID, name, CommandFlag.WANTS_ANSWER, registered_ns=self._now_ns())
+
+    def is_done(self, id: str, told: DeliveredOutcome) -> bytes:
+        """Acknowledge a call if what follows it is there."""
+        return self._by_id(CommandKind.GROUP_ACK, id, CommandFlag.WANTS_ANSWER, told.record.operation)
+
+    @staticmethod
+    def done(told: DeliveredOutcome) -> bytes:
+        """Acknowledge a call."""
+        return operation_command(CommandKind.GROUP_ACK, told.record.operation)
+
+    def done_and_free(self, id: str, told: DeliveredOutcome) -> bytes:
+        """Acknowledge a call, and free its id."""
+        record = told.record
+        return self._by_id(
+            CommandKind.GROUP_ACK, id, CommandFlag.FREES_ID, record.operation, registered_ns=record.settled_ns
+        )
+
+    def _point(self, name: str, exists: int, schedule: Schedule, last: Plan, told: DeliveredOutcome | None) -> bytes:
+        """The command that registers the next point of a schedule."""
+        wall_ns = self._wall_ns()
+        plan = (
+            last
+            if last.is_of(schedule)
+            else Plan(_kind(schedule), text_of(schedule), last_run_ns=last.last_run_ns, error=last.error)
+        )
+        plan = plan._replace(failures=0)
+        if schedule.by_wall:
+            due_ns = next_point(plan.runs, schedule, wall_ns)
+            plan = plan._replace(due_ns=due_ns, at_ns=self._at_ns(due_ns - wall_ns))
+        else:
+            now_ns = self._protocol.session.daemon_clock(self._now_ns())
+            at_ns = schedule.after(max(now_ns, min(plan.at_ns, now_ns + EARLY_NS)))
+            due_ns = wall_ns + at_ns - now_ns
+            plan = plan._replace(due_ns=due_ns, at_ns=at_ns)
+        return self._register(name, name, exists, plan.pack(), due_ns - wall_ns, told)
+
+    def _at_ns(self, delay_ns: int) -> int:
+        """The deadline of a call that is registered now, on the daemon's clock."""
+        return self._protocol.session.daemon_clock(self._now_ns()) + max(0, delay_ns)
+
+    def _register(
+        self, name: str, id: str, exists: int, payload: bytes, timeout: int, told: DeliveredOutcome | None = None
+    ) -> bytes:
+        """The command that registers a call; with `told`, it acknowledges that one."""
+        if told is not None:
+            exists |= RegisterFlag.FOLLOWS
+        key = name.encode()
+        tail = id_hash(self.full_id(id)) + EVENT_PREFIX[len(key)] + key + payload
+        head: bytes = pack_register(
+            CommandKind.REGISTER,
+            self._protocol.session.purgatories[CALLS],
+            OF_CALL | exists,
+            REGISTER_SIZE + len(tail),
+            Condition.AT_LEAST,
+            1,
+            1,
+            Orphans.CANCEL,
+            len(payload),
+            self._now_ns(),
+            min(max(0, timeout), TIMEOUT_NS_MAX),
+            0 if told is None else told.record.operation,
+            0,
+            SCHEDULE_SIZE if exists & CLAIM and exists & RegisterFlag.REPLACE_CHANGED else 0,
+        )
+        return head + tail
+
+    def _by_id(
+        self,
+        kind: CommandKind,
+        id: str,
+        flags: int = 0,
+        operation: int = 0,
+        registered_ns: int = 0,
+        timeout_ns: int = 0,
+    ) -> bytes:
+        return operation_command(
+            kind,
+            operation,
+            flags=flags,
+            purgatory=self._protocol.session.purgatories[CALLS],
+            registered_ns=registered_ns,
+            timeout_ns=timeout_ns,
+            id_hash=id_hash(self.full_id(id)),
+        )
+
+
+def _kind(schedule: Schedule) -> int:
+    return WALL if schedule.by_wall else DAEMON

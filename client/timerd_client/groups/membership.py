@@ -1,0 +1,173 @@
+"""What both faces of a client have in common as members of a group: what they serve, and how calls are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from timerd_client.arguments import shown, timeout_ns, unsigned
+from timerd_client.link.promise import Reply
+from timerd_client.protocol.session import CALLS
+from timerd_client.types import Patience, Timeout
+from timerd_shm.declare.errors import InvalidValueError, NotAMemberError
+from timerd_wire.refusals import OF_GROUP, Subject
+
+from .carrier import Carrier
+from .commands import CallCommands, Made
+from .duties import Duties
+from .registry import CONCURRENCY_MAX, Calls, Job
+
+if TYPE_CHECKING:
+    from timerd_client.link.link import Link
+
+LinkT = TypeVar("LinkT", bound="Link")
+
+
+class Membership(Generic[LinkT]):
+    """A client as a member of its group. What it serves outlives its link: a fork, a loop, another arena."""
+
+    AT_ONCE: ClassVar[int] = 1
+    """Calls that are delivered at once, where no handler of the client runs more."""
+    AWAITS: ClassVar[bool] = False
+    """Whether handlers may be coroutine functions."""
+
+    _carrier: Carrier | None = None
+    _served: dict[str, Job] | None = None
+    _at_once: int | None = None
+
+    def _live(self) -> LinkT:
+        """The link of this process."""
+        raise NotImplementedError
+
+    def _join(self, link: LinkT) -> None:
+        """Be a member over this link, with the handlers that there are."""
+        self._carrier = Carrier(link.protocol, link.complain, link.wall_ns, link.now_ns)
+        self._duties = Duties(link, self._carrier)
+        if self._served:
+            self._begin(link)
+
+    # serving
+
+    def serve(self, *calls: Calls, at_once: int | None = None) -> None:
+        """Run the handlers of these registries, from now until the client is closed. Returns at once.
+
+        A threaded client runs them in threads of its own (with gevent in greenlets), an asyncio client as tasks. So
+        many calls `at_once` are delivered to this client at most (default: the largest `concurrency` of its handlers,
+        with asyncio at least 16). Serving a registry once more takes the handlers that were added to it. A forked child
+        serves the same from its first use of the client on.
+
+        Raises NotAMemberError for a client that is not in the registry's group, and InvalidValueError for a name with
+        two handlers, or a coroutine function and a threaded client: nobody would await it.
+        """
+        link = self._live()
+        if at_once is not None:
+            self._at_once = unsigned("at_once", at_once, CONCURRENCY_MAX, 1)
+        served = dict(self._served or {})
+        for registry in calls:
+            self._check_registry(registry)
+            for name, job in registry:
+                self._check_job(name, job, served.get(name))
+                served[name] = job
+        with link.lock:
+            if link.sealed:
+                link.refuse_closed()
+            self._served = served
+        if served:
+            self._begin(link)
+
+    def _check_registry(self, registry: object) -> None:
+        if not isinstance(registry, Calls):
+            raise InvalidValueError(f"{shown(registry)} is {type(registry).__name__}: serve a td.Calls()")
+        group = self._commands().group
+        if registry.group not in (None, group):
+            raise NotAMemberError(
+                f"these calls are those of group {registry.group!r}, and this client is in {group!r}: "
+                f"Client(group={registry.group!r})"
+            )
+
+    def _check_job(self, name: str, job: Job, known: Job | None) -> None:
+        self._commands().checked_id(name)
+        if known is not None and known is not job:
+            raise InvalidValueError(f"{shown(name)} has a handler in this client; give the other another name")
+        if job.is_async and not self.AWAITS:
+            raise InvalidValueError(
+                f"the handler of {shown(name)} is a coroutine function, and a threaded client awaits nothing: serve it "
+                "with td.aio, or give a plain function"
+            )
+
+    def _begin(self, link: LinkT) -> None:
+        """Handle calls over this link."""
+        carrier = self._carrier
+        assert carrier is not None and self._served is not None
+        jobs = self._served
+        at_once = self._at_once or max(self.AT_ONCE, *(job.concurrency for job in jobs.values()))
+        with link.lock:
+            carrier.jobs.update(jobs)
+            if any(job.schedule is not None and job.schedule.by_wall for job in jobs.values()):
+                link.watch_wall_clock()
+            link.protocol.inbox.handle(list(jobs), at_once, link.now_ns())
+            link.notify_locked()
+            link.wake_if_due(link.protocol.ledger.issued)
+        self._run_handlers(link, at_once)
+
+    def _run_handlers(self, link: LinkT, at_once: int) -> None:
+        """Have so many handlers run at once over this link."""
+        raise NotImplementedError
+
+    @property
+    def calls_running(self) -> int:
+        """How many calls are being carried out; after `close`, those whose handlers had not returned in time."""
+        return 0 if self._carrier is None else self._duties.running
+
+    # making calls
+
+    def _commands(self) -> CallCommands:
+        self._live()
+        assert self._carrier is not None
+        return self._carrier.commands
+
+    def _make(self, made: Made) -> None:
+        """Issue the command of a call. Its caller goes on: a refusal is logged, and raised by the next flush."""
+        link = self._live()
+        with link.lock:
+            link.protocol.incoming.receipts[link.issue_locked(made.command, CALLS)] = self._subject_of(made)
+
+    def _make_asking(self, made: Made) -> Reply:
+        """The same, and who waits for the answer. Raises TimerdUnavailableError."""
+        return self._ask_for_call(made.command, Reply(self._live(), self._subject_of(made)))
+
+    def _ask_for_call(self, command: bytes, reply: Reply | None = None) -> Reply:
+        link = self._live()
+        reply = reply or Reply(link, OF_GROUP)
+        with link.lock:
+            link.refuse_lost()
+            link.protocol.incoming.replies[link.issue_locked(command, CALLS)] = reply
+        return reply
+
+    @staticmethod
+    def _subject_of(made: Made) -> Subject:
+        return OF_GROUP._replace(id=made.id, purgatory=CALLS, keeps=made.keeps)
+
+    def cancel_call(self, id: str) -> None:
+        """Cancel the pending call of that id, also the next one of a schedule, whose id is its name.
+
+        Returns at once: see `cancel_call_wait`. A call that is due is not pending any more: it is made, even if no
+        member is free yet. A schedule begins anew when a member that serves it starts.
+        """
+        self._live().issue(self._commands().cancel(id), CALLS)
+
+    def reschedule_call(self, id: str, delay: Timeout) -> None:
+        """Have the pending call of that id come `delay` s from now. Returns at once: see `reschedule_call_wait`.
+
+        A call of a cron schedule is planned anew instead, because it belongs to a point of the wall clock.
+        """
+        self._live().issue(self._commands().reschedule(id, delay), CALLS)
+
+    # outcomes
+
+    def _may_listen(self, timeout: Patience | None) -> float | None:
+        """The timeout of `outcomes()` in seconds. Raises ClosedError, NotAMemberError, TimeoutOutOfRangeError."""
+        link = self._live()
+        if link.sealed:
+            link.refuse_closed()
+        link.protocol.inbox.check_member()  # here, not in the first iteration
+        return None if timeout is None else timeout_ns(timeout) / 1e9

@@ -1,0 +1,189 @@
+"""A registry of handlers: `Calls`. It has no connection and no thread; a client serves it.
+
+calls = td.Calls(group="workers")
+
+@calls.handler("remind", retries=3)
+def remind(call): ...
+
+@calls.every("cleanup", seconds=60)
+def cleanup(call): ...
+
+client.serve(calls)                # or at a shell: timerctl worker module:calls
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from timerd_client.arguments import group_of, is_coroutine_function, key_bytes, shown, unsigned
+from timerd_client.types import Patience
+from timerd_shm.declare.errors import InvalidKeyError, InvalidValueError
+from timerd_shm.declare.limits import TIMEOUT_NS_MAX
+
+from .schedule import Schedule, schedule_of
+from .steps import Call
+
+Handler = TypeVar("Handler", bound=Callable[[Call], object])
+OnFailure = Callable[[Call, BaseException], object]
+RETRIES_MAX: Final = 1_000
+CONCURRENCY_MAX: Final = 1_000
+BACKOFF_S_MAX: Final = 86_400.0  # a pause that has doubled to a day grows no more
+
+_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of decorated functions, so that callers may give these
+
+
+class Job(NamedTuple):
+    """A handler, and how it is called."""
+
+    handler: Callable[[Call], Any]
+    schedule: Schedule | None = None
+    retries: int = 0
+    backoff_s: float = 1.0
+    concurrency: int = 1
+    on_failure: OnFailure | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether only asyncio can run it."""
+        return is_coroutine_function(self.handler) or (
+            self.on_failure is not None and is_coroutine_function(self.on_failure)
+        )
+
+    def pause_s(self, failures: int) -> float | None:
+        """How long to wait after one more failure before the next attempt; None = there is no next one."""
+        if failures >= self.retries:
+            return None
+        return min(self.backoff_s * 2.0 ** min(failures, 64), max(BACKOFF_S_MAX, self.backoff_s))
+
+
+class Calls:
+    """Handlers by name. Any number of clients, in any number of processes, may serve it, before and after a fork.
+
+    `group` is the group whose calls these are; without it, that of the client that serves them.
+    """
+
+    def __init__(self, group: str | None = None) -> None:
+        """Raises InvalidNameError."""
+        self.group = group_of(group)
+        self._jobs: dict[str, Job] = {}
+
+    def handler(
+        self,
+        name: str,
+        *,
+        retries: int = 0,
+        backoff: Patience = 1.0,
+        concurrency: int = 1,
+        on_failure: OnFailure | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Decorate the handler of a name. It is given a `Call`; when it returns, the call is done.
+
+        A handler that raises has failed, and its error is logged. With `retries=3` the call then comes again after
+        `backoff` s, after twice as long, and after four times as long; `call.attempt` counts. After the last attempt
+        `on_failure(call, error)` runs once, and the call is over. `concurrency` is how many calls of this name one
+        process runs at once. The handler may be a coroutine function where an asyncio client serves it.
+
+        If the process dies in the handler, another member runs the call again, with `call.deliveries` above 1: that is
+        no attempt. Raises InvalidKeyError, KeyTooLongError, InvalidValueError.
+        """
+        return self._decorator(name, None, retries, backoff, concurrency, on_failure)
+
+    def every(
+        self,
+        name: str,
+        *,
+        seconds: float | timedelta | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        retries: int = 0,
+        backoff: Patience = 1.0,
+        on_failure: OnFailure | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Decorate a handler that is called by a schedule, each time in one process of the group.
+
+        `seconds`: at its multiples on the daemon's monotonic clock, which nobody can set; a reboot begins it anew.
+        `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`). When the wall clock is set, cron is planned anew:
+        all that was missed is one call, and no point runs twice.
+
+        All missed points are one call. The next one is set when the handler has returned, so calls do not overlap.
+        While a failed call is retried, points pass and are missed; after the last attempt the schedule goes on. A
+        changed schedule replaces the pending call of the old one. A schedule that no process serves any more ends.
+        Raises as `handler`, and NotSupportedError.
+        """
+        return self._decorator(name, schedule_of(seconds, cron, timezone), retries, backoff, 1, on_failure)
+
+    def _decorator(
+        self,
+        name: str,
+        schedule: Schedule | None,
+        retries: int,
+        backoff: Patience,
+        concurrency: int,
+        on_failure: OnFailure | None,
+    ) -> Callable[[Handler], Handler]:
+        checked = name_of_call(name)
+        unsigned("retries", retries, RETRIES_MAX)
+        unsigned("concurrency", concurrency, CONCURRENCY_MAX, 1)
+        backoff_s = _backoff_s(backoff)
+        if on_failure is not None:
+            _takes("on_failure", checked, on_failure, 2, "the call and the error")
+
+        def decorate(handler: Handler) -> Handler:
+            _takes("the handler", checked, handler, 1, "the call")
+            if checked in self._jobs:
+                raise InvalidValueError(f"{shown(checked)} has a handler in these calls; give the other another name")
+            self._jobs[checked] = Job(handler, schedule, retries, backoff_s, concurrency, on_failure)
+            with suppress(TypeError):  # such a callable is called by its name alone
+                _names[handler] = checked
+            return handler
+
+        return decorate
+
+    def __iter__(self) -> Iterator[tuple[str, Job]]:
+        """The names and their jobs."""
+        return iter(list(self._jobs.items()))
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __repr__(self) -> str:
+        return f"<Calls of {self.group or 'any group'}: {', '.join(self._jobs) or 'no handler'}>"
+
+
+def name_of_call(handler: object) -> str:
+    """The name of a call, which is given, or a decorated function's. Raises InvalidKeyError, KeyTooLongError."""
+    if callable(handler):
+        name = None
+        with suppress(TypeError):
+            name = _names.get(handler)
+        if name is None:
+            raise InvalidKeyError(f"{shown(handler)} is no handler of any Calls in this process; give its name")
+        return name
+    if not isinstance(handler, str):
+        raise InvalidKeyError(f"the name of a call is str, not {type(handler).__name__}: {shown(handler)}")
+    key_bytes(handler)
+    return handler
+
+
+def _backoff_s(backoff: object) -> float:
+    seconds = backoff.total_seconds() if isinstance(backoff, timedelta) else backoff
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= TIMEOUT_NS_MAX / 1e9:
+        raise InvalidValueError(f"backoff={shown(backoff)}: give the seconds before the first retry, from 0")
+    return float(seconds)
+
+
+def _takes(what: str, name: str, function: object, count: int, arguments: str) -> None:
+    """Check a function by its signature. Raises InvalidValueError."""
+    if not callable(function):
+        raise InvalidValueError(f"{what} of {shown(name)} is {type(function).__name__}: {shown(function)}")
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        raise InvalidValueError(f"{what} of {shown(name)} takes {arguments}: {shown(function)}") from None
+    except ValueError:
+        pass  # a function of C that has no signature

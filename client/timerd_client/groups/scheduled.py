@@ -1,0 +1,31 @@
+"""The handle of a call that was made: `call_later` and `call_at` return one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timerd_client.arguments import shown
+from timerd_client.types import Timeout
+
+
+class ScheduledCall:
+    """A call, by its id. Any thread may use it. Dropping it changes nothing; another process may name `id` instead."""
+
+    __slots__ = ("_client", "id", "name")
+    _client: Any  # of the same face
+
+    def __init__(self, client: Any, name: str, id: str) -> None:
+        self._client = client
+        self.name = name
+        self.id = id  # the one that was given, or one of its own
+
+    def cancel(self) -> None:
+        """Cancel it while it is pending. Returns at once; see `cancel_wait`."""
+        self._client.cancel_call(self.id)
+
+    def reschedule(self, delay: Timeout) -> None:
+        """Have it come `delay` s from now, if it is pending. Returns at once; see `reschedule_wait`."""
+        self._client.reschedule_call(self.id, delay)
+
+    def __repr__(self) -> str:
+        return f"<ScheduledCall {self.name!r} id={shown(self.id)}>"

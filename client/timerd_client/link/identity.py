@@ -1,0 +1,24 @@
+"""What this process says of itself in HELLO."""
+
+from __future__ import annotations
+
+import os
+
+from timerd_client.protocol.session import Identity
+from timerd_shm.declare.states import Orphans
+from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
+
+
+def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
+    """What this process says of itself in HELLO."""
+    pid = os.getpid()
+    return Identity(
+        name,
+        pid,
+        process_start_ticks(pid) or 0,
+        namespace_inode("pid"),
+        namespace_inode("time"),
+        boot_id(),
+        orphans,
+        group,
+    )

@@ -1,0 +1,136 @@
+"""The link of a client: made at the first use, and made anew in a forked child and after the end of its loop.
+
+    client = td.Client()        # gunicorn's master, or a module: no file, no thread
+    client.fire("inbox/7")      # a worker: now there is a link, of this process's own
+
+A client and its purgatories share one Lazy. They ask it for the link when the one that they have is sealed: so a call
+of the fast path costs no look-up. Nothing here waits for a daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from timerd_client.discovery.late_sockets import LateSockets, files_named
+from timerd_client.discovery.target import Target
+from timerd_client.hot import Ledger, Line
+from timerd_client.transport.lifeline import changing
+from timerd_client.transport.make import make_sockets
+from timerd_client.transport.sockets import Sockets
+from timerd_shm.declare.errors import ClosedError
+from timerd_shm.host.paths import InstancePaths, instance_name
+from timerd_wire.native import lock
+
+from .link import Link
+from .use import Use
+
+LinkT = TypeVar("LinkT", bound=Link)
+
+# The newest makes every link of this process, of what `Lazy` has: (make, target, purgatories). See timerd.testing.
+openers: list[Callable[[Callable[..., Any], Target, list[str]], Any]] = []
+_all: weakref.WeakSet[Lazy[Any]] = weakref.WeakSet()
+_inherited: list[object] = []  # the parent's links: kept, never closed
+
+
+class Dormant(Line):
+    """What a client has in place of a link before its first use. It is sealed, so each call asks for the link."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0)
+        self.sealed = True
+
+
+DORMANT: Final = Dormant()
+NO_LEDGER: Final = Ledger(0)
+
+
+class Lazy(Generic[LinkT]):
+    """The link of a client, in this process."""
+
+    def __init__(self, target: Target, make: Callable[..., LinkT], made: LinkT | None = None) -> None:
+        """`make` makes a link of (paths, label, orphans, group, sockets, purgatories=names)."""
+        self.target = target
+        self.closed = False
+        self.purgatories: list[str] = []  # that were named, but for the default one
+        self._make = make
+        self._lock = lock()
+        self._link = made
+        self._use: Use | None = None if made is None else made.use()  # while it is referred to, the link goes on
+        _all.add(self)
+
+    @property
+    def made(self) -> LinkT | None:
+        """The link, if there is one in this process."""
+        return self._link
+
+    @property
+    def instance(self) -> str:
+        """The name of the instance."""
+        return instance_name(self.target.instance)
+
+    def link(self) -> LinkT:
+        """The link, which is made now if there is none. Raises ClosedError, ResourceLimitError."""
+        link = self._link
+        if link is not None and not link.is_outlived():
+            return link
+        with self._lock:
+            link = self._link
+            if link is not None and not link.is_outlived():
+                return link
+            if openers:
+                self._refuse_closed()
+                return self._use_link(openers[-1](self._make, self.target, self.purgatories))
+            late = LateSockets(self.target, 0)
+            late.tend(0)
+            return self._open(late.paths, lambda: late.found or late)
+
+    def open(self, paths: InstancePaths) -> LinkT:
+        """Make the link to the daemon that was found there. Raises ClosedError, ResourceLimitError."""
+        with self._lock:
+            return self._open(paths, lambda: make_sockets(self.target.transport, paths))
+
+    def _open(self, paths: InstancePaths, sockets_to: Callable[[], Sockets]) -> LinkT:
+        self._refuse_closed()
+        target = self.target
+        with changing, files_named():  # a fork waits, because a child has to know of all that it has to close
+            sockets = sockets_to()
+            try:
+                link = self._make(
+                    paths, target.label, target.orphans, target.group, sockets, purgatories=self.purgatories
+                )
+            except BaseException:
+                sockets.close(linger=False)
+                raise
+        return self._use_link(link)
+
+    def _use_link(self, link: LinkT) -> LinkT:
+        self._link, self._use = link, link.use()
+        return link
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise ClosedError("this client is closed: it was closed; make another one, or use td.client()")
+
+    def close(self) -> LinkT | None:
+        """Make no link any more; the one that there is."""
+        with self._lock:
+            self.closed = True
+            return self._link
+
+    def forked(self) -> None:
+        """In a forked child: the link is the parent's."""
+        self._lock = lock()
+        if self._link is not None:
+            _inherited.append((self._link, self._use))
+            self._link = self._use = None
+
+
+def _after_fork_in_child() -> None:
+    for lazy in list(_all):
+        lazy.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,101 @@
+"""The arguments of a registration, checked and encoded once: for `register`, and for each row of `register_many`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from timerd_client.arguments import EVENT_PREFIX, id_hash, if_exists_of, key_bytes, orphans_of, payload_bytes, watch
+from timerd_client.arguments import timeout_ns as nanoseconds
+from timerd_client.conditions import ANY, When
+from timerd_client.hot.commands import IF_EXISTS, REGISTER_SIZE, pack_register
+from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Payload, Timeout
+from timerd_shm.declare.wire import CommandKind, RegisterFlag
+
+_REGISTER = int(CommandKind.REGISTER)
+_ANY_KIND = int(ANY.kind)
+
+
+class Registration(NamedTuple):
+    """All of a REGISTER but its purgatory, its mark and its time."""
+
+    names: Key | tuple[Key, ...]  # as the caller gave them
+    tail: bytes  # hash of the id, keys, payload
+    condition: int
+    needed: int
+    key_count: int
+    total: int
+    timeout_ns: int
+    payload: bytes
+    flags: int
+    orphans: int
+    id: Key | None
+    id_hash: bytes  # empty = it has no id
+    if_exists: IfExists
+
+    def command(self, purgatory: int, flags: int, registered_ns: int, sequence: int, command: int) -> bytes:
+        """The command; `flags` are added to its own."""
+        packed: bytes = pack_register(
+            _REGISTER,
+            purgatory,
+            self.flags | flags,
+            REGISTER_SIZE + len(self.tail),
+            self.condition,
+            self.needed,
+            self.key_count,
+            self.orphans,
+            len(self.payload),
+            registered_ns,
+            self.timeout_ns,
+            sequence,
+            command,
+            self.total,
+        )
+        return packed + self.tail
+
+
+def registration(
+    keys: Keys,
+    timeout: Timeout,
+    when: When,
+    payload: Payload,
+    id: Key | None,
+    if_exists: IfExists,
+    orphans: OrphanPolicy | None,
+    group: str | None,
+) -> Registration:
+    """Check and encode. `group` is the client's. Raises the named error of the wrong argument."""
+    names: Key | tuple[Key, ...]
+    single = keys if isinstance(keys, (str, bytes)) else None
+    if when is ANY and single is not None:
+        key = key_bytes(single)
+        condition, needed, count, total = _ANY_KIND, 1, 1, 0
+        tail, names = EVENT_PREFIX[len(key)] + key, single
+    else:
+        names, tail, condition, needed, total = watch(keys, when)
+        count = len(names)
+        if single is not None:
+            names = single
+    duration_ns, body = nanoseconds(timeout), payload_bytes(payload)
+    flags = policy = 0
+    hashed = b""
+    if if_exists_of(if_exists, id) != "error" or id is not None:
+        hashed = id_hash(id)
+        flags = RegisterFlag.HAS_ID | IF_EXISTS[if_exists]
+    if orphans is not None:
+        flags |= RegisterFlag.ORPHANS_GIVEN
+        policy = orphans_of(orphans, group)
+    return Registration(
+        names=names,
+        tail=hashed + tail + body,
+        condition=condition,
+        needed=needed,
+        key_count=count,
+        total=total,
+        timeout_ns=duration_ns,
+        payload=body,
+        flags=flags,
+        orphans=policy,
+        id=id,
+        id_hash=hashed,
+        if_exists=if_exists,
+    )

@@ -1,0 +1,22 @@
+"""Waits that double, from a first one up to a last one: for what is sent again until it is answered."""
+
+from __future__ import annotations
+
+
+class Backoff:
+    """The next wait, in ns."""
+
+    def __init__(self, first_ns: int, last_ns: int) -> None:
+        self._first_ns = first_ns
+        self._last_ns = last_ns
+        self.wait_ns = first_ns
+
+    def restart(self) -> None:
+        """Begin with the first wait again."""
+        self.wait_ns = self._first_ns
+
+    def next_at(self, now_ns: int) -> int:
+        """The end of a wait that begins now; the next one is twice as long."""
+        at_ns = now_ns + self.wait_ns
+        self.wait_ns = min(2 * self.wait_ns, self._last_ns)
+        return at_ns

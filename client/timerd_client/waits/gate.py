@@ -1,0 +1,25 @@
+"""A gate: where one caller waits until one promise has settled."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+from timerd_wire import native
+
+
+class Gate:
+    """Closed until somebody opens it, in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = native.lock()
+        self._lock.acquire()
+
+    def open(self, promise: object = None) -> None:
+        """Open it; once more changes nothing. It is given to a promise as a callback."""
+        with suppress(RuntimeError):
+            self._lock.release()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait until it is open, so many seconds at most; whether it is."""
+        return self._lock.acquire(timeout=-1 if seconds is None else min(max(seconds, 0), threading.TIMEOUT_MAX))

@@ -1,0 +1,71 @@
+"""What a request is answered whose view could not answer: it has ended, or the daemon was not there.
+
+    the worker drains              503, Retry-After: 0     the client asks again at once, and another worker answers
+    no daemon, or a full window    503, Retry-After: 1
+    the peer has gone              499                     nobody reads it; the access log shows it
+
+A framework makes a 500 of an error before it gets here. The request remembers the error (`Scope.trouble`), so a 500 of
+such a request becomes a 503 all the same.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+from timerd_client.errors import BackpressureError, RequestEnded, TimerdUnavailableError
+from timerd_client.waits.scope import Scope
+
+from .requests import DISCONNECT
+
+RETRY_AFTER_S: Final = 1  # a daemon that is restarted is back by then
+UNSERVED: Final = (RequestEnded, TimerdUnavailableError, BackpressureError)
+
+
+class Answer(NamedTuple):
+    """An answer of this package's own."""
+
+    status: int
+    phrase: str
+    retry_after: int | None
+
+    @property
+    def line(self) -> str:
+        """The status of WSGI."""
+        return f"{self.status} {self.phrase}"
+
+    @property
+    def body(self) -> bytes:
+        """A line of plain text."""
+        return f"{self.phrase}\n".encode()
+
+    def headers(self) -> list[tuple[str, str]]:
+        """What tells the client when to ask again."""
+        return [] if self.retry_after is None else [("Retry-After", str(self.retry_after))]
+
+    def all_headers(self) -> list[tuple[str, str]]:
+        """The headers of an answer with that body."""
+        body = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(self.body)))]
+        return [*body, ("Cache-Control", "no-store"), *self.headers()]
+
+
+GONE: Final = Answer(499, "Client Closed Request", None)
+DRAINS: Final = Answer(HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE.phrase, 0)
+UNAVAILABLE: Final = DRAINS._replace(retry_after=RETRY_AFTER_S)
+
+
+def answer_to(error: BaseException) -> Answer:
+    """The answer to a request whose view has raised one of UNSERVED."""
+    return answer_to_end(error.reason) if isinstance(error, RequestEnded) else UNAVAILABLE
+
+
+def answer_to_end(reason: str) -> Answer:
+    """The answer to a request that has ended for this reason."""
+    return GONE if reason == DISCONNECT else DRAINS
+
+
+def instead_of_500(request: Scope) -> Answer | None:
+    """What a framework's 500 becomes, if this package knows why the view has failed."""
+    if request.reason:
+        return answer_to_end(request.reason)
+    return None if request.trouble is None else UNAVAILABLE

@@ -1,0 +1,170 @@
+"""Middleware for ASGI: outside of everything else, around the application that the server calls. It needs asyncio.
+
+    application = ASGI(application)
+
+A server says that the peer has gone where somebody listens. So a task listens during each request, and keeps one
+message ahead for the application. SIGTERM drains: uvicorn ends the lifespan only after all answers were sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+from timerd_client.aio.client import Client as AioClient
+from timerd_client.errors import RequestEnded, TimerdError
+from timerd_client.threaded.client import Client
+from timerd_client.waits.scope import Scope
+
+from .answers import UNSERVED, answer_to, instead_of_500
+from .requests import DISCONNECT, begin, drain_at, finish
+
+Message: TypeAlias = Any  # a mapping; each framework has a type of its own for it
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+
+SERVICE_RESTART: Final = 1012  # the close code of a WebSocket whose server ends
+logger = logging.getLogger("timerd_client.web")
+
+
+class ASGI:
+    """The application, each of whose requests has a scope. A `client` that is given is closed at the end."""
+
+    def __init__(self, application: Application, client: Client | AioClient | None = None) -> None:
+        self.application = application
+        self._client = client
+        self._drains = False
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if not self._drains:
+            self._drain_at_signals()
+        match scope["type"]:
+            case "http":
+                await self._serve(scope, receive, send)
+            case "websocket":
+                await self._serve_websocket(scope, receive, send)
+            case "lifespan":
+                await self._live(scope, receive, send)
+            case _:
+                await self.application(scope, receive, send)
+
+    def _drain_at_signals(self) -> None:
+        """The server's own handlers are there by now, and are called after the drain."""
+        self._drains = True
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                drain_at(number)
+
+    async def _serve(self, scope: Any, receive: Receive, send: Send) -> None:
+        exchange = _Exchange(receive, send)
+        listening = asyncio.ensure_future(exchange.listen())
+        try:
+            with exchange.request.entered():
+                await self.application(scope, exchange.receive, exchange.send)
+        except BaseException as error:
+            reason = _why_unserved(error)
+            if reason is None or not await exchange.answer(reason):
+                raise
+        finally:
+            listening.cancel()
+            finish(exchange.request)
+
+    async def _serve_websocket(self, scope: Any, receive: Receive, send: Send) -> None:
+        request = begin()
+        try:
+            with request.entered():
+                await self.application(scope, receive, send)
+        except RequestEnded:
+            await send({"type": "websocket.close", "code": SERVICE_RESTART})
+        finally:
+            finish(request)
+
+    async def _live(self, scope: Any, receive: Receive, send: Send) -> None:
+        async def closing(message: Message) -> None:
+            if message["type"].startswith("lifespan.shutdown."):
+                await self._close()
+            await send(message)
+
+        await self.application(scope, receive, closing)
+
+    async def _close(self) -> None:
+        if self._client is None:
+            return
+        try:
+            if isinstance(self._client, Client):
+                await asyncio.to_thread(self._client.close)
+            else:
+                await self._client.close()
+        except TimerdError as error:
+            logger.warning("the client of the application was closed: %s", error)
+
+
+class _Exchange:
+    """A request, what was received of it, and how far its answer is."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.request: Scope = begin()
+        self._receive = receive
+        self._send = send
+        self._received: asyncio.Queue[Message] = asyncio.Queue(1)
+        self._disconnect: Message | None = None
+        self._is_begun = self._is_complete = False
+
+    async def listen(self) -> None:
+        """Receive, one message ahead of the application, until the peer has gone."""
+        while self._disconnect is None:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._disconnect = message
+                if not self._is_complete:  # after a whole answer servers say so, too
+                    self.request.end(DISCONNECT)
+            await self._received.put(message)
+
+    async def receive(self) -> Message:
+        """`receive` of the application."""
+        if self._disconnect is not None and self._received.empty():
+            return self._disconnect
+        return await self._received.get()
+
+    async def send(self, message: Message) -> None:
+        """`send` of the application."""
+        if message["type"] == "http.response.start":
+            self._is_begun = True
+            instead = instead_of_500(self.request) if message["status"] == 500 else None
+            if instead is not None:
+                headers = [*message.get("headers", ()), *_encoded(instead.headers())]
+                message = {**message, "status": instead.status, "headers": headers}
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._is_complete = True
+        await self._send(message)
+
+    async def answer(self, error: BaseException) -> bool:
+        """Answer in place of the view, which has raised this; False: its own answer has begun, and is not whole."""
+        if self._is_begun:
+            if not isinstance(error, RequestEnded):
+                return False
+            if not self._is_complete:
+                await self.send({"type": "http.response.body", "body": b""})  # a stream that was begun ends
+            return True
+        answer = answer_to(error)
+        start = {"type": "http.response.start", "status": answer.status, "headers": _encoded(answer.all_headers())}
+        await self.send(start)
+        await self.send({"type": "http.response.body", "body": answer.body})
+        return True
+
+
+def _why_unserved(error: BaseException) -> BaseException | None:
+    """The error, if it is one of UNSERVED; one of a group of them; else None."""
+    if isinstance(error, BaseExceptionGroup):
+        served = error.split(UNSERVED)[1]
+        return None if served is not None else _why_unserved(error.exceptions[0])
+    return error if isinstance(error, UNSERVED) else None
+
+
+def _encoded(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers]

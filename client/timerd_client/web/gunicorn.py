@@ -1,0 +1,28 @@
+"""Hooks of gunicorn, for the workers sync, gthread and gevent.
+
+    # gunicorn.conf.py
+    from timerd_client.web.gunicorn import *
+
+A worker drains when it is told to end: at SIGTERM, which it also gets at a reload, and after its `max_requests`. Who
+has hooks of the same names calls these in them.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from .requests import drain, drain_at
+
+__all__ = ["post_request", "post_worker_init"]
+
+
+def post_worker_init(worker: Any) -> None:
+    """The worker has its own handlers of signals by now; they are called after the drain."""
+    drain_at(signal.SIGTERM)
+
+
+def post_request(worker: Any, request: Any, environ: Any, response: Any) -> None:
+    """After its last request a worker waits for those that are open."""
+    if not worker.alive:
+        drain()

@@ -1,0 +1,70 @@
+"""The requests of this process whose views run now, and the end of them all: drain.
+
+There is no lock, because a handler of a signal drains, and may interrupt everything here. A request is noted before
+`draining` is looked at, and drain() does it the other way round: so each open request is ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import Final
+
+from timerd_client.waits.scope import Scope
+
+DRAIN: Final = "drain"
+DISCONNECT: Final = "disconnect"
+
+_open: set[Scope] = set()
+_draining = ""
+
+
+def begin() -> Scope:
+    """A request begins. Whoever begins it calls `finish`."""
+    request = Scope()
+    _open.add(request)
+    if _draining:
+        request.end(_draining)
+    return request
+
+
+def finish(request: Scope) -> None:
+    """Its view has returned, and its body was sent. Once more changes nothing."""
+    _open.discard(request)
+
+
+def drain(reason: str = DRAIN) -> None:
+    """End the waits of all open requests of this process, and of each that begins: the process is about to end.
+
+    A poll is answered with 503 and `Retry-After: 0`, so its client asks another worker at once. Any thread and any
+    handler of a signal may call it.
+    """
+    global _draining
+    _draining = reason
+    for request in list(_open):
+        request.end(reason)
+
+
+def drain_at(number: signal.Signals) -> None:
+    """Drain at this signal, and then do what was done before. In the main thread."""
+    before = signal.getsignal(number)
+
+    def handle(received: int, frame: FrameType | None) -> None:
+        drain()
+        if callable(before):
+            before(received, frame)
+        elif before is signal.SIG_DFL:
+            signal.signal(received, signal.SIG_DFL)
+            os.kill(os.getpid(), received)
+
+    signal.signal(number, handle)
+
+
+def _after_fork_in_child() -> None:
+    global _draining
+    _open.clear()
+    _draining = ""
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,8 @@
+"""Four workers, which load the application after their fork."""
+
+from timerd_client.web.gunicorn import *  # noqa: F403  # SIGTERM and SIGHUP answer what waits
+
+wsgi_app = "app:application"
+workers = 4
+worker_class = "gthread"
+threads = 20

@@ -1,0 +1,106 @@
+"""Server-sent events over several workers: each stream has every message, once and in order.
+
+    GET  /rooms/ROOM    a stream; after a break the browser names the last message that it has (Last-Event-ID)
+    POST /rooms/ROOM    {"id": ..., "text": ...}: 201, or 200 if there is a message of that id already
+
+The messages are in SQLite. A subscription says when there are new ones, so a stream sleeps in between. It asks the
+database after each event, after a gap, and every 15 s: what it sends does not depend on what it was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from typing import Annotated
+
+from fastapi import FastAPI, Header, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
+from pydantic import BaseModel
+
+import timerd as td
+from timerd import aio
+from timerd_client.web import ASGI
+
+DATABASE = os.environ.get("EVENTS_DATABASE", "events.sqlite")
+SILENT_S = float(os.environ.get("EVENTS_SILENT_S", "15"))
+
+app = FastAPI()
+client = aio.client()  # of the module: each worker has its own, which connects at its first use
+
+
+class Message(BaseModel):
+    """What is posted."""
+
+    id: str
+    text: str
+
+
+def database() -> closing[sqlite3.Connection]:
+    """A connection for a few statements, each of which is a transaction."""
+    return closing(sqlite3.connect(DATABASE, timeout=30, isolation_level=None))
+
+
+with database() as at_start:
+    at_start.execute("PRAGMA journal_mode = WAL")
+    at_start.execute(
+        "CREATE TABLE IF NOT EXISTS messages"
+        " (number INTEGER PRIMARY KEY AUTOINCREMENT, room TEXT NOT NULL, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL)"
+    )
+    at_start.execute("CREATE INDEX IF NOT EXISTS by_room ON messages (room, number)")
+
+
+def messages(room: str, after: int) -> list[tuple[int, str, str]]:
+    """The number, id and text of a room's messages after that number, in order."""
+    with database() as connection:
+        return connection.execute(
+            "SELECT number, id, text FROM messages WHERE room = ? AND number > ? ORDER BY number LIMIT 100",
+            (room, after),
+        ).fetchall()
+
+
+def store(room: str, message: Message) -> bool:
+    """Whether the message is a new one."""
+    with database() as connection:
+        row = (room, message.id, message.text)
+        return connection.execute("INSERT OR IGNORE INTO messages (room, id, text) VALUES (?, ?, ?)", row).rowcount > 0
+
+
+async def stream(room: str, last: int) -> AsyncIterator[str]:
+    """What the browser reads. First the subscription, then the query: nothing comes between them unseen."""
+    yield "retry: 1000\n\n"
+    try:
+        async with client.subscribe(f"room/{room}") as news:
+            while True:
+                while found := await asyncio.to_thread(messages, room, last):
+                    for number, id, text in found:
+                        yield f"id: {number}\ndata: {json.dumps({'id': id, 'text': text})}\n\n"
+                        last = number
+                if await news.next(SILENT_S) is None:
+                    yield ": alive\n\n"
+    except td.RequestEnded:  # the worker drains: the browser connects to another one at once
+        yield "retry: 0\n\n"
+
+
+@app.get("/rooms/{room}")
+async def read(room: str, last_event_id: Annotated[int, Header()] = 0) -> StreamingResponse:
+    return StreamingResponse(stream(room, last_event_id), media_type="text/event-stream")
+
+
+@app.post("/rooms/{room}")
+async def post(room: str, message: Message) -> Response:
+    """First the row, then the event: who is woken finds the row."""
+    is_new = await asyncio.to_thread(store, room, message)
+    client.fire(f"room/{room}")  # also the second time: its first worker may have died before this line
+    return Response(status_code=201 if is_new else 200)
+
+
+@app.get("/pid", response_class=PlainTextResponse)
+async def pid() -> str:
+    return str(os.getpid())
+
+
+application = ASGI(app, client)

@@ -1,0 +1,236 @@
+"""timerctl calls and timerctl worker, with real daemons and processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+from registries import serve
+from shell import Run, command_of, json_of
+from timerctl.exits import Exit
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Iterator[td.Client]:
+    with td.connect(group="web", timeout=PATIENCE_S) as made:
+        yield made
+
+
+def rows(run: Run, *arguments: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json_of(run, "calls", *arguments)
+    return found
+
+
+# calls ----------------------------------------------------------------------------------------------------------------
+
+
+def test_pending_calls_stand_with_their_ids_in_order_of_time(client: td.Client, run: Run) -> None:
+    client.call_later_wait("mail/late", 60, b"x", id="user-8")
+    own = client.call_later_wait("mail/soon", 30)
+    serve(client, "cleanup", print, seconds=10)
+    eventually(lambda: len(rows(run)) == 3)
+    found = rows(run)
+    assert [row["name"] for row in found] == ["cleanup", "mail/soon", "mail/late"]
+    assert [row["id"] for row in found] == ["cleanup", own.id, "user-8"]
+    assert [row["scheduled"] for row in found] == [True, False, False]
+    assert {(row["state"], row["group"], row["attempt"], row["last_run"]) for row in found} == {
+        ("pending", "web", 1, None)
+    }
+    assert [row["name"] for row in rows(run, "--match", "mail/*")] == ["mail/soon", "mail/late"]
+    assert rows(run, "--group", "other") == rows(run, "--failed") == []
+    status, out, _ = run("calls", "--limit", "2")
+    assert status == Exit.OK and "raise --limit" in out
+    assert "next run" in out and "cleanup" in out and "user-8" not in out
+
+
+def test_the_last_run_and_its_error_stand_with_a_schedule_and_with_a_retry(client: td.Client, run: Run) -> None:
+    runs: list[int] = []
+
+    def often(call: td.Call) -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise ValueError("no\nconnection")
+
+    serve(client, "often", often, seconds=0.1)
+    eventually(lambda: rows(run, "--match", "often") and rows(run, "--match", "often")[0]["last_run"])
+    eventually(lambda: len(runs) >= 3)
+    eventually(lambda: [row["last_error"] for row in rows(run, "--match", "often")] == [None])
+
+    def fails(call: td.Call) -> None:
+        raise ValueError("no\nconnection")
+
+    serve(client, "fails", fails, retries=1, backoff=60)
+    client.call_later("fails", 0)
+    eventually(lambda: rows(run, "--failed"))
+    (row,) = rows(run, "--failed")
+    assert (row["name"], row["attempt"], row["last_error"]) == ("fails", 2, "ValueError: no connection")
+    assert abs(datetime.fromisoformat(row["last_run"]).timestamp() - datetime.now().timestamp()) < PATIENCE_S
+    assert "ValueErr" in run("calls", "--failed")[1]
+
+
+def test_a_call_that_is_due_waits_or_runs(client: td.Client, run: Run) -> None:
+    client.call_later("nobody's", 0)
+    eventually(lambda: [row["state"] for row in rows(run)] == ["waits"])
+    going_on: list[bool] = []
+
+    def slow(call: td.Call) -> None:
+        eventually(lambda: going_on)
+
+    serve(client, "nobody's", slow)
+    eventually(lambda: [row["state"] for row in rows(run)] == ["runs"])
+    assert rows(run)[0]["client"] is not None and rows(run)[0]["deliveries"] == 1
+    going_on.append(True)
+    eventually(lambda: not rows(run))
+
+
+# worker ---------------------------------------------------------------------------------------------------------------
+
+TASKS = """
+import os, sys, time
+import timerd as td
+
+calls = td.Calls(group="web")
+
+def note(*words):
+    with open("notes", "a") as file:
+        print(*words, os.getpid(), file=file)
+
+@calls.handler("remind", concurrency=2)
+def remind(call):
+    note("begin", call.payload.decode(), call.deliveries)
+    if call.payload == b"slow" and call.deliveries == 1:
+        time.sleep({slow})
+    note("end", call.payload.decode())
+
+@calls.every("often", seconds=0.1)
+{often} often(call):
+    note("often")
+
+nothing = td.Calls()
+other = 5
+"""
+
+
+@pytest.fixture
+def start(runtime_dir: Path) -> Iterator[Start]:
+    """Starts workers in a directory with the module `tasks`."""
+    made: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str, slow: float = 0.3, often: str = "def") -> subprocess.Popen[str]:
+        (runtime_dir / "tasks.py").write_text(TASKS.format(slow=slow, often=often))
+        made.append(
+            subprocess.Popen(
+                command_of("worker", *arguments),
+                cwd=runtime_dir,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            )
+        )
+        return made[-1]
+
+    yield begin
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+def notes(runtime_dir: Path) -> list[list[str]]:
+    path = runtime_dir / "notes"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def noted(runtime_dir: Path, *words: str) -> bool:
+    return any(note[: len(words)] == [*words] for note in notes(runtime_dir))
+
+
+@pytest.mark.parametrize("often", ["def", "async def"])
+def test_a_worker_serves_a_module_and_sigterm_waits_for_its_handlers(
+    client: td.Client, start: Start, runtime_dir: Path, often: str
+) -> None:
+    worker = start("tasks:calls", often=often)
+    client.call_later("remind", 0, b"quick")
+    eventually(lambda: noted(runtime_dir, "end", "quick") and noted(runtime_dir, "often"))
+    client.call_later("remind", 0, b"slow")
+    eventually(lambda: noted(runtime_dir, "begin", "slow"))
+    worker.send_signal(signal.SIGTERM)
+    _, said = worker.communicate(timeout=PATIENCE_S)
+    assert worker.returncode == Exit.OK, said
+    assert noted(runtime_dir, "end", "slow")
+    assert "serves remind, often for group 'web' at instance" in said and "SIGTERM: waits up to 30 s" in said
+
+
+def test_a_call_that_still_runs_after_the_grace_goes_to_another_worker(
+    client: td.Client, start: Start, runtime_dir: Path
+) -> None:
+    worker = start("tasks", "--grace", "100ms", slow=60)
+    client.call_later("remind", 0, b"slow")
+    eventually(lambda: noted(runtime_dir, "begin", "slow"))
+    other = start("tasks")
+    worker.send_signal(signal.SIGINT)
+    _, said = worker.communicate(timeout=PATIENCE_S)
+    assert worker.returncode == Exit.PROBLEM, said
+    assert "go to other workers: 1" in said
+    eventually(lambda: noted(runtime_dir, "begin", "slow", "2", str(other.pid)))
+
+
+def test_a_worker_that_is_killed_loses_no_call(client: td.Client, start: Start, runtime_dir: Path) -> None:
+    first, second = start("tasks", slow=60), start("tasks", slow=60)
+    client.call_later("remind", 0, b"slow")
+    eventually(lambda: noted(runtime_dir, "begin", "slow"))
+    (victim,) = [one for one in (first, second) if str(one.pid) == notes_of(runtime_dir, "begin", "slow")[0][-1]]
+    victim.kill()
+    eventually(lambda: noted(runtime_dir, "end", "slow"))
+    assert notes_of(runtime_dir, "begin", "slow")[1][2] == "2"
+
+
+def notes_of(runtime_dir: Path, *words: str) -> list[list[str]]:
+    return [note for note in notes(runtime_dir) if note[: len(words)] == [*words]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no_such_module:calls"], "there is no module 'no_such_module'"),
+        (["tasks:missing"], "tasks:missing is NoneType, and not a td.Calls()"),
+        (["tasks:other"], "tasks:other is int"),
+        (["tasks:nothing", "--group", "web"], "has no handler"),
+        (["tasks:nothing"], "of no group"),
+        (["tasks:calls", "--group", "batch"], "those of group 'web'"),
+        ([":calls"], "is not MODULE:NAME"),
+        (["tasks", "--at-once", "0"], "whole number from 1"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_says_why(start: Start, arguments: list[str], said: str) -> None:
+    worker = start(*arguments)
+    _, errors = worker.communicate(timeout=PATIENCE_S)
+    assert (worker.returncode, said in errors) == (Exit.USAGE, True), errors
+
+
+def test_a_worker_waits_for_a_daemon(make_daemon: Callable[..., Daemon], start: Start, runtime_dir: Path) -> None:
+    start("tasks")
+    with td.Client(group="web") as client:
+        client.call_later("remind", 0, b"early")
+        make_daemon()
+        eventually(lambda: noted(runtime_dir, "end", "early"))
+
+
+def test_the_help_of_a_worker_teaches_a_whole_example() -> None:
+    out = subprocess.run(command_of("worker", "--help"), capture_output=True, text=True, check=True).stdout
+    program = "\n".join(line[2:] for line in out.partition("example: tasks.py\n")[2].splitlines()[:10])
+    names: dict[str, Any] = {}
+    exec(compile(program, sys.executable, "exec"), names)
+    assert [name for name, _ in names["calls"]] == ["remind", "cleanup"]

@@ -1,0 +1,222 @@
+"""What is issued while a client is being closed: it is refused, or it arrives.
+
+Threads race with a close in one face, tasks in the other: each has a test of its own. Only a task can be cancelled
+while it awaits. Only a threaded client says what is left when its process ends: a loop has ended by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import timerd_client as td
+from daemons import Daemon
+from faces import THREADED, Face
+from patience import PATIENCE_S, eventually
+from registries import serve
+from timerd_client import aio
+from timerd_client.threaded.process import EXIT_SILENCE_S
+from timerd_shm.declare.errors import ClosedError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+
+# Threads fire (and register) until they are refused, while another closes; it prints how many fires returned.
+RACE = """
+import sys, threading
+import timerd_client as td
+
+sys.setswitchinterval(1e-5)
+returned = 0
+for round in range({rounds}):
+    client = td.connect()
+    counts = [0] * 3
+    begun = threading.Barrier(len(counts) + 1)
+
+    def fire(mine):
+        begun.wait()
+        try:
+            while True:
+                client.fire("k")
+                counts[mine] += 1
+        except td.ClosedError:
+            pass
+
+    threads = [threading.Thread(target=fire, args=(mine,)) for mine in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    while sum(counts) < 1_000:
+        pass
+    client.close()
+    for thread in threads:
+        thread.join()
+    returned += sum(counts)
+print(returned)
+"""
+
+
+def events_of(client: td.Client) -> int:
+    """How many events the daemon has taken."""
+    return client.mark().sequence
+
+
+@pytest.mark.parametrize("choice", ["compiled", "pure"])
+@THREADED
+def test_calls_that_returned_before_a_close_in_another_thread_are_applied(client: td.Client, choice: str) -> None:
+    before = events_of(client)
+    ran = subprocess.run(
+        [sys.executable, "-c", RACE.format(rounds=6)],
+        env={**os.environ, "TIMERD_CLIENT": choice},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S * 4,
+    )
+    assert events_of(client) - before == int(ran.stdout)
+
+
+@THREADED
+def test_events_that_tasks_fired_before_a_close_are_applied(client: td.Client) -> None:
+    before = events_of(client)
+
+    async def fire(closing: aio.Client) -> int:
+        fired = 0
+        try:
+            while True:
+                await closing.room()
+                closing.fire("k")
+                fired += 1
+                if fired % 10 == 0:
+                    await asyncio.sleep(0)
+        except ClosedError:
+            return fired
+
+    async def race() -> int:
+        closing = await aio.connect()
+        tasks = [asyncio.create_task(fire(closing)) for _ in range(3)]
+        await asyncio.sleep(0.02)
+        await closing.close()
+        return sum(await asyncio.gather(*tasks))
+
+    fired = sum(asyncio.run(race()) for _ in range(5))
+    assert fired and events_of(client) - before == fired
+
+
+def test_a_caller_that_waits_for_room_gets_an_error_when_the_client_closes(daemon: Daemon, face: Face) -> None:
+    client = face.connect()
+    client._protocol.ledger.window = 4
+    wait_for_room = (lambda: client.fire("k")) if face.waits_for_room else client.room
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        for _ in range(4):
+            client.fire("k")
+        refused: list[Exception] = []
+
+        def wait() -> None:
+            try:
+                wait_for_room()
+            except td.TimerdError as error:
+                refused.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        eventually(lambda: client._link.movers if face.waits_for_room else client._link._waiters)
+        with pytest.raises(td.TimerdUnavailableError, match="4 commands are unacknowledged"):
+            client.close(timeout=0.2)
+        waiting.join(PATIENCE_S)
+        assert [type(error) for error in refused] == [ClosedError]
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+
+
+def test_an_await_that_is_cancelled_while_its_client_closes_is_cancelled(daemon: Daemon) -> None:
+    async def main() -> None:
+        client = await aio.connect()
+        operation = client.register("k", timeout=PATIENCE_S)
+        waiting = asyncio.ensure_future(operation)
+        await client.flush()
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            client.fire("other")
+            closing = asyncio.create_task(client.close(timeout=1.0))
+            while not client.closed:
+                await asyncio.sleep(0)
+            assert not closing.done()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            with pytest.raises(td.TimerdUnavailableError):
+                await closing
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_runs_while_its_client_is_closed_may_fire(daemon: Daemon, face: Face, client: Any) -> None:
+    worker = face.connect(group="closing")
+    runs, goes_on = threading.Event(), threading.Event()
+
+    def last(call: Any) -> None:
+        runs.set()
+        goes_on.wait(PATIENCE_S)
+        worker.fire("done", value=b"by the last")
+
+    serve(worker, "last", last)
+
+    operation = client.register_wait("done", timeout=PATIENCE_S)
+    worker.call_later("last", 0)
+    assert runs.wait(PATIENCE_S)
+    closing = threading.Thread(target=worker.close)
+    closing.start()
+    time.sleep(0.02)
+    goes_on.set()
+    closing.join(PATIENCE_S)
+    assert operation.result(PATIENCE_S).value == b"by the last"
+    with pytest.raises(ClosedError):
+        worker.fire("done")
+
+
+# the end of the process -------------------------------------------------------------------------------------------
+
+AT_EXIT = """
+import os, signal
+import timerd_client as td
+client = td.connect()
+os.kill({pid}, {signal})
+for _ in range(7):
+    client.fire("k")
+"""
+
+
+def test_a_process_at_its_end_reports_unsent_commands_and_waits_no_longer(daemon: Daemon) -> None:
+    try:
+        script = AT_EXIT.format(pid=daemon.pid, signal=int(signal.SIGSTOP))
+        ran = subprocess.run(
+            [sys.executable, "-c", script + "import time, atexit; start = time.monotonic()\n"
+             "atexit._run_exitfuncs(); print(time.monotonic() - start)"],
+            capture_output=True, text=True, check=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    said = re.search(r"ends, and 7 commands are unacknowledged \(state: \w+, silent for (\d+\.\d)", ran.stderr)
+    assert said and float(said[1]) >= EXIT_SILENCE_S, ran.stderr
+    assert EXIT_SILENCE_S <= float(ran.stdout) < CLOSE_TIMEOUT_S
+
+
+@THREADED
+def test_a_process_at_its_end_waits_for_a_daemon_that_answers(client: td.Client) -> None:
+    link = client._link
+    send, lost_until = link.sockets.send, time.monotonic() + 1.2
+    link.sockets.send = lambda frame: time.monotonic() < lost_until or send(frame)  # type: ignore[method-assign]
+    client.fire("k")
+    assert link.wait_applied(CLOSE_TIMEOUT_S, 3.0) == 0
+    assert time.monotonic() >= lost_until

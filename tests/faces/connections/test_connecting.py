@@ -1,0 +1,188 @@
+"""connect(): how long it waits for a daemon that is there, is about to be, or is not.
+
+Locks and clocks that connect() looks at are tested without a client.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from faces import Face
+from patience import PATIENCE_S
+from timerd_client.discovery import find_daemon
+from timerd_client.discovery.find_daemon import RESTART_S, Search, has_run_lately
+from timerd_shm.declare.limits import CONNECT_TIMEOUT_S, IPC_PATH_MAX
+
+MakeDaemon = Callable[..., Daemon]
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
+    """Who has looked for a daemon, once for each look."""
+    looked: list[Search] = []
+    look = Search.look
+
+    def counted(search: Search) -> object:
+        looked.append(search)
+        return look(search)
+
+    monkeypatch.setattr(Search, "look", counted)
+    return looked
+
+
+def ended_long_ago(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it had not run for RESTART_S."""
+    long_ago = time.time() - 2 * RESTART_S
+    os.utime(daemon.paths.lock, (long_ago, long_ago))
+    now_ns = time.monotonic_ns
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns() + int(2e9 * RESTART_S))
+
+
+def starting(daemon: Daemon, after_s: float = 0.3) -> threading.Thread:
+    """Have it started in a while."""
+
+    def start() -> None:
+        time.sleep(after_s)
+        daemon.start()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    return thread
+
+
+def test_connect_raises_at_once_where_no_daemon_was_started(face: Face, looks: list[Search]) -> None:
+    with pytest.raises(td.TimerdUnavailableError, match=r"start it \(`timerd --instance default`\), or connect\(auto"):
+        face.connect()
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_connect_says_at_once_that_an_ended_daemon_does_not_run(
+    daemon: Daemon, face: Face, end: str, looks: list[Search], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    getattr(daemon, end)()
+    ended_long_ago(daemon, monkeypatch)
+    with pytest.raises(
+        td.TimerdUnavailableError, match=r"'default' is not running: start it \(`timerd --i.*`\); connect\(timeout"
+    ):
+        face.connect()
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_connect_succeeds_during_a_restart(
+    daemon: Daemon, face: Face, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find_daemon, "CONNECT_TIMEOUT_S", PATIENCE_S)  # on a slow machine a start takes longer than 2 s
+    getattr(daemon, end)()
+    restart = starting(daemon)
+    with face.connect() as client:
+        assert client.connected
+    restart.join()
+
+
+def test_a_clock_that_was_set_back_makes_no_ended_daemon_a_recent_one(
+    make_daemon: MakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = make_daemon()
+    daemon.stop()
+    ended_long_ago(daemon, monkeypatch)
+    ahead = time.time() + 3_600
+    os.utime(daemon.paths.lock, (ahead, ahead))
+    assert not has_run_lately(daemon.paths)
+
+
+def test_connect_waits_for_an_ended_daemon_only_for_its_default_timeout(face: Face, daemon: Daemon) -> None:
+    daemon.kill()
+    start = time.monotonic()
+    with pytest.raises(td.TimerdUnavailableError, match=f"is not running: .*; waited {CONNECT_TIMEOUT_S:g} s for it"):
+        face.connect()
+    assert CONNECT_TIMEOUT_S <= time.monotonic() - start < PATIENCE_S
+
+
+def test_connect_with_a_timeout_waits_for_a_daemon_that_is_not_started_yet(make_daemon: MakeDaemon, face: Face) -> None:
+    daemon = make_daemon(start=False)
+    first = starting(daemon)
+    with face.connect(timeout=PATIENCE_S) as client:
+        assert client.connected
+    first.join()
+    with pytest.raises(td.TimerdUnavailableError, match=r"no timerd instance 'other' .*; waited 0.05 s for it"):
+        face.connect("other", timeout=0.05)
+
+
+def test_a_daemon_that_comes_late_has_time_to_answer_all_the_same(
+    make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found when the timeout is over: it failed "within 0 s"."""
+    daemon = make_daemon()
+    look = Search.look
+
+    def look_for_long(search: Search) -> object:
+        time.sleep(0.3)
+        return look(search)
+
+    monkeypatch.setattr(Search, "look", look_for_long)
+    os.kill(daemon.pid, signal.SIGSTOP)
+    goes_on = threading.Timer(0.4, os.kill, (daemon.pid, signal.SIGCONT))
+    goes_on.start()
+    with face.connect(timeout=0.3) as client:
+        assert client.connected
+    goes_on.join()
+
+
+def test_the_time_to_answer_is_the_default_or_what_is_left_or_a_shorter_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    searches = {timeout: Search(None, None, timeout) for timeout in (20.0, 0.5, None)}
+    for at, patience in ((100.0, (20.0, 0.5, 2.0)), (110.0, (10.0, 0.5, 2.0)), (119.9, (2.0, 0.5, 2.0))):
+        now = at
+        assert tuple(search.patience() for search in searches.values()) == patience
+
+
+def test_connect_does_not_say_that_a_stopped_daemon_has_ended(face: Face, daemon: Daemon) -> None:
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(td.TimerdUnavailableError, match=r"within 0\.\d+ s .*: it runs, but is stopped, overl"):
+            face.connect(timeout=0.3)
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+
+
+def test_without_a_writable_temporary_directory_there_is_no_instance(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError("No usable temporary directory found")  # as of a container whose root is read-only
+
+    monkeypatch.delenv("TIMERD_RUNTIME_DIR")
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    with pytest.raises(td.TimerdUnavailableError, match=f"/tmp/timerd-{os.geteuid()}: start it"):
+        face.connect("nobody-has-this-one")
+
+
+def test_the_command_in_the_message_names_the_given_directory(face: Face, tmp_path: Path) -> None:
+    where = str(tmp_path / "here")
+    with pytest.raises(td.TimerdUnavailableError, match=f"`timerd --instance x --runtime-dir {where}`"):
+        face.connect("x", runtime_dir=where)
+
+
+def test_an_instance_behind_too_long_a_path_is_an_error_that_names_both_lengths(
+    daemon: Daemon, face: Face, tmp_path: Path
+) -> None:
+    """The daemon runs, under another name of its directory. "It is not running: start it" was no help."""
+    alias = tmp_path / ("d" * 120)
+    alias.symlink_to(daemon.paths.directory)
+    with pytest.raises(td.ResourceLimitError, match=f"a socket's path at most {IPC_PATH_MAX}: choose one"):
+        face.connect(runtime_dir=str(alias))

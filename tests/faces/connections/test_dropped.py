@@ -1,0 +1,151 @@
+"""A client that nobody refers to any more, and that nobody has closed: it ends when nothing is pending."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+from registries import serve
+from timerd_client import aio
+
+
+def threads() -> int:
+    return sum(thread.name.startswith("timerd") for thread in threading.enumerate())
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def held(daemon: Daemon) -> tuple[int, int]:
+    """Threads and descriptors that this process has when there is no client."""
+    td.connect(timeout=PATIENCE_S).close()  # libzmq's own remain
+    return threads(), descriptors()
+
+
+def is_as_before(held: tuple[int, int]) -> bool:
+    # Fewer is well, too: libzmq closes a socket's descriptors a little later than its owner.
+    return threads() <= held[0] and descriptors() <= held[1]
+
+
+def clients_of(daemon: Daemon) -> int:
+    return int(daemon.stats()["counters"]["clients"])
+
+
+def test_a_dropped_client_keeps_neither_thread_nor_descriptors_nor_its_slot(
+    daemon: Daemon, held: tuple[int, int]
+) -> None:
+    gc.disable()  # references alone do it
+    try:
+        for _ in range(5):
+            client = td.connect(timeout=PATIENCE_S)
+            client.fire("k")
+            client.purgatory("p").fire("k")
+            assert client.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
+            del client
+        eventually(lambda: is_as_before(held), "a dropped client keeps threads or descriptors")
+        eventually(lambda: clients_of(daemon) == 0, "the daemon keeps it")
+    finally:
+        gc.enable()
+
+
+def test_what_was_fired_before_a_client_was_dropped_is_applied(daemon: Daemon) -> None:
+    with td.connect(timeout=PATIENCE_S) as other:
+        pending = other.register("k", timeout=PATIENCE_S)
+        other.flush()
+        td.connect(timeout=PATIENCE_S).fire("k", value=b"v")
+        assert pending.result(PATIENCE_S).value == b"v"
+
+
+def test_a_pending_operation_keeps_its_dropped_client_until_it_has_settled(
+    daemon: Daemon, held: tuple[int, int]
+) -> None:
+    called: list[object] = []
+    operation = td.connect(timeout=PATIENCE_S).register("k", timeout=PATIENCE_S)
+    td.connect(timeout=PATIENCE_S).register("k", timeout=PATIENCE_S).add_done_callback(called.append)
+    with td.connect(timeout=PATIENCE_S) as other:
+        other.flush()
+        gc.collect()
+        threading.Event().wait(1.5)  # more than a heartbeat, at which a dropped client would end
+        assert other.fire_wait("k", value=b"v") == 2
+        assert operation.result(PATIENCE_S).value == b"v"
+        eventually(lambda: len(called) == 1, "the callback was lost")
+    eventually(lambda: is_as_before(held), "a dropped client keeps threads or descriptors")
+    assert operation.outcome() is not None
+
+
+def test_a_purgatory_or_a_handler_keeps_its_dropped_client(daemon: Daemon, tmp_path: Path) -> None:
+    purgatory = td.connect(timeout=PATIENCE_S).purgatory("p")
+    called = threading.Event()
+    worker = td.connect(group="web", timeout=PATIENCE_S)
+    serve(worker, "job", lambda call: called.set())
+    del worker
+    gc.collect()
+    threading.Event().wait(1.5)
+    assert purgatory.fire_wait("k") == 0
+    with td.connect(group="web", timeout=PATIENCE_S) as other:
+        other.call_later("job", 0)
+        assert called.wait(PATIENCE_S), "a schedule in a set-up function goes on"
+
+
+# asyncio --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_asyncio_client_warns_and_ends(daemon: Daemon, held: tuple[int, int]) -> None:
+    async def drop(during: int) -> None:
+        for _ in range(5):
+            client = await aio.connect(timeout=PATIENCE_S)
+            client.fire("k")
+            (await client.purgatory("p")).fire("k")
+            assert (await client.register("k", timeout=0)).state is td.State.EXPIRED
+            del client
+        async with asyncio.timeout(PATIENCE_S):
+            while descriptors() > during:
+                gc.collect()
+                await asyncio.sleep(0.02)
+
+    async def work() -> None:
+        async with aio.connect(timeout=PATIENCE_S) as other:
+            pending = other.register("k", timeout=PATIENCE_S)
+            await other.flush()
+            with pytest.warns(ResourceWarning, match="unclosed client of 'default'"):
+                await drop(descriptors())
+            assert (await pending).state is td.State.COMPLETED, "what was fired before is applied"
+
+    asyncio.run(work())
+    eventually(lambda: is_as_before(held), "a dropped client keeps descriptors")
+    eventually(lambda: clients_of(daemon) == 0, "the daemon keeps it")
+
+
+def test_a_pending_operation_keeps_its_dropped_asyncio_client(daemon: Daemon) -> None:
+    async def run() -> None:
+        async with aio.connect(timeout=PATIENCE_S) as other:
+            operation = (await aio.connect(timeout=PATIENCE_S)).register("k", timeout=PATIENCE_S)
+            await asyncio.sleep(1.5)  # more than a heartbeat, at which a dropped client would end
+            gc.collect()
+            with pytest.warns(ResourceWarning):
+                other.fire("k", value=b"v")
+                assert (await operation).value == b"v"
+                async with asyncio.timeout(PATIENCE_S):
+                    while not operation._link.closed:
+                        await asyncio.sleep(0.02)
+
+    asyncio.run(run())
+
+
+def test_an_asyncio_client_that_outlives_its_loop_was_closed_with_it(daemon: Daemon, held: tuple[int, int]) -> None:
+    async def connect() -> aio.Client:
+        return await aio.connect(timeout=PATIENCE_S)
+
+    client = asyncio.run(connect())
+    assert not client.connected
+    eventually(lambda: is_as_before(held), "it keeps descriptors")

@@ -1,0 +1,182 @@
+"""What a client's connection means for its process, its children and its daemon, over each transport."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from faces import Face
+from patience import PATIENCE_S, eventually
+from timerd_client import aio
+from timerd_client.link import lazy
+from timerd_client.transport.make import make_sockets
+from timerd_shm.host.paths import read_location
+from timerd_shm.read.reader import ArenaReader
+from timerd_wire.transports import TRANSPORT_VARIABLE
+
+MakeDaemon = Callable[..., Daemon]
+AT_ONCE_S = 0.1
+
+# A process with a pending operation, and with a child that outlives it. It says the child's pid, and waits.
+WITH_A_CHILD = """
+import os, subprocess, sys, time
+import timerd as td
+client = td.connect()
+client.register_wait("k", timeout=600)
+if sys.argv[1] == "fork":
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+else:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False).pid
+time.sleep(0.2)
+print(child, flush=True)
+time.sleep(600)
+"""
+
+
+def pending(daemon: Daemon) -> int:
+    with ArenaReader.from_path(read_location(daemon.paths).path) as reader:
+        return int(sum(client.pending for client in reader.clients))
+
+
+@pytest.mark.parametrize("how", ["fork", "exec"])
+def test_a_killed_client_is_noticed_at_once_although_its_child_lives(make_daemon: MakeDaemon, how: str) -> None:
+    """Without pidfds only the end of the connection says so, of which the child must hold no copy."""
+    refused = "import os\ndef refuse(pid, flags=0): raise PermissionError(1, 'no')\nos.pidfd_open = refuse\n"
+    daemon = make_daemon(patch=refused)
+    took = []
+    for _ in range(3):
+        parent = subprocess.Popen([sys.executable, "-c", WITH_A_CHILD, how], stdout=subprocess.PIPE, text=True)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            assert pending(daemon) == 1
+            parent.kill()
+            took.append(eventually(lambda: not pending(daemon), "the end was not noticed"))
+        finally:
+            parent.wait()
+            os.kill(child, signal.SIGKILL)
+            parent.stdout.close()
+    assert min(took) < AT_ONCE_S, f"it took {took} s"
+
+
+def test_a_worker_that_is_forked_from_a_connected_master_has_a_client_of_its_own(daemon: Daemon) -> None:
+    """As gunicorn with --preload: workers come and go, and the master's client goes on."""
+    with td.connect() as master:
+        for number in range(3):
+            operation = master.register(f"worker/{number}", timeout=PATIENCE_S)
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    master.fire(f"worker/{number}", value=b"%d" % os.getpid())
+                    master.close()
+                    status = 0
+                finally:
+                    os._exit(status)
+            assert os.waitpid(pid, 0)[1] == 0
+            assert operation.result(PATIENCE_S).value == b"%d" % pid
+
+
+def test_a_caller_that_waits_gets_its_outcome_after_the_daemon_was_killed_and_started(
+    daemon: Daemon, face: Face
+) -> None:
+    with face.connect() as client, face.connect() as other:
+        for number in range(3):
+            operation = client.register_wait(f"k/{number}", timeout=60)
+            outcomes: list[td.Outcome] = []
+            waiting = threading.Thread(target=lambda op=operation, to=outcomes: to.append(op.result(3 * PATIENCE_S)))
+            waiting.start()
+            daemon.kill()
+            other.fire(f"k/{number}", value=b"%d" % number)  # while no daemon runs
+            daemon.start()
+            waiting.join(3 * PATIENCE_S)
+            assert [outcome.value for outcome in outcomes] == [b"%d" % number]
+        assert client.stats().commands_unknown == 0
+
+
+def test_very_many_clients_of_a_process_are_served_and_leave_nothing(make_daemon: MakeDaemon) -> None:
+    daemon = make_daemon("--clients=400", "--quota-clients=400")
+    before = len(os.listdir(f"/proc/{daemon.pid}/fd"))
+    number = 300 if os.environ[TRANSPORT_VARIABLE] == "unix" else 60  # two threads of libzmq serve all of them
+    clients = [td.connect(timeout=PATIENCE_S) for _ in range(number)]
+    operations = [client.register(f"k/{index}", timeout=60) for index, client in enumerate(clients)]
+    for index, client in enumerate(reversed(clients)):
+        client.fire(f"k/{index}")
+    assert all(operation.result(PATIENCE_S) for operation in operations)
+    for client in clients:
+        client.close()
+    eventually(lambda: len(os.listdir(f"/proc/{daemon.pid}/fd")) <= before, "connections are left")
+
+
+def connections_of_this_process() -> int:
+    """Of packets."""
+    number = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as copy:
+            number += copy.type == socket.SOCK_SEQPACKET
+    return number
+
+
+def test_a_child_that_is_forked_while_a_client_is_made_has_no_copy_of_its_connection(
+    daemon: Daemon, face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy would keep a dead client alive. Another thread may fork before the client knows its own connection."""
+    pids: list[int] = []
+    threads: list[threading.Thread] = []
+
+    def fork() -> None:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(connections_of_this_process())
+        pids.append(pid)
+
+    def make(*given: Any) -> Any:
+        made = make_sockets(*given)
+        threads.append(threading.Thread(target=fork))
+        threads[0].start()
+        threads[0].join(0.2)  # it forks now, or when the client is made
+        return made
+
+    monkeypatch.setattr(lazy, "make_sockets", make)
+    with face.connect(timeout=PATIENCE_S):
+        threads[0].join()
+        assert os.waitpid(pids[0], 0)[1] == 0
+
+
+def test_the_client_of_a_loop_that_has_ended_says_that_it_is_closed(daemon: Daemon) -> None:
+    async def leave() -> aio.Client:
+        client = await aio.connect()
+        await client.flush()
+        return client
+
+    client = asyncio.run(leave())
+    with pytest.raises(td.ClosedError, match="use it in a coroutine of another loop"):
+        client.fire("k")
+
+
+@pytest.mark.parametrize("given", ["bogus", "Unix", 7])
+def test_a_transport_that_there_is_not_is_an_error_that_names_those_there_are(face: Face, given: object) -> None:
+    with pytest.raises(td.InvalidValueError, match=r"transport='?\w+'?: 'zeromq' or 'unix'"):
+        face.connect(transport=given)
+
+
+def test_a_transport_of_the_environment_that_there_is_not_is_named_with_its_variable(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TRANSPORT_VARIABLE, "bogus")
+    with pytest.raises(td.InvalidValueError, match=r"transport='bogus' \(\$TIMERD_TRANSPORT\): 'zeromq' or 'unix'"):
+        face.connect()

@@ -1,0 +1,104 @@
+"""examples/django_sessions: four workers, of which one is killed while sessions are in use, and so is the daemon."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+from servers import Server
+from trees import ROOT
+
+SESSION_S = 4.0
+USERS, TOUCHES = 24, 12
+
+
+class User(threading.Thread):
+    """Logs in, makes requests for a while, and then none; or logs out."""
+
+    def __init__(self, port: int, number: int) -> None:
+        super().__init__(daemon=True)
+        self.key = ""
+        self.touched = 0  # requests that were answered
+        self.last = 0.0  # before the last of them
+        self.logs_out = number % 4 == 0
+        self.why = "logout" if self.logs_out else "silent"
+        self._port = port
+        self._name = f"user{number}"
+
+    def run(self) -> None:
+        while (answer := self._post(f"/login?user={self._name}"))[0] != 200:
+            time.sleep(0.05)
+        self.key = answer[1]
+        while self.touched < TOUCHES:
+            self.last = time.time()
+            status = self._post("/touch")[0]
+            assert status != 410, "it ended while it was in use"
+            self.touched += status == 200
+            time.sleep(0.2)
+        while self.logs_out and self._post("/logout")[0] != 200:
+            time.sleep(0.05)
+
+    def _post(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_S)
+        try:
+            connection.request("POST", path, headers={"Cookie": f"sessionid={self.key}"} if self.key else {})
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        except (OSError, http.client.HTTPException):  # its worker was killed
+            return 0, ""
+        finally:
+            connection.close()
+
+
+def ended(directory: Path) -> dict[str, tuple[str, float]]:
+    """Why each session has ended, and when."""
+    with closing(sqlite3.connect(directory / "ended.sqlite", timeout=30)) as connection:
+        return {key: (why, at) for key, why, at in connection.execute("SELECT key, why, at FROM ended")}
+
+
+@pytest.mark.timeout(240)
+def test_each_session_ends_once_and_not_while_it_is_used_when_a_worker_and_the_daemon_are_killed(
+    make_daemon: Callable[..., Daemon], runtime_dir: Path
+) -> None:
+    daemon = make_daemon()
+    directory = runtime_dir / "app"
+    shutil.copytree(ROOT / "examples/django_sessions", directory)
+    with Server.gunicorn(
+        "app:application", directory, hooks=False, SESSIONS_FOLDER=str(directory), SESSIONS_S=str(SESSION_S)
+    ) as server:
+        users = [User(server.port, number) for number in range(USERS)]
+        for user in users:
+            user.start()
+
+        def wait_touched(share: float) -> None:
+            eventually(lambda: sum(one.touched for one in users) >= share * USERS * TOUCHES, server.log)
+
+        wait_touched(0.2)
+        server.busiest().kill()
+        wait_touched(0.4)
+        daemon.kill()
+        wait_touched(0.5)
+        daemon.start()
+        wait_touched(0.8)
+        server.busiest().kill()
+        for user in users:
+            user.join(2 * PATIENCE_S)
+            assert not user.is_alive()
+        keys = {user.key for user in users}
+        assert len(keys) == USERS
+        eventually(lambda: keys <= set(ended(directory)), "some sessions never end")
+        found = ended(directory)
+        assert {user.key: user.why for user in users} == {key: found[key][0] for key in keys}
+        early = [user for user in users if not user.logs_out and found[user.key][1] < user.last + SESSION_S]
+        assert not early, "a session lasts for that long after its last request"
+        assert not [key for key in keys if (directory / f"sessionid{key}").exists()], "what has ended is removed"

@@ -1,0 +1,42 @@
+"""examples/flask_chat: four workers, of which one is killed under load, and so is the daemon."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chatters import Chat
+from daemons import Daemon
+from servers import Server
+from trees import ROOT
+
+KINDS = {"gthread": ("-k", "gthread", "--threads=30"), "gevent": ("-k", "gevent")}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_lost_or_doubled_when_a_worker_and_the_daemon_are_killed_under_load(
+    make_daemon: Callable[..., Daemon], runtime_dir: Path, kind: str, seed: int
+) -> None:
+    daemon = make_daemon()
+    directory = runtime_dir / "app"
+    shutil.copytree(ROOT / "examples/flask_chat", directory)
+    with (
+        Server.gunicorn("app:application", directory, *KINDS[kind], hooks=False, CHAT_POLL_S="5") as server,
+        Chat(server.port, seed) as chat,
+    ):
+        chat.wait_sent(0.2)
+        server.busiest().kill()
+        chat.wait_sent(0.4)
+        daemon.kill()
+        chat.wait_sent(0.6)  # writers and readers go on without it
+        daemon.start()
+        chat.wait_sent(0.8)
+        server.hang_up()  # other workers take over, and the old ones drain
+        chat.wait()
+        chat.check()
+        assert 500 not in chat.statuses, f"{chat.statuses}\n{server.log}"
+        assert chat.statuses.get(0, 0) > 0, "the killed worker had open requests"

@@ -1,0 +1,193 @@
+"""Real uvicorn of several workers, and a long poll: what ends with its request, and what is answered instead."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pollers
+import timerd as td
+from daemons import Daemon
+from patience import eventually
+from pending import pending
+from servers import ENDS_S, Polls, Server
+from timerd_client.web import ASGI
+
+WORKERS = 4
+
+
+@pytest.fixture
+def directory(runtime_dir: Path) -> Path:
+    """Where the application lies."""
+    made = runtime_dir / "app"
+    made.mkdir()
+    shutil.copy(pollers.__file__, made)
+    return made
+
+
+@pytest.mark.parametrize("flags", [(), ("--lifespan=off",)], ids=["lifespan", "without"])
+def test_sigterm_answers_each_open_poll_with_503_and_the_workers_end(
+    daemon: Daemon, directory: Path, flags: tuple[str, ...]
+) -> None:
+    with (
+        Server.uvicorn("pollers:asgi", directory, *flags, workers=WORKERS) as server,
+        Polls(server.port) as polls,
+    ):
+        polls.open("/poll/k", 100)
+        polls.open("/stream/k", 20)
+        eventually(lambda: pending(daemon) == 120, "they do not wait")
+        seconds = server.terminate(polls)
+        ended = [one for one in polls.done if one.path == "/poll/k"]
+        assert [(one.status, one.retry_after) for one in ended] == [(503, "0")] * 100, server.log
+        assert {(one.status, one.body) for one in polls.done if one not in ended} == {(200, b"begun ")}
+        assert seconds < ENDS_S, f"{seconds:.2f} s\n{server.log}"
+        assert "Traceback" not in server.log
+    eventually(lambda: pending(daemon) == 0)
+
+
+def test_what_a_peer_waited_for_is_withdrawn_when_it_has_gone(daemon: Daemon, directory: Path) -> None:
+    with Server.uvicorn("pollers:asgi", directory, workers=1) as server, Polls(server.port) as polls:
+        for kind in ("poll", "stream"):
+            polls.open(f"/{kind}/k", 50)
+            eventually(lambda: pending(daemon) == 50)
+            polls.hang_up()
+            eventually(lambda: pending(daemon) == 0, "what the peers waited for is pending still")
+        polls.open("/poll/k")
+        eventually(lambda: pending(daemon) == 1)
+        assert server.post("/fire/k").body == b"1"
+        assert polls.answers()[0].status == 200
+
+
+def test_without_a_daemon_it_is_503_and_says_when_to_ask_again(runtime_dir: Path, directory: Path) -> None:
+    with Server.uvicorn("pollers:asgi", directory, workers=1) as server:
+        answer = server.get("/ask/k")
+        assert (answer.status, answer.retry_after) == (503, "1")
+        assert "Traceback" not in server.log
+
+
+def test_polls_of_each_worker_are_answered_by_one_post(daemon: Daemon, directory: Path) -> None:
+    with Server.uvicorn("pollers:asgi", directory, workers=WORKERS) as server, Polls(server.port) as polls:
+        polls.open("/poll/k", 100)
+        eventually(lambda: pending(daemon) == 100)
+        assert server.post("/fire/k").body == b"100"
+        assert [one.status for one in polls.answers()] == [200] * 100
+
+
+# without a server --------------------------------------------------------------------------------------------------
+
+
+class Peer:
+    """What a server gives an ASGI application: messages to receive, and what was sent."""
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self.messages = asyncio.Queue[dict[str, Any]]()
+        for message in messages:
+            self.messages.put_nowait(message)
+        self.sent: list[dict[str, Any]] = []
+
+    async def receive(self) -> dict[str, Any]:
+        return await self.messages.get()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+
+    def serve(self, application: Any, kind: str = "http") -> None:
+        asyncio.run(ASGI(application)({"type": kind, "path": "/"}, self.receive, self.send))
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+
+WHOLE = {"type": "http.request", "body": b"", "more_body": False}
+GONE = {"type": "http.disconnect"}
+
+
+def test_an_application_receives_the_whole_body_and_then_that_the_peer_has_gone() -> None:
+    parts = [{"type": "http.request", "body": b"%d" % part, "more_body": part < 9} for part in range(10)]
+    peer, received = Peer(*parts, GONE), []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        for _ in range(13):
+            received.append(await receive())
+
+    peer.serve(application)
+    assert received == [*parts, GONE, GONE, GONE]
+
+
+def test_a_task_after_the_answer_goes_on_when_the_peer_has_gone(daemon: Daemon) -> None:
+    peer, found = Peer(WHOLE), []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        async with td.aio.connect() as client:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"done"})
+            peer.messages.put_nowait(GONE)  # servers say so after a whole answer
+            found.append(await client.register("k", timeout=0.05))
+
+    peer.serve(application)
+    assert found[0].state is td.State.EXPIRED
+
+
+def test_an_error_of_a_group_of_tasks_is_answered_too(daemon: Daemon) -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        raise BaseExceptionGroup("tasks", [td.RequestEnded("drain", "drain")])
+
+    peer = Peer(WHOLE)
+    peer.serve(application)
+    assert peer.status == 503
+
+    async def mixed(scope: Any, receive: Any, send: Any) -> None:
+        raise BaseExceptionGroup("tasks", [td.RequestEnded("drain", "drain"), ValueError("mine")])
+
+    with pytest.raises(BaseExceptionGroup):
+        Peer(WHOLE).serve(mixed)
+
+
+def test_a_500_of_a_framework_becomes_503_where_the_daemon_was_not_there() -> None:
+    async def framework(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            async with td.aio.Client("nowhere") as client:
+                await client.fire_wait("k", timeout=0.01)
+        except td.TimerdError:
+            await send({"type": "http.response.start", "status": 500, "headers": []})
+            await send({"type": "http.response.body", "body": b"Internal Server Error"})
+
+    peer = Peer(WHOLE)
+    peer.serve(framework)
+    assert (peer.status, peer.sent[0]["headers"]) == (503, [(b"retry-after", b"1")])
+
+
+def test_a_failure_of_another_kind_stays_what_it_is() -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        Peer(WHOLE).serve(application)
+
+
+def test_a_websocket_that_waits_is_closed_with_1012() -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        raise td.RequestEnded("drain", "drain")
+
+    peer = Peer()
+    peer.serve(application, "websocket")
+    assert peer.sent == [{"type": "websocket.close", "code": 1012}]
+
+
+@pytest.mark.parametrize("make", [td.Client, td.aio.Client])
+def test_the_client_that_was_given_is_closed_with_the_lifespan(daemon: Daemon, make: Any) -> None:
+    async def main() -> None:
+        client = make()
+        client.fire("k")
+        application = ASGI(pollers.coroutine_view, client)
+        peer = Peer({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+        await application({"type": "lifespan"}, peer.receive, peer.send)
+        assert client.closed
+        assert [one["type"] for one in peer.sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+    asyncio.run(main())

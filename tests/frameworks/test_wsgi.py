@@ -1,0 +1,199 @@
+"""The WSGI middleware without a server: what it answers, and that it is a good server and a good application."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from wsgiref.util import setup_testing_defaults
+from wsgiref.validate import validator
+
+import flask
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+from pending import pending
+from timerd_client.web import WSGI
+from timerd_client.web.requests import _open
+
+Start = Callable[..., Any]
+
+
+class Called:
+    """An application that was called once, as a server calls it. Both sides are checked by wsgiref's validator."""
+
+    def __init__(self, application: Any, *, check: bool = True, **environ: Any) -> None:
+        self.calls: list[tuple[str, dict[str, str]]] = []
+        self.written = b""
+        setup_testing_defaults(environ)
+        environ["QUERY_STRING"] = ""
+        outer = validator(WSGI(validator(application))) if check else WSGI(application)
+        body = outer(environ, self._start)
+        try:
+            self.body = b"".join(body)
+        finally:
+            if hasattr(body, "close"):
+                body.close()
+        self.status, self.headers = self.calls[-1]
+
+    def _start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+        if self.calls:
+            assert exc_info, "start_response is called twice"
+            raise exc_info[1]
+        self.calls.append((status, dict(headers)))
+        return self._write
+
+    def _write(self, data: bytes) -> None:
+        assert self.calls
+        self.written += data
+
+
+TEXT = [("Content-Type", "text/plain")]
+
+
+def raising(error: BaseException, *chunks: bytes) -> Callable[[Any, Start], Iterable[bytes]]:
+    """An application that raises after these chunks; without any, when it is called."""
+
+    def application(environ: Any, start: Start) -> Iterable[bytes]:
+        if not chunks:
+            raise error
+        start("200 OK", TEXT)
+        return body()
+
+    def body() -> Iterator[bytes]:
+        yield from chunks
+        raise error
+
+    return application
+
+
+DRAINED = td.RequestEnded("it drains", "drain")
+LEFT = td.RequestEnded("it has gone", "disconnect")
+LOST = td.TimerdUnavailableError("no daemon")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry_after"),
+    [(DRAINED, "503", "0"), (LEFT, "499", None), (LOST, "503", "1"), (td.BackpressureError("full"), "503", "1")],
+)
+@pytest.mark.parametrize("chunks", [(), (b"", b"")], ids=["view", "body"])
+def test_errors_become_answers_before_the_first_bytes(
+    error: BaseException, status: str, retry_after: str | None, chunks: tuple[bytes, ...]
+) -> None:
+    called = Called(raising(error, *chunks))
+    assert (called.status[:3], called.headers.get("Retry-After")) == (status, retry_after)
+    assert int(called.headers["Content-Length"]) == len(called.body)
+    assert not _open
+
+
+def test_a_stream_that_has_begun_ends_with_its_request_and_breaks_with_other_errors() -> None:
+    assert Called(raising(DRAINED, b"begun")).body == b"begun"
+    with pytest.raises(td.TimerdUnavailableError):
+        Called(raising(LOST, b"begun"))
+    with pytest.raises(ZeroDivisionError):
+        Called(raising(ZeroDivisionError()))
+    assert not _open
+
+
+def test_lists_write_and_file_wrappers_are_left_to_the_server() -> None:
+    class Wrapper:
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+    def listed(environ: Any, start: Start) -> Iterable[bytes]:
+        start("200 OK", TEXT)
+        return [b"a", b"b"]
+
+    def writing(environ: Any, start: Start) -> Iterable[bytes]:
+        start("200 OK", TEXT)(b"written ")
+        return [b"body"]
+
+    def file(environ: Any, start: Start) -> Any:
+        start("200 OK", TEXT)
+        return environ["wsgi.file_wrapper"](io.BytesIO(b"sent"))
+
+    assert Called(listed).body == b"ab"
+    called = Called(writing)
+    assert (called.written, called.body) == (b"written ", b"body")
+    environ: dict[str, Any] = {"wsgi.file_wrapper": Wrapper}
+    setup_testing_defaults(environ)
+    body: object = WSGI(file)(environ, lambda *_: None)
+    assert isinstance(body, Wrapper), "so a server may send the file itself"
+
+
+def test_an_application_may_start_anew_after_an_error_of_its_own() -> None:
+    def application(environ: Any, start: Start) -> Iterable[bytes]:
+        start("200 OK", TEXT)
+        try:
+            raise ValueError("mine")
+        except ValueError as error:
+            start("500 Internal Server Error", TEXT, (ValueError, error, None))
+        return [b"sorry"]
+
+    assert Called(application).status == "500 Internal Server Error"
+
+
+# Flask -------------------------------------------------------------------------------------------------------------
+
+
+def flask_app() -> flask.Flask:
+    app = flask.Flask(__name__)
+    lost = td.Client("nowhere")
+
+    @app.get("/poll")
+    def poll() -> str:
+        return td.client().register("k", timeout=PATIENCE_S).result().value.decode()
+
+    @app.get("/catches")
+    def catches() -> str:
+        try:
+            return td.client().register("k", timeout=PATIENCE_S).result().value.decode()
+        except Exception:  # as many views do
+            return "caught"
+
+    @app.get("/lost")
+    def ask() -> str:
+        return str(lost.fire_wait("k", timeout=0.01))
+
+    @app.get("/unwrapped")
+    def unwrapped() -> str:
+        return lost.register("k", timeout=0.01).result().unwrap().decode()
+
+    @app.get("/wrong")
+    def wrong() -> str:
+        raise ValueError("mine")
+
+    return app
+
+
+@pytest.mark.parametrize("path", ["/lost", "/unwrapped"])
+def test_a_500_of_flask_becomes_503_where_the_daemon_was_not_there(path: str) -> None:
+    called = Called(flask_app(), PATH_INFO=path, check=False)
+    assert (called.status, called.headers["Retry-After"]) == ("503 Service Unavailable", "1")
+
+
+def test_a_500_of_flask_stays_one_where_the_view_has_failed() -> None:
+    called = Called(flask_app(), PATH_INFO="/wrong", check=False)
+    assert called.status.startswith("500") and "Retry-After" not in called.headers
+
+
+@pytest.mark.parametrize("path", ["/poll", "/catches"])
+def test_a_view_of_flask_ends_when_its_peer_has_gone(daemon: Daemon, path: str) -> None:
+    """Also one that catches Exception."""
+    ours, peers = socket.socketpair()
+    environ = {"PATH_INFO": path, "gunicorn.socket": ours}
+    called: list[Called] = []
+    serving = threading.Thread(target=lambda: called.append(Called(flask_app(), check=False, **environ)))
+    serving.start()
+    eventually(lambda: pending(daemon) == 1)
+    peers.sendall(b"the next request, or the rest of this one")
+    peers.close()
+    serving.join(PATIENCE_S)
+    assert called[0].status == "499 Client Closed Request"
+    assert pending(daemon) == 0 or eventually(lambda: pending(daemon) == 0)
+    ours.close()
+    td.client().close()

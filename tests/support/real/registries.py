@@ -1,0 +1,16 @@
+"""Registries of calls for tests: one handler, of a name, that a client serves at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import timerd as td
+
+
+def serve(client: Any, name: str, handler: Callable[[td.Call], Any], **more: Any) -> None:
+    """Have a client of either face serve a handler; with `seconds` or `cron`, by a schedule."""
+    calls = td.Calls()
+    scheduled = "seconds" in more or "cron" in more
+    (calls.every if scheduled else calls.handler)(name, **more)(handler)
+    client.serve(calls)

@@ -1,0 +1,9 @@
+"""How many operations are pending at a daemon."""
+
+from __future__ import annotations
+
+from daemons import Daemon
+
+
+def pending(daemon: Daemon) -> int:
+    return int(daemon.stats()["purgatories"]["default"]["counters"]["pending"])

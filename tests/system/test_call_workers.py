@@ -1,0 +1,158 @@
+"""Named calls in many processes: forked workers, gunicorn's workers that are recycled, gevent's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Iterator[td.Client]:
+    with td.connect(group="web", timeout=PATIENCE_S) as made:
+        yield made
+
+
+FORKED = """
+import os, signal, time
+import timerd as td
+
+client = td.Client(group="web")
+calls = td.Calls()
+
+@calls.handler("who")
+def who(call):
+    print(call.payload.decode(), os.getpid(), flush=True)
+
+for _ in range(2):
+    if os.fork() == 0:
+        client.serve(calls)
+        signal.pause()
+print("ready", os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+def test_a_registry_of_a_module_is_served_by_each_forked_worker(client: td.Client) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKED], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        try:
+            assert parent.stdout is not None
+            first = parent.stdout.readline().split()
+            workers = set()
+            for number in range(100):
+                client.call_later("who", 0, b"%d" % number)
+                client.flush()
+                workers.add(parent.stdout.readline().split()[1])
+                if len(workers) == 2:
+                    break
+            assert len(workers) == 2 and first[1] not in workers
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+APPLICATION = """
+import os, time
+import timerd as td
+
+client = td.Client(group="web")
+calls = td.Calls()
+
+def note(word, call):
+    fd = os.open("notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    due = call.due.timestamp()
+    os.write(fd, f"{word} {due:.1f} {time.time():.6f} {os.getpid()} {call.deliveries}\\n".encode())
+    os.close(fd)
+
+@calls.every("job", seconds=0.2)
+def job(call):
+    note("begin", call)
+    time.sleep(0.03)
+    note("end", call)
+
+client.serve(calls)
+
+def application(environ, start_response):
+    start_response("200 OK", [("Content-Length", "0")])
+    return [b""]
+"""
+
+
+class Note(NamedTuple):
+    """What the application has noted."""
+
+    word: str
+    due: str
+    at: str
+    worker: str
+    deliveries: str
+
+
+def notes_in(path: Path) -> list[Note]:
+    return [Note(*line.split()) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def visit(port: int) -> None:
+    """A request; a worker that is just ending may refuse it."""
+    with suppress(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
+
+
+@pytest.mark.parametrize(("workers", "seen", "runs"), [(2, 3, 6), pytest.param(4, 6, 30, marks=pytest.mark.long)])
+def test_under_gunicorn_that_recycles_its_workers_every_occurrence_runs_once(
+    daemon: Daemon, runtime_dir: Path, workers: int, seen: int, runs: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (runtime_dir / "application.py").write_text(APPLICATION)
+    path = runtime_dir / "notes"
+    command = [sys.executable, "-m", "gunicorn", f"--bind=127.0.0.1:{port}", f"--workers={workers}", "--max-requests=4"]
+    with (runtime_dir / "gunicorn.log").open("wb") as log:
+        server = subprocess.Popen(
+            [*command, f"--chdir={runtime_dir}", "application"],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "HOME": str(runtime_dir)},  # where some versions keep a control socket
+        )
+    try:
+        end, restarted, restarted_at = time.monotonic() + 60, False, 0.0
+        while len(notes := notes_in(path)) < 2 * runs or len({note.worker for note in notes}) < seen:
+            assert time.monotonic() < end, f"{notes}\n{(runtime_dir / 'gunicorn.log').read_text()}"
+            visit(port)
+            time.sleep(0.03)
+            if len(notes) >= runs and not restarted:
+                restarted, restarted_at = True, time.time()
+                daemon.stop()
+                daemon.start()
+    finally:
+        server.terminate()
+        server.wait(30)
+    notes = notes_in(path)
+    assert [note.word for note in notes] == ["begin", "end"] * (len(notes) // 2), "no two at once"
+    begun, ended = notes[::2], notes[1::2]
+    assert [note.due for note in begun] == [note.due for note in ended]
+    due = [float(note.due) for note in begun]
+    # What was done while no daemon was there to hear it is done again if its worker ended before one was: one at most.
+    again = [number for number in range(1, len(due)) if due[number] == due[number - 1]]
+    assert due == sorted(due), "in order"
+    assert len(again) <= 1, f"each point once: {due}"
+    for number in again:
+        assert float(ended[number - 1].at) > restarted_at - 1, "again only because of the restart"
+        assert int(begun[number].deliveries) > int(begun[number - 1].deliveries)
+    after = [following - float(note.at) for note, following in zip(ended, due[1:], strict=False)]
+    assert max(after) < 0.2 + 5.0, "the next one is the first point after the last was done, on a busy machine too"

@@ -1,0 +1,318 @@
+"""A daemon on a manual clock: what moves it, what waits for it, and what a test is told that would wait for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import timerd as td
+from timerd.testing import Manual, WouldBlockError
+from timerd_client import aio
+
+
+@pytest.fixture
+def manual() -> Iterator[Manual]:
+    """A daemon on a manual clock."""
+    with Manual() as made:
+        yield made
+
+
+@pytest.fixture
+def client(manual: Manual) -> Iterator[td.Client]:
+    """A threaded client of it."""
+    with td.connect() as made:
+        yield made
+
+
+# the clock ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_deadline_comes_when_the_clock_moves_there_and_not_before(manual: Manual, client: td.Client) -> None:
+    waits = client.register("inbox/7", timeout=30)
+    manual.advance(29.999)
+    assert not waits.done()
+    manual.advance(timedelta(milliseconds=1))
+    outcome = waits.result()
+    assert (outcome.state, outcome.wait_ns, outcome.lateness_ns) == (td.State.EXPIRED, 30 * 10**9, 0)
+    assert manual.now == 30
+
+
+def test_what_was_fired_arrives_without_the_clock(manual: Manual, client: td.Client) -> None:
+    waits = client.register("inbox/7", timeout=30)
+    client.fire("inbox/7", value=b"hello")
+    assert waits.result().value == b"hello"
+    assert manual.now == 0
+
+
+def test_callbacks_run_when_the_clock_moves_by_nothing(manual: Manual, client: td.Client) -> None:
+    seen: list[td.Operation] = []
+    waits = client.register("inbox/7", timeout=30)
+    waits.add_done_callback(seen.append)
+    client.fire("inbox/7")
+    assert not seen
+    manual.advance(0)
+    assert seen == [waits]
+
+
+def test_the_test_of_a_timeout_takes_milliseconds(manual: Manual, client: td.Client) -> None:
+    start = time.thread_time()
+    for _ in range(20):
+        waits = client.register("inbox/7", timeout=2)
+        manual.advance(2)
+        assert waits.done()
+    assert time.thread_time() - start < 2
+
+
+def test_a_wait_that_nothing_can_end_is_told(manual: Manual, client: td.Client) -> None:
+    waits = client.register("inbox/7", timeout=30)
+    manual.advance(10)
+    with pytest.raises(WouldBlockError, match=r"before the clock moves \(now 10 s\): timerd_manual.advance\(20\)"):
+        waits.result()
+    forever = client.register("inbox/8", timeout=None)
+    with pytest.raises(WouldBlockError):
+        td.wait([forever])
+    manual.advance(20)
+    with pytest.raises(WouldBlockError, match="no operation has a deadline"):
+        forever.result()
+    with manual.autojump(), pytest.raises(WouldBlockError, match="fire an event, or give the wait a timeout"):
+        forever.result()
+
+
+def test_autojump_moves_the_clock_to_what_is_due(manual: Manual, client: td.Client) -> None:
+    with manual.autojump():
+        assert client.register("inbox/7", timeout=25).result().state is td.State.EXPIRED
+        assert manual.now == 25
+        assert not client.wait_for(lambda: False, keys="stop", timeout=5)
+        operations = [client.register("a", timeout=3), client.register("b", timeout=1)]
+        assert [operation.keys for operation in td.as_completed(operations)] == [("b",), ("a",)]
+        with pytest.raises(TimeoutError):
+            client.register("inbox/7", timeout=None).result(2)
+    assert manual.now == pytest.approx(35, abs=0.002)
+
+
+def test_the_wall_clock_is_set_alone(manual: Manual) -> None:
+    calls = td.Calls()
+    ran: list[datetime | None] = []
+
+    @calls.every("night", cron="0 3 * * *", timezone="Europe/Berlin")
+    def night(call: td.Call) -> None:
+        ran.append(call.due)
+
+    manual.set_wall_clock(datetime(2026, 1, 1, 1, 59, tzinfo=UTC))
+    with td.connect(group="web") as worker:
+        worker.serve(calls)
+        manual.advance(61)
+        assert ran == [datetime(2026, 1, 1, 2, 0, tzinfo=UTC)]
+        manual.set_wall_clock(datetime(2026, 1, 9, 12, 0, tzinfo=UTC))
+        manual.advance(1)
+        assert len(ran) == 2, "what was missed is one call"
+    with pytest.raises(ValueError, match="time zone"):
+        manual.set_wall_clock(datetime(2026, 1, 1))
+
+
+# clients --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_client_of_the_process_is_one_of_it(manual: Manual) -> None:
+    clients = [td.client(), td.Client("shop", transport="unix"), td.connect(timeout=1)]
+    waits = [client.register("inbox/7", timeout=5) for client in clients]
+    for client in clients:
+        client.flush()
+    assert clients[0].fire_wait("inbox/7") == 3
+    assert all(wait.result() for wait in waits)
+    for client in clients:
+        client.close()
+
+
+def test_a_client_of_before_is_another_one_in_the_next_test() -> None:
+    lazy = td.Client()
+    for _ in range(2):
+        with Manual():
+            assert lazy.register_wait("inbox/7", timeout=5, id="a")
+    assert not lazy._lazy.made or lazy._lazy.made.closed
+
+
+def test_handlers_of_calls_have_returned_when_the_clock_has_moved(manual: Manual) -> None:
+    calls = td.Calls()
+    ran: list[float] = []
+
+    @calls.every("cleanup", seconds=60)
+    def cleanup(call: td.Call) -> None:
+        worker.fire_wait("nobody waits")
+        ran.append(manual.now)
+
+    with td.connect(group="web") as worker:
+        worker.serve(calls)
+        manual.advance(180)
+        assert len(ran) == 3
+
+
+def test_a_failed_call_comes_again_by_the_clock(manual: Manual) -> None:
+    calls = td.Calls()
+    ran: list[float] = []
+
+    @calls.handler("mail", retries=3, backoff=10, concurrency=2)
+    def mail(call: td.Call) -> None:
+        ran.append(manual.now)
+        raise ConnectionError("no mail server")
+
+    with td.connect(group="web") as worker:
+        worker.serve(calls)
+        worker.call_later("mail", 5)
+        manual.advance(4.999)
+        assert not ran
+        manual.advance(120)
+        assert len(ran) == 4
+        assert worker.stats().calls_failed == 4
+
+
+def test_a_subscription_has_what_was_fired_and_ends_by_the_clock(manual: Manual, client: td.Client) -> None:
+    subscription = client.subscribe("chat/7")
+    client.fire("chat/7", value=b"one")
+    item = subscription.next()
+    assert isinstance(item, td.Event) and item.value == b"one"
+    with pytest.raises(WouldBlockError):
+        subscription.next()
+    with manual.autojump():
+        assert subscription.next(timeout=3) is None
+    assert manual.now == 3
+
+
+def test_an_operation_that_is_tried_again_settles_by_the_clock(manual: Manual, client: td.Client) -> None:
+    delayed = client.try_complete_else_watch(lambda: False, "a", timeout=5)
+    with manual.autojump():
+        assert not delayed.settled(2)
+        assert delayed.settled()
+    assert (delayed.state, manual.now) == (td.State.EXPIRED, 5)
+
+
+def test_a_lost_daemon_goes_on_when_it_is_started(manual: Manual, client: td.Client) -> None:
+    waits = client.register("inbox/7", timeout=60)
+    client.flush()
+    manual.stop()
+    with pytest.raises(WouldBlockError, match="the daemon of this test is stopped"):
+        client.ping()
+    manual.advance(5)
+    with pytest.raises(td.TimerdUnavailableError):
+        client.fire_wait("inbox/7")
+    client.fire("inbox/7", value=b"kept")
+    manual.start()
+    assert waits.result().value == b"kept"
+
+
+def test_a_test_may_end_while_the_daemon_is_stopped_and_clients_wait() -> None:
+    with Manual() as manual:
+        client = td.connect(group="web")
+        calls = td.Calls()
+        calls.handler("job")(lambda call: None)
+        client.serve(calls)
+        waits = client.register("inbox/7", timeout=60)
+        client.flush()
+        manual.stop()
+    assert client._lazy.made is not None and client._lazy.made.closed
+    assert isinstance(waits.result().error, td.ClosedError)
+
+
+def test_another_thread_waits_until_the_test_moves_the_clock(manual: Manual, client: td.Client) -> None:
+    found: list[td.Outcome] = []
+    thread = threading.Thread(target=lambda: found.append(client.register("inbox/7", timeout=20).result()))
+    thread.start()
+    manual.until_waiting(1)
+    manual.advance(20)
+    thread.join()
+    assert [outcome.state for outcome in found] == [td.State.EXPIRED]
+    with pytest.raises(AssertionError, match="0 of 1 threads"):
+        manual.until_waiting(1, timeout=0.01)
+
+
+def test_a_callback_that_waits_is_refused_as_by_a_real_client(manual: Manual, client: td.Client) -> None:
+    refused: list[str] = []
+    other = client.register("other", timeout=60)
+
+    def wait(operation: td.Operation) -> None:
+        try:
+            other.result()
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    client.register("inbox/7", timeout=1).add_done_callback(wait)
+    manual.advance(1)
+    assert "would wait for itself" in refused[0]
+
+
+# asyncio --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_loop_on_the_clock_takes_no_time(manual: Manual) -> None:
+    async def main() -> None:
+        client = aio.client()
+        assert (await client.register("inbox/7", timeout=30)).state is td.State.EXPIRED
+        waits = client.register("inbox/7", timeout=30)
+        await asyncio.sleep(10)
+        assert await client.fire_wait("inbox/7", value=b"hello") == 1
+        assert (await waits).value == b"hello"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.register("never", timeout=None), 3)
+        assert await asyncio.to_thread(threading.active_count) > 1
+
+    manual.run(main())
+    assert manual.now == pytest.approx(43)
+
+
+def test_a_coroutine_that_nothing_wakes_is_told(manual: Manual) -> None:
+    async def main() -> None:
+        await aio.client().register("never", timeout=None)
+
+    with pytest.raises(WouldBlockError, match="no operation has a deadline"):
+        manual.run(main())
+
+
+def test_handlers_of_calls_are_tasks_of_the_loop(manual: Manual) -> None:
+    calls = td.Calls()
+    ran: list[float] = []
+
+    @calls.every("cleanup", seconds=60)
+    async def cleanup(call: td.Call) -> None:
+        await asyncio.sleep(1)
+        ran.append(manual.now)
+
+    async def main() -> None:
+        async with aio.connect(group="web") as worker:
+            worker.serve(calls)
+            await asyncio.sleep(180)
+
+    manual.run(main())
+    assert len(ran) == 3
+
+
+def test_a_subscription_of_a_coroutine_is_woken(manual: Manual) -> None:
+    async def main() -> list[bytes]:
+        async with aio.connect() as client:
+            subscription = client.subscribe("chat/7")
+            client.fire("chat/7", value=b"one")
+            client.fire("chat/7", value=b"two")
+            return [item.value async for item in until(subscription, 2)]
+
+    async def until(subscription: aio.Subscription, count: int) -> AsyncIterator[td.Event]:
+        for _ in range(count):
+            item = await subscription.next(timeout=10)
+            assert isinstance(item, td.Event)
+            yield item
+
+    assert manual.run(main()) == [b"one", b"two"]
+
+
+def test_a_plain_loop_goes_on_when_the_test_moves_the_clock(manual: Manual) -> None:
+    async def main() -> td.Outcome:
+        async with aio.connect() as client:
+            waiting = asyncio.ensure_future(client.register_wait("inbox/7", timeout=30))
+            operation = await waiting
+            manual.advance(30)
+            return await operation
+
+    assert asyncio.run(main()).state is td.State.EXPIRED

@@ -1,0 +1,33 @@
+"""For tests of programs that use timerd; docs/testing.md says how. What nobody asks for is not imported.
+
+    plugin     the fixtures of pytest
+    real/      a daemon of its own for a session of tests, with an arena of its own for each test
+    manual/    a daemon and its clients in this process, on a clock that a test moves
+
+`from timerd.testing import Daemon, Manual` has the types of the fixtures, for annotations.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .manual.manual import Manual as Manual
+    from .manual.manual import WouldBlockError as WouldBlockError
+    from .real.daemon import Daemon as Daemon
+    from .real.daemon import DaemonEndedError as DaemonEndedError
+
+_PLACES = {
+    "Manual": "manual.manual",
+    "WouldBlockError": "manual.manual",
+    "Daemon": "real.daemon",
+    "DaemonEndedError": "real.daemon",
+}
+__all__ = ["Daemon", "DaemonEndedError", "Manual", "WouldBlockError"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)

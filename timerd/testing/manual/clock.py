@@ -1,0 +1,12 @@
+"""A manual clock whose wall time may be set."""
+
+from __future__ import annotations
+
+from timerd.clock import ManualClock
+
+
+class JumpingClock(ManualClock):
+    """A clock that is moved, and whose wall time may jump forwards and backwards, as where somebody sets it."""
+
+    def jump(self, by_ns: int) -> None:
+        self._wall_ns += by_ns

@@ -1,0 +1,334 @@
+"""A daemon in this process on a clock of its own, and what a test does with it: fixture `timerd_manual`.
+
+    timerd_manual.advance(30)              # everything happens that is due within 30 s, and then the call returns
+    with timerd_manual.autojump(): ...     # a wait moves the clock itself to what is due next
+    timerd_manual.run(main())              # a coroutine, in a loop on the same clock
+
+Nothing runs by itself. What is under way is done when somebody waits, or the clock moves: in the thread that does so.
+So every run takes the same steps. Only handlers of named calls have a thread, and who moves the clock waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from timerd.core import NEVER
+from timerd_client.aio.link import LoopLink
+from timerd_client.arguments import patience_s
+from timerd_client.discovery.target import Target
+from timerd_client.link import lazy
+from timerd_client.types import Patience
+from timerd_shm.host.paths import InstancePaths
+
+from .clock import JumpingClock
+from .daemon import ManualDaemon
+from .ends import Lifeline
+from .loop import ManualLoop, ManualLoopLink
+from .threaded import ManualLink
+
+Value = TypeVar("Value")
+STEPS_MAX = 100_000  # in which all that is under way is done
+JUMP_NS_MAX = 3_600_000_000_000  # autojump goes no further without anything that settles
+HANDLER_S_MAX = 60.0  # of real time: so long a handler of a named call may run
+NOW_NS = 1_000_000_000_000  # when a manual clock begins
+S = 1_000_000_000
+
+
+class WouldBlockError(AssertionError):
+    """A test waits for something that cannot come before the clock moves."""
+
+
+class Helper(threading.Thread):
+    """The thread in which a client calls handlers. It runs while the test's thread waits for it."""
+
+    def __init__(self, manual: Manual, run: Callable[[], None], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._manual = manual
+        self._body = run
+
+    def start(self) -> None:
+        self._manual.begin_helper()
+        super().start()
+
+    def run(self) -> None:
+        try:
+            self._body()
+        finally:
+            self._manual.end_helper()
+
+
+class Manual:
+    """A daemon, the clock, and the clients of this process. A context manager; the fixture enters it."""
+
+    def __init__(self) -> None:
+        self.clock = JumpingClock(NOW_NS)
+        self.daemon = ManualDaemon(self.clock)
+        self.paths = InstancePaths(Path("/timerd_manual"), "manual")
+        self.is_over = False
+        self._thread = threading.get_ident()  # of the test: it would wait in vain, because nobody else moves the clock
+        self._links: list[ManualLink | ManualLoopLink] = []
+        self._jumps = False
+        self._settling = threading.RLock()  # held by who has things done
+        self._depth = 0
+        self._settling_by = 0
+        self._news = threading.Condition(threading.Lock())  # a leaf: whoever holds it takes no other lock
+        self._changes = 0
+        self._running_helpers = 0
+        self._parked_helpers = 0
+        self._parked = 0  # threads that the test has begun, and that wait
+        self._ends: list[int] = []  # until when threads wait at most
+
+    def __enter__(self) -> Self:
+        lazy.openers.append(self._open)
+        self.daemon.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        lazy.openers.remove(self._open)
+        for link in list(self._links):
+            link.stop(0)
+        self.is_over = True
+        self.changed()
+        self.daemon.stop()
+
+    # for a test -------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds since the clock began."""
+        return (self.clock.now_ns() - NOW_NS) / S
+
+    def advance(self, seconds: float | timedelta = 0.0) -> None:
+        """Move the clock, and return when everything is done that was due by then. In whole ticks of 1 ms, rounded up.
+
+        `advance(0)` does what is under way: for example, it delivers what was fired to callbacks.
+        """
+        wanted = patience_s(seconds)
+        assert wanted is not None
+        tick_ns = self.daemon.tick_ns
+        self._move_to(-(-(self.clock.now_ns() + math.ceil(wanted * S)) // tick_ns) * tick_ns)
+
+    @contextmanager
+    def autojump(self) -> Iterator[None]:
+        """Within this block a wait moves the clock to what is due next, again and again, until it ends."""
+        before, self._jumps = self._jumps, True
+        try:
+            yield
+        finally:
+            self._jumps = before
+
+    def run(self, main: Coroutine[Any, Any, Value]) -> Value:
+        """As asyncio.run(), in a loop on this clock. It moves whenever all tasks wait: sleep(30) takes no time."""
+        with asyncio.Runner(loop_factory=lambda: ManualLoop(self)) as runner:
+            return runner.run(main)
+
+    def set_wall_clock(self, to: datetime) -> None:
+        """Set the wall clock, by which `cron=` and `call_at` go. Raises ValueError for a datetime without a zone."""
+        if to.tzinfo is None:
+            raise ValueError(f"{to!r} has no time zone: datetime(..., tzinfo=UTC)")
+        self.clock.jump(round(to.timestamp() * S) - self.clock.wall_ns())
+        for link in list(self._links):
+            link.wall_clock_set()
+        self.settle()
+
+    def stop(self) -> None:
+        """The daemon is lost, as when it is killed. Its arena stays."""
+        with self._settling:
+            self.daemon.stop()
+        self.settle()
+
+    def start(self) -> None:
+        """The daemon is there again, and goes on with its arena."""
+        with self._settling:
+            self.daemon.start()
+        self.settle()
+
+    def until_waiting(self, threads: int = 1, timeout: Patience = 10) -> None:
+        """Return when so many threads that the test has begun wait for timerd. `timeout` is real time."""
+        with self._news:
+            if not self._news.wait_for(lambda: self._parked >= threads, patience_s(timeout)):
+                raise AssertionError(f"{self._parked} of {threads} threads wait for timerd after {timeout} s")
+
+    # for links --------------------------------------------------------------------------------------------------------
+
+    def lifeline(self) -> Lifeline:
+        """What a client holds to the daemon."""
+        return Lifeline(lambda: self.daemon.lifelines)
+
+    def _open(self, make: object, target: Target, purgatories: Sequence[str]) -> ManualLink | ManualLoopLink:
+        """The link of a client that connects; `make` is the class of the link that it would have."""
+        kind = ManualLoopLink if make is LoopLink else ManualLink
+        link = kind(self, target, purgatories)
+        self._links.append(link)
+        return link
+
+    def forget(self, link: ManualLink | ManualLoopLink) -> None:
+        """That link has ended."""
+        if link in self._links:
+            self._links.remove(link)
+
+    def changed(self) -> None:
+        """Have those who wait look again. With any lock held."""
+        with self._news:
+            self._changes += 1
+            # They run from now on, though the system has not let them yet: who moves the clock waits for them.
+            self._running_helpers += self._parked_helpers
+            self._parked_helpers = 0
+            self._news.notify_all()
+
+    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
+        """A thread of a client, for handlers."""
+        return Helper(self, run, name)
+
+    def begin_helper(self) -> None:
+        with self._news:
+            self._running_helpers += 1
+
+    def end_helper(self) -> None:
+        with self._news:
+            self._running_helpers -= 1
+            self._news.notify_all()
+
+    # time -------------------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Do all that is under way, without moving the clock, and let handlers run until they wait or have ended."""
+        if self.is_over:
+            return
+        self._do_all()
+        nested = self._depth and self._settling_by == threading.get_ident()
+        while not (nested or isinstance(threading.current_thread(), Helper)) and self._helpers_rest():
+            self._do_all()
+
+    def _do_all(self) -> None:
+        """Passes and turns, until none is due. A callback that comes here again finds that all is being done."""
+        with self._settling:
+            self._settling_by = threading.get_ident()
+            self._depth += 1
+            try:
+                steps = 0
+                while self._do_some():
+                    steps += 1
+                    if steps > STEPS_MAX:
+                        raise AssertionError("timerd never comes to rest: a callback does something again and again")
+            finally:
+                self._depth -= 1
+        if steps:
+            self.changed()
+
+    def _do_some(self) -> bool:
+        """One pass of each link that is due, and a turn; whether there was anything to do."""
+        now_ns, busy = self.clock.now_ns(), False
+        for link in list(self._links):
+            if link.wants_pass(now_ns):
+                link.make_pass()
+                busy = True
+        if self.daemon.wants_turn():
+            self.daemon.turn()
+            busy = True
+        return busy
+
+    def _helpers_rest(self) -> bool:
+        """Wait until no handler runs; whether any has run."""
+        end = time.monotonic() + HANDLER_S_MAX
+        with self._news:
+            if not self._running_helpers:
+                return False
+            while self._running_helpers:
+                if not self._news.wait(end - time.monotonic()):
+                    raise AssertionError(f"a handler of a named call still runs after {HANDLER_S_MAX:g} s of real time")
+            return True
+
+    def _next_ns(self) -> int:
+        """When anything is due next."""
+        return min([self.daemon.due_ns, *(link.next_ns for link in list(self._links)), *list(self._ends)])
+
+    def _step(self, end_ns: int) -> None:
+        """Move the clock to what is due next, or to `end_ns`, and do it."""
+        with self._settling:
+            now_ns = self.clock.now_ns()
+            self.clock.move(max(0, min(self._next_ns(), end_ns) - now_ns))
+        self.changed()
+        self.settle()
+
+    def _move_to(self, end_ns: int) -> None:
+        self.settle()
+        while self.clock.now_ns() < end_ns:
+            self._step(end_ns)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is ever due: no operation that is pending has a deadline, and no call is planned."""
+        return self.daemon.serves and self.daemon.wake_ns == NEVER and not self._ends
+
+    def jump(self, end_ns: int | None, is_enough: Callable[[], bool]) -> None:
+        """Move the clock until `is_enough()`, to `end_ns` at most. Raises WouldBlockError if nothing is ever due."""
+        if end_ns is None and self.is_idle:
+            raise WouldBlockError(f"{self._plight()}: fire an event, or give the wait a timeout")
+        last_ns = self.clock.now_ns() + JUMP_NS_MAX if end_ns is None else end_ns
+        while self.clock.now_ns() < last_ns and not is_enough():
+            self._step(last_ns)
+        if end_ns is None and not is_enough():
+            raise WouldBlockError(f"nothing has settled it within {JUMP_NS_MAX // S} s of the manual clock")
+
+    # waiting ----------------------------------------------------------------------------------------------------------
+
+    def wait(self, condition: Callable[[], bool], seconds: float | None) -> bool:
+        """Until the condition holds, `seconds` of this clock at most; whether it does.
+
+        The test's own thread moves the clock within `autojump()`, and gets WouldBlockError without. Another thread
+        waits until the test moves the clock.
+        """
+        end_ns = None if seconds is None else self.clock.now_ns() + math.ceil(seconds * S)
+        while True:
+            with self._news:
+                seen = self._changes
+            self.settle()
+            if condition():
+                return True
+            if self.is_over or (end_ns is not None and self.clock.now_ns() >= end_ns):
+                return False
+            if threading.get_ident() != self._thread:
+                self._park(seen, end_ns)
+            elif self._jumps:
+                self.jump(end_ns, condition)
+            else:
+                raise WouldBlockError(f"{self._plight()}; or `with timerd_manual.autojump():`")
+
+    def _park(self, seen: int, end_ns: int | None) -> None:
+        """Another thread waits until something has changed."""
+        is_helper = isinstance(threading.current_thread(), Helper)
+        with self._news:
+            if self._changes != seen:
+                return
+            if end_ns is not None:
+                self._ends.append(end_ns)
+            if is_helper:
+                self._running_helpers -= 1
+                self._parked_helpers += 1  # changed() counts it as running again
+            else:
+                self._parked += 1
+            self._news.notify_all()
+            self._news.wait_for(lambda: self._changes != seen)
+            if end_ns is not None:
+                self._ends.remove(end_ns)
+            if not is_helper:
+                self._parked -= 1
+
+    def _plight(self) -> str:
+        """Why a wait would not end."""
+        what = f"nothing will settle it before the clock moves (now {self.now:g} s)"
+        if not self.daemon.serves:
+            return f"{what}, and the daemon of this test is stopped: timerd_manual.start()"
+        deadline_ns = self.daemon.first_deadline_ns()
+        if deadline_ns is None:
+            return f"{what}, and no operation has a deadline"
+        return f"{what}: timerd_manual.advance({(deadline_ns - self.clock.now_ns()) / S:g}) for the next deadline"

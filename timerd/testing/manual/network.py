@@ -1,0 +1,196 @@
+"""A network in memory between a conductor and clients: frames arrive at once, in their order, and none is lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from timerd.conductor.transport import NOT_ADMITTED, Heard
+from timerd_client.protocol.deadlines import NEVER
+from timerd_client.transport.sockets import Held
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.limits import FRAME_SIZE_MAX
+from timerd_shm.read.reader import ArenaReader
+from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE
+
+Subscriber = TypeVar("Subscriber")
+
+
+class DaemonEnd(Generic[Subscriber]):
+    """The daemon's end of a network in memory: frames from clients in their order, and who hears outcomes."""
+
+    def __init__(self) -> None:
+        self.up: deque[tuple[int, bytes]] = deque()
+        self.asking: deque[tuple[Subscriber | None, bytes]] = deque()  # who asks to be admitted, the session it shows
+        self.up_subscriptions: deque[tuple[int, bytes]] = deque()  # (slot, message)
+        self.outlets: dict[int, Subscriber] = {}  # slot -> who hears it
+        self.pids: dict[int, int] = {}  # connection -> the process that has opened it, as the kernel says
+        self._asker: Subscriber | None = None
+
+    def has_input(self) -> bool:
+        return bool(self.up or self.asking or self.up_subscriptions)
+
+    def receive(self, limit: int) -> Iterator[tuple[int, bytes]]:
+        for _ in range(limit):
+            if not self.up:
+                return
+            yield self.up.popleft()
+
+    def is_dry(self) -> bool:
+        return not self.up
+
+    def sender(self, connection: int) -> int:
+        return self.pids.get(connection, 0)
+
+    def hear(self, limit: int) -> Iterator[Heard]:
+        for _ in range(limit):
+            if self.asking:
+                self._asker, session = self.asking.popleft()
+                yield Heard(0, NOT_ADMITTED, session)
+            elif self.up_subscriptions:
+                yield Heard(0, *self.up_subscriptions.popleft())
+            else:
+                return
+
+    def admit(self, connection: int, slot: int) -> None:
+        assert self._asker is not None, "a stranger's secret was taken for a client's"
+        if self.outlets.get(slot) is not self._asker:
+            self.close_outlet(slot)
+        self.outlets[slot] = self._asker
+        self.up_subscriptions.append((slot, SUBSCRIBE))
+
+    def close_outlet(self, slot: int) -> None:
+        self.outlets.pop(slot, None)
+        self.up_subscriptions = deque(each for each in self.up_subscriptions if each[0] != slot)
+
+    def complaints(self) -> list[tuple[int, TimerdError]]:
+        return []
+
+
+class Network(DaemonEnd["ManualSockets"]):
+    """A Transport whose connections are objects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
+        self._connections: dict[int, ManualSockets] = {}
+        self._all: list[ManualSockets] = []  # also those that are not connected
+        self._made = 0
+
+    def open(self) -> None:
+        """A daemon serves: who wants to be connected is."""
+        self.is_open = True
+        for sockets in self._all:
+            self.connect(sockets)
+
+    def shut(self) -> None:
+        """The daemon has ended: what was under way to it is lost."""
+        self.is_open = False
+        self._connections.clear()
+        self.outlets.clear()
+        for queue in (self.up, self.asking, self.up_subscriptions):
+            queue.clear()
+        for sockets in self._all:
+            sockets.routing = 0
+            sockets.arrived()
+
+    def add(self, sockets: ManualSockets) -> None:
+        self._all.append(sockets)
+        if self.is_open:
+            self.connect(sockets)
+
+    def connect(self, sockets: ManualSockets) -> None:
+        self._made += 1
+        sockets.routing = self._made
+        self._connections[self._made] = sockets
+        sockets.connected()
+
+    def remove(self, sockets: ManualSockets) -> None:
+        self._all.remove(sockets)
+        self._connections.pop(sockets.routing, None)
+        self.leave(sockets)
+
+    def leave(self, sockets: ManualSockets) -> None:
+        """It hears outcomes no more."""
+        for slot in [slot for slot, heard_by in self.outlets.items() if heard_by is sockets]:
+            del self.outlets[slot]
+            self.up_subscriptions.append((slot, UNSUBSCRIBE))
+
+    def publish(self, slot: int, frame: bytes) -> None:
+        if slot in self.outlets:
+            self.outlets[slot].arrive(frame, published=True)
+
+    def send(self, connection: int, frame: bytes) -> None:
+        if connection in self._connections:
+            self._connections[connection].arrive(frame, published=False)
+
+
+class ManualSockets:
+    """The sockets of a client. `arrived` is called when there is something to receive, or a connection has changed."""
+
+    frame_size_max: int = FRAME_SIZE_MAX
+    wake_ns: int = 0
+    due_ns: int = NEVER
+
+    def __init__(self, network: Network, lifeline: Held, map_arena: Callable[[], ArenaReader]) -> None:
+        self.lifeline = lifeline
+        self.map_arena = map_arena
+        self.routing = 0  # 0: there is no daemon
+        self.arrived: Callable[[], None] = lambda: None
+        self._network = network
+        self._published: deque[bytes] = deque()
+        self._answers: deque[bytes] = deque()
+        self._session: bytes | None = None  # that it shows for outcomes
+        network.add(self)
+
+    def connected(self) -> None:
+        """A daemon is there: show it the session, as a connection for outcomes does that was lost."""
+        if self._session is not None:
+            self._network.asking.append((self, self._session))
+        self.arrived()
+
+    def arrive(self, frame: bytes, *, published: bool) -> None:
+        (self._published if published else self._answers).append(frame)
+        self.arrived()
+
+    # the client's end ---------------------------------------------------------------------------------------------
+
+    def tend(self, now_ns: int) -> None:
+        """Nothing to do: the network connects."""
+
+    def trouble(self) -> str:
+        return "" if self.routing else "the daemon of this test is stopped: timerd_manual.start()"
+
+    def send(self, frame: bytes) -> bool:
+        if self.routing:
+            self._network.up.append((self.routing, frame))
+        return bool(self.routing)
+
+    def has_answer(self) -> bool:
+        return bool(self._answers)
+
+    def subscribe(self, session: bytes) -> None:
+        self._network.leave(self)
+        self._session = session
+        if self.routing:
+            self._network.asking.append((self, session))
+
+    def receive(self, *, published: bool) -> bytes | None:
+        frames = self._published if published else self._answers
+        return frames.popleft() if frames else None
+
+    def has_room(self) -> bool:
+        return bool(self.routing)
+
+    def filenos(self) -> list[int]:
+        return []
+
+    def sources(self, descriptor: int) -> tuple[bool, ...]:
+        return ()
+
+    def forked(self) -> None:
+        """Nothing to do: it has no descriptor."""
+
+    def close(self, *, linger: bool) -> None:
+        self._network.remove(self)

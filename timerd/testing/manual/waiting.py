@@ -1,0 +1,66 @@
+"""What a thread of a threaded client does where it would block: it has all that is under way done, and looks again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from .whole import Whole
+
+
+class ManualGate:
+    """As link.Gate: where a caller waits for one promise. (That class is compiled, so none derives from it.)"""
+
+    def __init__(self, manual: Whole) -> None:
+        self._manual = manual
+        self._is_open = False
+
+    def open(self, promise: object = None) -> None:
+        self._is_open = True
+        self._manual.changed()
+
+    def wait(self, seconds: float | None) -> bool:
+        return self._manual.wait(lambda: self._is_open, seconds)
+
+
+class ManualCondition:
+    """As link.Condition: callers wait with a lock held, and hold it afterwards."""
+
+    def __init__(self, manual: Whole, lock: threading.Lock) -> None:
+        self._manual = manual
+        self._lock = lock
+
+    def notify_all(self) -> None:
+        self._manual.changed()
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        def holds() -> bool:
+            with self._lock:
+                return condition()
+
+        if condition():
+            return True
+        self._lock.release()
+        try:
+            self._manual.wait(holds, timeout)
+        finally:
+            self._lock.acquire()
+        return condition()
+
+
+class ManualQueue(SimpleQueue[Any]):
+    """A queue whose getter waits on the manual clock."""
+
+    def __init__(self, manual: Whole) -> None:
+        self._manual = manual
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item)
+        self._manual.changed()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if block and not self._manual.wait(lambda: not self.empty(), timeout):
+            raise Empty
+        return super().get(block=False)

@@ -1,0 +1,49 @@
+"""What the links of a manual daemon, and those who wait, need of the whole: see manual.py."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from typing import Protocol as Interface
+
+from timerd_shm.host.paths import InstancePaths
+
+from .clock import JumpingClock
+from .daemon import ManualDaemon
+from .ends import Lifeline
+
+
+class Whole(Interface):
+    """The daemon, the clock, and whoever has things done."""
+
+    clock: JumpingClock
+    daemon: ManualDaemon
+    paths: InstancePaths
+    is_over: bool
+    """Whether the test has ended, so that clients need other links."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is ever due: no operation that is pending has a deadline, and no call is planned."""
+
+    def lifeline(self) -> Lifeline:
+        """What a client holds to the daemon."""
+
+    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
+        """A thread of a client, for handlers."""
+
+    def settle(self) -> None:
+        """Do all that is under way, without moving the clock."""
+
+    def wait(self, condition: Callable[[], bool], seconds: float | None) -> bool:
+        """Until the condition holds, `seconds` of the manual clock at most; whether it does."""
+
+    def jump(self, end_ns: int | None, is_enough: Callable[[], bool]) -> None:
+        """Move the clock until `is_enough()`, to `end_ns` at most."""
+
+    def changed(self) -> None:
+        """Have those who wait look again. With any lock held."""
+
+    def forget(self, link: Any) -> None:
+        """That link has ended."""

@@ -1,0 +1,92 @@
+"""Fixtures of pytest for programs that use timerd. pytest loads this module itself where timerd is installed.
+
+    timerd_daemon      a real daemon, as new for each test; td.client() reaches it, in other processes too
+    timerd_client      td.client(), connected to that daemon; closed after the test
+    timerd_manual      a daemon in this process on a clock of its own: timerd_manual.advance(30) takes a millisecond
+
+Nothing of timerd is imported before a test asks for one of them: a run whose tests do not costs nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import timerd as td
+
+    from .manual.manual import Manual
+    from .real.daemon import Daemon
+
+FLAGS = "flags of the daemon that timerd_daemon starts, as on its command line: timerd --help"
+INSTANCE = "name of its instance, if the program under test names one; else `default`"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("timerd_flags", FLAGS, default="")
+    parser.addini("timerd_instance", INSTANCE, default="default")
+
+
+@pytest.fixture(scope="session")
+def timerd_session_daemon(pytestconfig: pytest.Config) -> Iterator[Daemon]:
+    """The daemon of the whole session, for fixtures of a session: `environment` is for the processes they start.
+
+    Each test with `timerd_daemon` gives it an arena of its own. With pytest-xdist each worker has a daemon.
+    """
+    from .real.daemon import Daemon
+
+    directory = Path(tempfile.mkdtemp(prefix="timerd-"))  # not below tmp_path: paths of sockets are short
+    flags = shlex.split(pytestconfig.getini("timerd_flags"))
+    try:
+        with Daemon(directory, flags, pytestconfig.getini("timerd_instance")) as daemon:
+            yield daemon
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def timerd_daemon(timerd_session_daemon: Daemon) -> Iterator[Daemon]:
+    """A real daemon, as new: nothing of another test is left. `td.client()` and processes that start now reach it."""
+    from .real.clients import end_client_of_process
+
+    daemon = timerd_session_daemon
+    end_client_of_process()
+    daemon.renew()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in daemon.environment.items():
+            patch.setenv(name, value)
+        yield daemon
+        end_client_of_process()
+    daemon.start()  # for fixtures of the session, where the test has stopped it
+
+
+@pytest.fixture
+def timerd_client(timerd_daemon: Daemon) -> td.Client:
+    """`td.client()`, connected to `timerd_daemon`; it is closed after the test."""
+    import timerd as td
+
+    client = td.client()
+    client.ready(timeout=10)
+    return client
+
+
+@pytest.fixture
+def timerd_manual() -> Iterator[Manual]:
+    """A daemon in this process, on a clock that stands still until `timerd_manual.advance(30)`.
+
+    Every client of this process is one of it: `td.client()`, `td.Client()`, `td.connect()` and those of td.aio.
+    """
+    from .manual.manual import Manual
+    from .real.clients import end_client_of_process
+
+    end_client_of_process()
+    with Manual() as manual:
+        yield manual
+        with manual.autojump():  # a lost daemon is not waited for
+            end_client_of_process()
