@@ -20,8 +20,7 @@ import timerd as td
 Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
-# Made in gunicorn's master (--preload), on purpose: each worker's td.client() is its own all the same, because a client
-# that was made before a fork is not used after it.
+# Made in gunicorn's master (--preload), on purpose: it connects at its first use, in each worker by itself.
 IN_MASTER = td.client()
 
 
