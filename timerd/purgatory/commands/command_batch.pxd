@@ -228,7 +228,7 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefet
         if slots & bit:
             break
         name = ahead[n].at + sizeof(KeyCommand)
-        if find_first(a, ahead[n].hash, purgatory, KEY_KIND_OBSERVE, name, command.key_length):
+        if a.observers and find_first(a, ahead[n].hash, purgatory, KEY_KIND_OBSERVE, name, command.key_length):
             break
         key = find_first(a, ahead[n].hash, purgatory, KEY_KIND_EVENT, name, command.key_length)
         op = NULL

@@ -14,6 +14,7 @@ cdef inline void join_key(Arena *a, WatchNode *node, uint32_t number) noexcept n
     if node.kind == KEY_KIND_WATERMARK:
         heap_push(a, number)
     else:
+        a.observers += node.kind == KEY_KIND_OBSERVE
         watch_event(a, node, number)
 
 
@@ -28,6 +29,7 @@ cdef inline void leave_key(Arena *a, WatchNode *node, uint32_t number) noexcept 
     if node.kind == KEY_KIND_WATERMARK:
         heap_remove(a, number)
     else:
+        a.observers -= node.kind == KEY_KIND_OBSERVE
         leave_list(a, node, number)
 
 

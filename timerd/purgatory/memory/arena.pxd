@@ -54,6 +54,7 @@ ctypedef struct Arena:
     uint64_t event_mask
     uint64_t handle_mask
     Seed seed  # of every hash; clients do not know it
+    uint32_t observers  # nodes in lists of those that observe their keys; while there is none, no event looks for one
     bint rehashed  # the start found hashes of another seed, and made them anew
     # The transaction being staged, and the outcomes that it numbers for one client.
     TdTransaction tx

@@ -79,7 +79,7 @@ cdef inline uint32_t first_watcher(Arena *a, EventRecord *e, uint32_t kind) noex
     """The node (index + 1) that stands first among the key's watchers of that kind, if the event concerns this kind."""
     cdef uint8_t room[KEY_SIZE_MAX]
     if kind == KEY_KIND_OBSERVE:
-        if not is_observed(e):
+        if a.observers == 0 or not is_observed(e):
             return 0
     elif e.kind == EVENT_KIND_FORGET or e.kind == (EVENT_KIND_ADVANCE if kind == KEY_KIND_EVENT else EVENT_KIND_FIRE):
         return 0
