@@ -22,10 +22,21 @@ from typing import NamedTuple, Self
 
 import psutil
 
-from patience import PATIENCE_S
+from patience import PATIENCE_S, eventually
 
 ENDS_S = 10.0  # at SIGTERM on a busy machine: a second or two on one at rest, and 30 s without drain
 START_S = 4 * PATIENCE_S  # four workers import a framework each, on a busy machine
+
+# A worker of gunicorn forgets a SIGTERM that comes before it has handlers of its own. Its master kills it after 30 s.
+READY = "This worker takes signals"
+TELL_READY = f"""
+_own = globals().get("post_worker_init")
+
+def post_worker_init(worker):
+    if _own is not None:
+        _own(worker)
+    worker.log.info("{READY}")
+"""
 
 
 class Answer(NamedTuple):
@@ -86,9 +97,11 @@ class Server:
         **environment: str,
     ) -> Self:
         """A gunicorn of that application, with the hooks of timerd_client.web, or else with its own configuration."""
-        if hooks:
-            (directory / "gunicorn.conf.py").write_text("from timerd_client.web.gunicorn import *\n")
-        bind = ("--bind=fd://{fd}", f"--workers={workers}", f"--chdir={directory}")
+        own = directory / "gunicorn.conf.py"
+        base = "from timerd_client.web.gunicorn import *\n" if hooks else own.read_text() if own.exists() else ""
+        configuration = directory / "gunicorn_tests.py"
+        configuration.write_text(base + TELL_READY)
+        bind = (f"--config={configuration}", "--bind=fd://{fd}", f"--workers={workers}", f"--chdir={directory}")
         return cls(directory, "gunicorn", *bind, *flags, application, workers=workers, **environment)
 
     @classmethod
@@ -116,7 +129,7 @@ class Server:
 
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, f"the server has ended:\n{self.log}"
-        ready = ("Booting worker with pid", "Started server process")  # of gunicorn, of uvicorn
+        ready = (READY, "Started server process")  # of gunicorn, of uvicorn
         if self.log.count(ready[0]) < self._workers and self.log.count(ready[1]) < self._workers:
             return False
         try:
@@ -151,16 +164,17 @@ class Server:
         self.process.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """End it and its workers at once."""
-        ours = [one for one in self.workers() if one.pid != self.process.pid]
-        self.process.kill()
+        """End it and its workers at once: they are a process group, one that is just being started included."""
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        for one in ours:
-            try:
-                one.kill()
-            except psutil.Error:
-                continue
-        psutil.wait_procs(ours, PATIENCE_S)
+        eventually(lambda: not self._is_there(), "a worker is there after SIGKILL")
+
+    def _is_there(self) -> bool:
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
 
     def __enter__(self) -> Self:
         return self
