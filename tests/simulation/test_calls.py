@@ -489,6 +489,8 @@ def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World
 
 
 def test_a_wrong_call_is_refused_at_once(world: World) -> None:
+    def of_no_registry() -> None: ...
+
     worker = Worker(world)
     calls, issued = worker.calls.commands, worker.protocol.ledger.issued
     with pytest.raises(InvalidValueError, match="time zone"):
@@ -506,7 +508,7 @@ def test_a_wrong_call_is_refused_at_once(world: World) -> None:
     with pytest.raises(InvalidKeyError):
         calls.later("", 1)
     with pytest.raises(InvalidKeyError, match="no handler of any Calls"):
-        calls.later(print, 1)
+        calls.later(of_no_registry, 1)
     with pytest.raises(InvalidKeyError, match="one character"):
         calls.later("job", 1, id="")
     with pytest.raises(InvalidKeyError, match="a str"):
