@@ -99,7 +99,7 @@ def test_a_stream_ends_with_a_retry_at_sigterm_and_is_forgotten_when_its_reader_
         assert server.terminate(polls) < ENDS_S
         for answer in polls.done:
             assert answer.status == 200
-            assert answer.body.startswith(b"retry: 1000\n\n") and answer.body.endswith(b"retry: 0\n\n"), answer
+            assert b"\nretry: 1000\n\n" in answer.body and answer.body.endswith(b"\n\nretry: 0\n\n"), answer
 
 
 def test_a_silent_stream_has_heartbeats(daemon: Daemon, start: Callable[[int], Server]) -> None:
@@ -123,7 +123,7 @@ def test_a_block_has_the_mark_the_kind_and_the_lines(daemon: Daemon) -> None:
         client.fire("k", value=b"one\r\ntwo\rthree")
         client.advance("w", 7)
         retry, fired, advanced = read(stream, 3)
-        assert retry == "retry: 1000\n\n"
+        assert retry.endswith("\nretry: 1000\n\n")
         head, name, *lines = fired.split("\n")
         assert (name, lines) == ("event: fire", ["data: one", "data: two", "data: three", "", ""])
         assert "event: advance\ndata: \n\n" in advanced
@@ -135,6 +135,15 @@ def test_a_block_has_the_mark_the_kind_and_the_lines(daemon: Daemon) -> None:
         assert "data: advance 7\n\n" in read(again, 2)[1]
         subscription.close()
         assert list(stream) == []
+
+
+def test_a_stream_that_breaks_before_its_first_event_goes_on_where_it_began(daemon: Daemon) -> None:
+    with td.connect() as client:
+        begun, *_ = read(events(client.subscribe("k")), 1)  # and then the connection breaks
+        client.fire("k", value=b"meanwhile")
+        client.flush()
+        mark = last_event_id({"HTTP_LAST_EVENT_ID": begun.split("\n")[0].removeprefix("id: ")})
+        assert "data: meanwhile\n\n" in read(events(client.subscribe("k", since=mark), heartbeat=PATIENCE_S), 2)[1]
 
 
 @pytest.mark.parametrize("text", ["", "7", "../etc", "0" * 1000, "0000000000000001-", "\udcff"])

@@ -1,6 +1,7 @@
 """Server-sent events of a subscription: a stream that a browser's EventSource reads, and goes on with after a break.
 
-retry: 1000                      at the beginning: how long the browser waits before it connects again
+id: 00000000075bcd15-41          at the beginning: where it begins, and how long a browser waits to connect again
+retry: 1000
 
 id: 00000000075bcd15-42          the mark: Last-Event-ID of the next connection
 event: fire                      or "advance", "fail", "gap"
@@ -27,7 +28,7 @@ from .requests import DISCONNECT
 
 MEDIA_TYPE: Final = "text/event-stream"
 HEARTBEAT_S: Final = 15.0  # proxies close what is silent for a minute
-RETRY: Final = b"retry: 1000\n\n"
+RETRY_MS: Final = 1000
 RETRY_NOW: Final = b"retry: 0\n\n"
 ALIVE: Final = b": alive\n\n"
 
@@ -76,7 +77,7 @@ def last_event_id(request: Mapping[str, Any]) -> Mark | None:
 
 def _stream(subscription: Subscription, heartbeat: float, data: Data | None) -> Iterator[bytes]:
     try:
-        yield RETRY
+        yield _beginning(subscription.mark)
         while (item := subscription.next(heartbeat)) is not None or not subscription.closed:
             yield _text(item, data)
     except RequestEnded as ended:
@@ -88,7 +89,7 @@ def _stream(subscription: Subscription, heartbeat: float, data: Data | None) -> 
 
 async def _coming(subscription: AioSubscription, heartbeat: float, data: Data | None) -> AsyncIterator[bytes]:
     try:
-        yield RETRY
+        yield _beginning(subscription.mark)
         while (item := await subscription.next(heartbeat)) is not None or not subscription.closed:
             yield _text(item, data)
     except RequestEnded as ended:
@@ -96,6 +97,11 @@ async def _coming(subscription: AioSubscription, heartbeat: float, data: Data | 
             yield RETRY_NOW
     finally:
         subscription.close()
+
+
+def _beginning(mark: Mark) -> bytes:
+    """With its id a browser that loses this connection before the first event misses none either."""
+    return b"id: %s\nretry: %d\n\n" % (str(mark).encode(), RETRY_MS)
 
 
 def _text(item: Event | Gap | None, data: Data | None) -> bytes:
