@@ -29,7 +29,7 @@ from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
 
 PATIENCE_S = 3.0
-TRACED = ("/threaded/caller.py", "/threaded/seat.py", "/link/gate.py", "/protocol/")
+TRACED = ("/threaded/caller.py", "/threaded/seat.py", "/waits/", "/protocol/")
 REMIND_S = 0.1
 AT_ONCE_S = 0.15  # less than the 250 ms after which a frame is sent again
 SLEEPS_S = 0.004  # so long a caller sleeps before its outcome comes

@@ -205,11 +205,15 @@ def at_signal() -> Iterator[Callable[[Callable[[], object]], None]]:
     signal.signal(signal.SIGUSR1, before)
 
 
+@pytest.mark.parametrize("wakes", [True, False], ids=["wakes", "wakes nobody"])
 @pytest.mark.parametrize("way", WAITS)
-def test_a_handler_of_a_signal_ends_the_wait_that_it_interrupts(
-    daemon: Daemon, way: str, at_signal: Callable[[Callable[[], object]], None]
+def test_a_handler_of_a_signal_ends_the_wait_in_whose_thread_it_runs(
+    daemon: Daemon, way: str, wakes: bool, at_signal: Callable[[Callable[[], object]], None]
 ) -> None:
-    """gunicorn's sync worker: the view waits in the thread in which the handler of SIGTERM runs."""
+    """gunicorn's sync worker: the view waits in the thread in which the handler of SIGTERM runs.
+
+    The system gives a signal to any thread. If that is another one, it wakes nobody who waits.
+    """
     with td.connect() as client:
         scope = Scope()
         at_signal(lambda: scope.end("drain"))
@@ -218,7 +222,7 @@ def test_a_handler_of_a_signal_ends_the_wait_that_it_interrupts(
 
         def interrupt() -> None:
             eventually(lambda: pending(daemon))
-            signal.pthread_kill(main, signal.SIGUSR1)
+            signal.pthread_kill(main if wakes else threading.get_ident(), signal.SIGUSR1)
 
         thread = threading.Thread(target=interrupt)
         thread.start()

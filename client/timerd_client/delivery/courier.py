@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.surface import Surface
+from timerd_client.waits.slices import taken
 from timerd_shm.declare.errors import BackpressureError
 
 from .accumulator import Accumulator
@@ -96,7 +97,8 @@ class Courier:
         """
         deliveries: list[Delivery] = []
         try:
-            deliveries += self._deliveries.get(timeout=timeout if self._broken is None else 0)
+            first: list[Delivery] = taken(self._deliveries, timeout if self._broken is None else 0)
+            deliveries += first
             while True:
                 deliveries += self._deliveries.get_nowait()
         except Empty:

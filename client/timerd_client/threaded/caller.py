@@ -21,10 +21,12 @@ from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.state import LIVE
 from timerd_client.transport.sockets import Sockets
 from timerd_client.waits.gate import Gate
+from timerd_client.waits.slices import SLICE_S, is_main_thread
 
 from .seat import Seat
 
 SLEEP_NS_MAX: Final = 60_000_000_000
+SLICE_NS: Final = int(SLICE_S * 1e9)
 SENDERS_MAX: Final = 4  # so many callers that wait send themselves; the frames of more are fewer if the thread sends
 NEGLECT_NS: Final = 100_000_000  # without a frame for so long, the thread looks whether a caller still receives
 LEFT_S: Final = 0.001  # a link that ends looks so often whether a caller has left the seat
@@ -144,6 +146,7 @@ class Callers:
         seat, link = self._seat, self._link
         if seat is None:
             return
+        sleep_ns_max = SLICE_NS if is_main_thread() else SLEEP_NS_MAX
         raised: BaseException | None = None
         is_needed = False
         try:
@@ -153,7 +156,7 @@ class Callers:
                 if self._leaves_it_to_thread() or not seat.take(gate):
                     return
             while not gate.is_open and not seat.is_wanted:
-                left_ns = SLEEP_NS_MAX if end_ns is None else min(end_ns - monotonic_ns(), SLEEP_NS_MAX)
+                left_ns = sleep_ns_max if end_ns is None else min(end_ns - monotonic_ns(), sleep_ns_max)
                 if left_ns <= 0:
                     break
                 readable = self._sleep(seat, gate, left_ns)
@@ -175,15 +178,20 @@ class Callers:
             raise raised
 
     def wake(self, gate: CallerGate) -> None:
-        """The gate was opened: wake its caller, if that has the seat and sleeps."""
+        """The gate was opened: wake its caller, if that has the seat and sleeps, or is about to.
+
+        A handler of a signal opens it in its caller's own thread, in the sleep or right before it.
+        """
         seat = self._seat
-        if seat is not None and gate in (seat.holder, seat.sleeper) and threading.get_ident() != gate.thread:
+        if seat is None:
+            return
+        if seat.sleeper is gate or (seat.holder is gate and threading.get_ident() != gate.thread):
             seat.ring()
 
     def _sleep(self, seat: Seat, gate: CallerGate, left_ns: int) -> list[int]:
         """Sleep until a socket has something; the descriptors that are readable. The seat may be lost afterwards."""
         seat.sleeper = gate
-        readable = seat.sleep(left_ns)
+        readable = seat.sleep(0 if gate.is_open else left_ns)
         with self._link.lock:  # who takes the seat from a sleeper has the lock
             if seat.holder is gate:
                 seat.sleeper = None

@@ -13,6 +13,7 @@ from timerd_client.link.promise import withdrawing
 from timerd_client.types import Patience, Until
 from timerd_client.waits.polling import monotonic_deadline, seconds_left
 from timerd_client.waits.scope import current_scope
+from timerd_client.waits.slices import taken
 
 
 class Waited(NamedTuple):
@@ -71,9 +72,8 @@ def _settling(operations: list[ThreadedOperation], deadline: float | None) -> It
             if scope is not None and not scope.add(end):
                 raise scope.error()
             for _ in operations:
-                left = seconds_left(deadline)
                 try:
-                    found = settled.get(timeout=left) if left else settled.get(block=left is None)
+                    found = taken(settled, seconds_left(deadline))
                 except Empty:
                     return
                 if found is None:

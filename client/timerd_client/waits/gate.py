@@ -7,6 +7,8 @@ from contextlib import suppress
 
 from timerd_wire import native
 
+from .slices import slices
+
 
 class Gate:
     """Closed until somebody opens it, in any thread."""
@@ -22,4 +24,8 @@ class Gate:
 
     def wait(self, seconds: float | None) -> bool:
         """Wait until it is open, so many seconds at most; whether it is."""
-        return self._lock.acquire(timeout=-1 if seconds is None else min(max(seconds, 0), threading.TIMEOUT_MAX))
+        return any(self._lock.acquire(timeout=_timeout(sleep_s)) for sleep_s in slices(seconds))
+
+
+def _timeout(seconds: float | None) -> float:
+    return -1 if seconds is None else min(seconds, threading.TIMEOUT_MAX)

@@ -1,0 +1,48 @@
+"""The main thread waits in slices, because a signal may come without waking it.
+
+CPython runs the handlers of signals in the main thread, between two calls. A signal that comes just before that thread
+begins to sleep does not end the sleep, and neither does one that the system gives to another thread. The handler then
+runs when the sleep ends. In a wait without a limit, SIGTERM and Ctrl-C would go unnoticed for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Final, TypeVar
+
+from timerd_wire.native import ident
+
+Value = TypeVar("Value")
+SLICE_S: Final = 1.0
+
+
+def is_main_thread() -> bool:
+    """Whether the caller runs in the thread in which the handlers of signals run."""
+    return ident() == threading.main_thread().ident
+
+
+def slices(seconds: float | None) -> Iterator[float | None]:
+    """The sleeps of a wait of so many seconds, in seconds, at least one; None = until it is woken."""
+    if not is_main_thread():
+        yield None if seconds is None else max(seconds, 0.0)
+        return
+    end = None if seconds is None else monotonic() + seconds
+    while True:
+        left = None if end is None else end - monotonic()
+        if left is not None and left <= SLICE_S:
+            yield max(left, 0.0)
+            return
+        yield SLICE_S
+
+
+def taken(queue: SimpleQueue[Value], seconds: float | None) -> Value:
+    """The next of a queue; waits for it, so many seconds at most. Raises Empty."""
+    for sleep_s in slices(seconds):
+        try:
+            return queue.get(block=sleep_s != 0.0, timeout=sleep_s)
+        except Empty:
+            pass
+    raise Empty
