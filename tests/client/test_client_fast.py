@@ -57,6 +57,7 @@ BESIDE_HOT = {
     "test_hub.py": "a hub of subscriptions knows no encoding",
     "test_schedule.py": "schedules are arithmetic",
     "test_spacing.py": "the spacing of frames is arithmetic",
+    "test_slices.py": "the waits of a thread know no command",
 }
 PATIENCE_S = 30
 
