@@ -16,6 +16,7 @@ import pytest
 from commands import Key, Register
 from daemons import SMALL, Daemon
 from harness import MS
+from journalplay import play
 from journals import JournaledRig
 from patience import PATIENCE_S
 from timerd_client import ALL, connect
@@ -107,6 +108,27 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
     assert set(found) == set(lies)
     for said, disagreements in found.items():
         assert any(said in row.what for row in disagreements), disagreements
+
+
+@pytest.mark.parametrize("seed", range(1, 3))
+def test_spark_and_python_agree_on_a_random_program_and_on_a_lie_about_what_was_observed(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    """With groups, requeued limited events, several keys, and operations that observe keys."""
+    made = play(seed, tmp_path)
+    assert isinstance(made.rig, JournaledRig)
+    made.rig.end()
+    assert not audit_journal(tmp_path).wrong
+    table = events_of(spark, tmp_path).toArrow()
+    rows = table.to_pylist()
+    observing = {row["operation"] for row in rows if row["kind"] == "register" and row["condition"] == "observe"}
+    completed = [row for row in rows if row["operation"] in observing and row["outcome"] == "completed"]
+    assert len(completed) > 10, len(completed)
+    lie = {**completed[-1], "sequence": completed[-1]["sequence"] - 1}
+    told = [{**row, "host": "true"} for row in rows]
+    told += [{**(lie if row is completed[-1] else row), "host": "false"} for row in rows]
+    found = audit(spark.createDataFrame(pa.Table.from_pylist(told, table.schema)), partitions=3).collect()
+    assert found and {row.host for row in found} == {"false"}, found[:5]
 
 
 def test_an_audit_reads_the_files_as_they_are_at_its_start(spark: SparkSession, tmp_path: Path) -> None:
