@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -171,6 +173,28 @@ def test_a_worker_serves_a_module_and_sigterm_waits_for_its_handlers(
     assert worker.returncode == Exit.OK, said
     assert noted(runtime_dir, "end", "slow")
     assert "serves remind, often for group 'web' at instance" in said and "SIGTERM: waits up to 30 s" in said
+
+
+def test_a_signal_that_another_thread_of_a_worker_gets_ends_it(
+    client: td.Client, start: Start, runtime_dir: Path
+) -> None:
+    """The system gives it to any thread. The main one then sleeps on, and its handlers do not run."""
+    worker = start("tasks:calls")
+    eventually(lambda: noted(runtime_dir, "often"))
+    others = [task for task in threads_that_take(worker.pid, signal.SIGTERM) if task != worker.pid]
+    ctypes.CDLL(None).tgkill(worker.pid, others[0], signal.SIGTERM)
+    _, said = worker.communicate(timeout=PATIENCE_S)
+    assert worker.returncode == Exit.OK, said
+
+
+def threads_that_take(pid: int, number: signal.Signals) -> list[int]:
+    """The threads of a process that do not block a signal; libzmq's own block all."""
+    takes = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        blocked = re.search("SigBlk:\\s*(\\w+)", (task / "status").read_text())
+        if blocked and not int(blocked[1], 16) >> number - 1 & 1:
+            takes.append(int(task.name))
+    return takes
 
 
 def test_a_call_that_still_runs_after_the_grace_goes_to_another_worker(

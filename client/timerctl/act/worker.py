@@ -115,16 +115,18 @@ def calls_of(text: str) -> Calls:
 
 
 def serve_in_threads(calls: Calls, arguments: argparse.Namespace, group: str) -> int:
-    """Serve until a signal comes, which a pipe tells: a signal handler must not take a lock."""
+    """Serve until a signal comes. Its number comes through a pipe, also if it comes right before the read."""
     from timerd_client import Client
 
     woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
     for number in SIGNALS:
-        signal.signal(number, lambda number, _: os.write(wakes, bytes((number,))))
+        signal.signal(number, lambda *_: None)
     client = Client(arguments.instance, group=group, name="timerctl worker")
     client.serve(calls, at_once=arguments.at_once)
     say_begin(client, calls)
-    say_end(os.read(woken, 1)[0], arguments)
+    say_end(signal_of(woken), arguments)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -132,6 +134,13 @@ def serve_in_threads(calls: Calls, arguments: argparse.Namespace, group: str) ->
     except TimerdError as error:
         logger.warning("%s", error)
     return status_of(client)
+
+
+def signal_of(woken: int) -> int:
+    """The number of the first signal that ends a worker."""
+    while (number := os.read(woken, 1)[0]) not in SIGNALS:
+        pass
+    return number
 
 
 async def serve_in_loop(calls: Calls, arguments: argparse.Namespace, group: str) -> int:
