@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -24,6 +25,12 @@ from timerd import ALL, ALL_SETTLED, State, at_least, total
 @pytest.fixture
 def daemon(shared_daemon: Daemon) -> Daemon:
     return shared_daemon
+
+
+@pytest.fixture
+def fresh(request: pytest.FixtureRequest) -> str:
+    """An id, or a key, that no other test has: the tests share a daemon, which remembers ids and watermarks."""
+    return str(request.node.name)
 
 
 def test_an_event_completes_an_operation_with_its_value(client: Any) -> None:
@@ -98,11 +105,11 @@ def test_cancel_returns_whether_it_settled_the_operation(client: Any) -> None:
     assert completed.cancel_wait() is False
 
 
-def test_a_deadline_can_be_moved(client: Any, face: Face) -> None:
-    operation = client.register_wait("idle", timeout=PATIENCE_S, id=f"session/{face.name}")
+def test_a_deadline_can_be_moved(client: Any, fresh: str) -> None:
+    operation = client.register_wait("idle", timeout=PATIENCE_S, id=fresh)
     assert operation.reschedule_wait(60)
     with td.connect() as other:
-        assert other.reschedule_wait(f"session/{face.name}", 0.01)
+        assert other.reschedule_wait(fresh, 0.01)
     assert operation.result(PATIENCE_S).state is State.EXPIRED
     assert operation.reschedule_wait(1) is False
     with pytest.raises(td.UnknownOperationError, match="of id 'never' is pending in purgatory 'default'"):
@@ -111,18 +118,18 @@ def test_a_deadline_can_be_moved(client: Any, face: Face) -> None:
         client.purgatory("fetch").cancel_wait("never")
 
 
-def test_an_id_makes_a_registration_idempotent(client: Any, face: Face) -> None:
-    first = client.register_wait("k", timeout=PATIENCE_S, id=f"x/{face.name}")
-    assert client.register("k", timeout=1, id=f"x/{face.name}", if_exists="keep") is first
-    refused = client.register("k", timeout=PATIENCE_S, id=f"x/{face.name}").result(PATIENCE_S)
+def test_an_id_makes_a_registration_idempotent(client: Any, fresh: str) -> None:
+    first = client.register_wait("k", timeout=PATIENCE_S, id=fresh)
+    assert client.register("k", timeout=1, id=fresh, if_exists="keep") is first
+    refused = client.register("k", timeout=PATIENCE_S, id=fresh).result(PATIENCE_S)
     assert isinstance(refused.error, td.OperationExistsError)
     with pytest.raises(
-        td.OperationExistsError, match=rf"id 'x/{face.name}' exists in purgatory 'default' \(it is pending\)"
+        td.OperationExistsError, match=rf"id '{re.escape(fresh)}' exists in purgatory 'default' \(it is pending\)"
     ):
-        client.register_wait("k", timeout=PATIENCE_S, id=f"x/{face.name}")
-    second = client.register("k", timeout=PATIENCE_S, id=f"x/{face.name}", if_exists="replace")
+        client.register_wait("k", timeout=PATIENCE_S, id=fresh)
+    second = client.register("k", timeout=PATIENCE_S, id=fresh, if_exists="replace")
     assert first.result(PATIENCE_S).state is State.CANCELLED
-    assert client.cancel_wait(f"x/{face.name}")
+    assert client.cancel_wait(fresh)
     assert second.result(PATIENCE_S).state is State.CANCELLED
 
 
@@ -180,22 +187,21 @@ def test_keys_that_an_iterator_gives_are_watched_after_each_look(client: Any, ca
 
 
 @pytest.mark.parametrize("call", ["wait_for", "try_complete_else_watch"])
-def test_the_watermarks_of_any_mapping_are_watched(client: Any, face: Face, call: str) -> None:
-    offset = f"{call}/{face.name}"
+def test_the_watermarks_of_any_mapping_are_watched(client: Any, fresh: str, call: str) -> None:
     looks: list[int] = []
 
     def look() -> bool:
         looks.append(1)
         return len(looks) == 2
 
-    keys = MappingProxyType({offset: 5})
+    keys = MappingProxyType({fresh: 5})
     waited = threading.Thread(target=lambda: getattr(client, call)(look, keys, timeout=PATIENCE_S))
     waited.start()
     eventually(lambda: client.stats().waiting == 1)
-    client.advance(offset, 4)
+    client.advance(fresh, 4)
     client.flush()
     assert len(looks) == 1
-    client.advance(offset, 5)
+    client.advance(fresh, 5)
     eventually(lambda: len(looks) == 2)
     waited.join(PATIENCE_S)
 
@@ -208,12 +214,17 @@ def test_a_mark_travels_to_another_process(client: Any) -> None:
         assert other.register("k", timeout=PATIENCE_S, since=mark).result(PATIENCE_S).value == b"between"
 
 
-def test_a_refused_registration_does_not_hide_the_one_that_keeps_the_id(client: Any, face: Face) -> None:
-    first = client.register_wait("k", timeout=PATIENCE_S, id=f"y/{face.name}")
-    assert isinstance(
-        client.register("k", timeout=1, id=f"y/{face.name}").result(PATIENCE_S).error, td.OperationExistsError
-    )
-    assert client.register("k", timeout=1, id=f"y/{face.name}", if_exists="keep") is first
+def test_a_refused_row_of_a_batch_does_not_hide_the_operation_that_keeps_the_id(client: Any, fresh: str) -> None:
+    first = client.register("k", timeout=60, id=fresh)
+    (refused,) = client.register_many(["k"], timeout=60, ids=[fresh]).outcomes(PATIENCE_S)
+    assert isinstance(refused.error, td.OperationExistsError)
+    assert client.register("k", timeout=1, id=fresh, if_exists="keep") is first
+
+
+def test_a_refused_registration_does_not_hide_the_one_that_keeps_the_id(client: Any, fresh: str) -> None:
+    first = client.register_wait("k", timeout=PATIENCE_S, id=fresh)
+    assert isinstance(client.register("k", timeout=1, id=fresh).result(PATIENCE_S).error, td.OperationExistsError)
+    assert client.register("k", timeout=1, id=fresh, if_exists="keep") is first
 
 
 def test_commands_before_a_flush_are_applied(client: Any) -> None:

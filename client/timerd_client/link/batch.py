@@ -389,7 +389,9 @@ def _issue_singly(
             made.add_part(number, row, 1)
             ledger.pending[number] = made
             if one.id_hash:
-                ledger.ids.add(ledger.pending, surface._name, one.id_hash, number)
+                holder = ledger.ids.find(ledger.pending, surface._name, one.id_hash)
+                if holder is None or one.if_exists == "replace":  # else the daemon will refuse it
+                    ledger.ids.add(ledger.pending, surface._name, one.id_hash, number)
             link.wake_if_due(ledger.issued)
 
 
