@@ -1,4 +1,4 @@
-"""What a handle of `register` keeps: how its operation has settled, its id, its reply, its callbacks."""
+"""What a handle of `register` keeps: how its operation has settled, its id, its callbacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import random
 import sys
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,6 @@ from clientprogram import Program
 from timerd_client import hot
 from timerd_client.hot.ids import Ids
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.link.promise import Reply
 from timerd_client.outcome import Outcome, State
 from timerd_client.waiter import local
 from timerd_shm.declare.errors import ClosedError
@@ -90,21 +89,6 @@ def test_an_outcome_outlives_its_handle() -> None:
         outcomes.append(settled_by(USUAL._replace(value_length=length), bytes(length))[0].outcome())
     assert [len(outcome.value) for outcome in outcomes if outcome is not None] == [*LENGTHS]
     assert {outcome.wait_ns for outcome in outcomes if outcome is not None} == {1_000}
-
-
-# what few operations have ----------------------------------------------------------------------------------------
-
-
-def test_an_operation_keeps_its_reply_and_its_id() -> None:
-    operation, reply = operation_of(), cast(Reply, object())
-    assert (operation._reply, operation._id) == (None, None)
-    operation._id = "id", "default", "error"
-    operation._reply = reply
-    assert operation._reply is reply and operation._id == ("id", "default", "error")
-    operation = operation_of()
-    operation._reply = reply
-    operation._id = "id", "default", "error"
-    assert operation._reply is reply and operation._id == ("id", "default", "error")
 
 
 def test_an_operation_that_its_callback_refers_to_is_released_when_it_settles() -> None:

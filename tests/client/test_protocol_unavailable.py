@@ -240,15 +240,14 @@ def test_the_bounds_of_a_lost_daemon_are_passed_in() -> None:
 
 def test_open_requests_fail_when_the_daemon_is_lost_and_the_operation_stays_pending(world: World) -> None:
     world.silence()
-    fired, asked = Reply(world.link), Reply(world.link)
+    fired, asked, registered = Reply(world.link), Reply(world.link), Reply(world.link)
     world.fire(b"other", reply=fired)
     world.protocol.query({"query": "ping"}, asked, world.now)
-    operation = world.register(wait=True, timeout_ns=60_000 * MS)
+    operation = world.register(reply=registered, timeout_ns=60_000 * MS)
     world.pass_time(LOST_MS - 50)
     assert not fired.done()
     world.pass_time(100)
-    for reply in (fired, asked, operation._reply):
-        assert reply is not None
+    for reply in (fired, asked, registered):
         with pytest.raises(TimerdUnavailableError, match=r"3\.0 s.*unknown"):
             reply.get()
     assert not operation.done()
@@ -458,10 +457,9 @@ def test_acknowledgements_of_grants_are_held_back_until_all_of_them_are_requeued
 
 
 def test_an_operation_without_a_handle_is_withdrawn_while_the_daemon_lives(world: World) -> None:
-    operation = world.register(wait=True)
+    reply = Reply(world.link)
+    operation = world.register(reply=reply)
     world.up()  # on its way
-    reply = operation._reply
-    assert reply is not None
     assert world.protocol.incoming.abandon([operation.command], TimerdUnavailableError("nobody waits")) == 1
     assert world.protocol.incoming.abandon([operation.command], TimerdUnavailableError("nobody waits")) == 0
     assert reply.done()
@@ -553,7 +551,8 @@ def test_random_outages_settle_no_operation_twice_and_lose_no_operation_and_no_g
         for _ in range(outage_ms // 100):
             if rng.random() < 0.5:
                 timeout_ns = rng.choice([0, 500, 3_000, 30_000]) * MS
-                operation = world.register(b"%d" % rng.randrange(5), timeout_ns=timeout_ns, wait=rng.random() < 0.2)
+                name, asks = b"%d" % rng.randrange(5), rng.random() < 0.2
+                operation = world.register(name, timeout_ns=timeout_ns, reply=Reply(world.link) if asks else None)
                 operation.add_done_callback(count)
                 operations.append(operation)
             if rng.random() < 0.3:

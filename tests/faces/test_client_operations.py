@@ -159,7 +159,8 @@ def test_wait_for_never_misses_an_event_between_check_and_registration(client: A
     def check() -> bool:
         if state["rows"] == 0:
             state["rows"] = 1  # somebody else writes, and fires, after this check has seen nothing
-            other.fire_wait("rows")
+            other.fire("rows")
+            other.flush()
             return False
         return True
 

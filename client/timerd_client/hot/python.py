@@ -218,13 +218,12 @@ class Handle(Promised):
     Operation derives from it: a second object for each request would cost a third of the instructions of `register`.
     """
 
-    __slots__ = ("_callbacks", "_id", "_link", "_names", "_reply", "_settlement", "command", "deadline_ns", "payload")
-    _reply: Any  # the reply to register(wait=True)
+    __slots__ = ("_callbacks", "_id", "_link", "_names", "_settlement", "command", "deadline_ns", "payload")
     _id: tuple[Key, str, str] | None  # its id, purgatory and if_exists
 
     def __init__(self, link: Any, command: int, names: Key | tuple[Key, ...], payload: bytes, deadline_ns: int) -> None:
         self._link = link
-        self._settlement = self._callbacks = self._reply = self._id = None
+        self._settlement = self._callbacks = self._id = None
         self._names = names
         self.command = command  # the command number of its registration; 0 = it was never sent
         self.payload = payload

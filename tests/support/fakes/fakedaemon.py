@@ -354,12 +354,12 @@ class World:
         self.lose_up = self.lose_down = lambda frame: False
 
     def register(
-        self, key: bytes = b"k", payload: bytes = b"", *, wait: bool = False, timeout_ns: int = 30_000 * MS
+        self, key: bytes = b"k", payload: bytes = b"", *, reply: Reply | None = None, timeout_ns: int = 30_000 * MS
     ) -> ThreadedOperation:
         tail = EVENT_PREFIX[len(key)] + key + payload
         length = size_of(RegisterCommand) + len(tail)
         issued, size = self.protocol.ledger.issued, len(payload)
-        flags = CommandFlag.WANTS_ANSWER if wait else 0
+        flags = CommandFlag.WANTS_ANSWER if reply else 0
         fixed = pack_register(
             CommandKind.REGISTER,
             0,
@@ -379,8 +379,8 @@ class World:
         number = self.protocol.ledger.issue(fixed + tail)
         operation = ThreadedOperation(self.link, number, key, payload, deadline_after(self.now, timeout_ns))
         self.protocol.ledger.pending[number] = operation
-        if wait:
-            operation._reply = self.protocol.incoming.replies[number] = Reply(self.link)
+        if reply is not None:
+            self.protocol.incoming.replies[number] = reply
         return operation
 
     def fire(self, key: bytes = b"k", value: bytes = b"", reply: Reply | None = None, limit: int = 0) -> int:

@@ -231,7 +231,7 @@ cdef Handle register_fast(
         Py_INCREF(made)
         table_put(&ledger.pending.table, made.command, <PyObject *>made)
         if id is not None:
-            made.extra = None, (id, caller._name, if_exists)
+            made._id = id, caller._name, if_exists
             if holder is None or if_exists == "replace":  # else the daemon will refuse it
                 ledger.ids.add(ledger.pending, caller._name, hashed, made.command)
     finally:

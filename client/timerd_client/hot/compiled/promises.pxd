@@ -22,7 +22,7 @@ cdef class Handle(Promised):
     cdef public object _link
     cdef public object _names
     cdef public object payload
-    cdef object extra  # None, or (_reply, _id): few operations have one of them
+    cdef public object _id  # None, or (id, purgatory, if_exists): few operations have one
 
 
 cdef inline bint settle_record(

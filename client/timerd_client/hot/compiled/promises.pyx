@@ -62,22 +62,6 @@ cdef class Handle(Promised):
         self.callbacks = callbacks
 
     @property
-    def _reply(self):
-        return None if self.extra is None else self.extra[0]
-
-    @_reply.setter
-    def _reply(self, reply):
-        self.extra = reply, self._id
-
-    @property
-    def _id(self):
-        return None if self.extra is None else self.extra[1]
-
-    @_id.setter
-    def _id(self, id):
-        self.extra = self._reply, id
-
-    @property
     def _settlement(self):
         return None if self.kept == NULL else kept_settlement(self.kept, self.command)
 
