@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -21,6 +22,28 @@ from timerd import State
 @pytest.fixture
 def daemon(shared_daemon: Daemon) -> Daemon:
     return shared_daemon
+
+
+@THREADED
+@pytest.mark.parametrize("way", ["result", "cancel_wait", "fire_wait"])
+def test_a_wait_in_the_thread_of_a_loop_warns_where_it_is_called(client: td.Client, way: str) -> None:
+    operation = client.register("k", timeout=60)
+    ways: dict[str, Callable[[], object]] = {
+        "result": lambda: operation.result(PATIENCE_S),
+        "cancel_wait": lambda: operation.cancel_wait(),
+        "fire_wait": lambda: client.fire_wait("k"),
+    }
+
+    async def wait() -> None:
+        with pytest.warns(RuntimeWarning, match=r"the loop stands still.*use td\.aio") as warned:
+            if way == "result":
+                threading.Timer(0.05, lambda: client.fire("k")).start()
+            ways[way]()
+        assert [warning.filename for warning in warned] == [__file__]
+        eventually(operation.done)
+        operation.result(PATIENCE_S)  # this waits for nothing, so nothing is warned of
+
+    asyncio.run(wait())
 
 
 @THREADED

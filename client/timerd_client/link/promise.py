@@ -33,6 +33,14 @@ IN_LOOP = (
 )
 
 
+def _level_of_caller() -> int:
+    """For a warning: how far up the stack the code is that has called this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("timerd_client."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 class Home(Interface):
     """What a promise needs of the link that settles it."""
 
@@ -127,7 +135,7 @@ class Promise(Promised):
         seconds = patience_s(timeout)
         self._link.may_block()
         if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
-            warnings.warn(IN_LOOP, RuntimeWarning, stacklevel=3)
+            warnings.warn(IN_LOOP, RuntimeWarning, stacklevel=_level_of_caller())
         scope, gate = self._scope(), self._link.gate()
         if not self._add(gate.open):
             return True
