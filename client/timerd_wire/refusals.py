@@ -93,19 +93,24 @@ def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
         case ErrorCode.OPERATION_EXISTS if about.id is not None:
             settled = {int(outcome): outcome.name.lower() for outcome in Outcome}.get(value, f"outcome {value}")
             message = (
-                f"id {about.id!r} exists in purgatory {about.purgatory!r} "
+                f"id {_shown(about.id)} exists in purgatory {about.purgatory!r} "
                 f"({f'it has settled: {settled}' if value else 'it is pending'}); "
                 + ("it was kept for its owner" if about.keeps else 'if_exists="replace" takes it over')
             )
         case ErrorCode.UNKNOWN_OPERATION if about.id is not None:
             message = (
-                f"no operation of id {about.id!r} is pending in purgatory {about.purgatory!r}: it has settled, "
+                f"no operation of id {_shown(about.id)} is pending in purgatory {about.purgatory!r}: it has settled, "
                 "or was never registered there"
             )
     error = error_for(code, message or _sentence(code) + _met(code, limit))
     if isinstance(error, OperationExistsError):
         error.settled, error.kept = value, about.keeps
     return error
+
+
+def _shown(id: str | bytes) -> str:
+    """An id for people: the same for "s1" and b"s1", which are one id."""
+    return repr(id if isinstance(id, str) else id.decode(errors="backslashreplace"))
 
 
 def _beyond_bytes(limit: int, about: Subject) -> str:

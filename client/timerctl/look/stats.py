@@ -121,7 +121,7 @@ def capacity_lines(capacity: dict[str, Any]) -> list[str]:
         lines.append("Ids of settled operations are counted, and give way to new ones.")
     if capacity["ring_events"]["used"]:
         reach = span(round(capacity["ring_span_s"] * NS))
-        lines.append(f"The event ring reaches back {reach}: older marks may be too old.")
+        lines.append(f"A mark may be {reach} old; an older one may fail (MarkTooOldError).")
     return lines
 
 

@@ -398,8 +398,9 @@ class Link(Line):
         if unknown:
             self._reported_unknown = protocol.outgoing.commands_unknown
             raise SessionGoneError(
-                f"commands that were unacknowledged when the daemon lost sight of this client: {unknown}; "
-                "whether they were applied is unknown"
+                "commands that were unacknowledged when the daemon of instance "
+                f"{self.paths.instance!r} lost sight of this client: {unknown}. Whether they were applied is unknown; "
+                "repeat those that may be applied twice"
             )
         if not self.flushed(flush):
             missing = unacknowledged(flush.command - protocol.outgoing.answered)

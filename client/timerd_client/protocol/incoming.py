@@ -36,6 +36,7 @@ _HEADER_SIZE: Final = size_of(ReportHeader)
 _OUTCOME_SIZE: Final = size_of(OutcomeRecord)
 _ANSWER_SIZE: Final = size_of(WireAnswer)
 _OUTCOME = struct_of(OutcomeRecord)
+NOT_HELD: Final = "the daemon does not hold this operation any more: how it settled is unknown. Register again"
 GROUPS: Final = 0  # command number in the outcome of a group's operation
 _ANSWERS = columns_of(WireAnswer, "command", "value", "code")
 
@@ -156,7 +157,7 @@ class Incoming:
         for command in commands:
             waiter = self._ledger.pending.pop(command, None)
             if waiter is not None:
-                unknown = SessionGoneError(f"the daemon no longer holds operation {command}; how it settled is unknown")
+                unknown = SessionGoneError(NOT_HELD)
                 if waiter.settle(command, local(unknown)):
                     self.ready.append(waiter)
 

@@ -61,7 +61,7 @@ from .deadlines import NEVER, Deadlines
 from .inbox import Inbox
 from .incoming import Incoming, Query, map_of
 from .outgoing import Outgoing
-from .session import LOST_SESSION, NO_SESSION, Identity, Session
+from .session import LOST_SESSION, NEW_ARENA, NO_SESSION, Identity, Session
 from .silence import Silence
 from .state import CLOSED, CONNECTING, HELLO, LIVE, LOST, LinkState
 from .statistics import Statistics
@@ -499,7 +499,7 @@ class Protocol:
             return
         if header.incarnation != session.arena:
             if session.arena and session.secret != NO_SESSION:
-                self._forget(SessionGoneError("the daemon has another arena; what was not settled is unknown"))
+                self._forget(SessionGoneError(NEW_ARENA))
             else:  # no daemon has seen the commands that are kept
                 ledger.count_from_first()
                 session.leave_arena()

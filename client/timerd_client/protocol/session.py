@@ -20,7 +20,12 @@ DEFAULT_PURGATORY: Final = "default"
 CALLS: Final = "calls"  # the purgatory of named calls
 NO_SESSION: Final = bytes(16)
 LOST_SESSION: Final = (
-    "the daemon no longer knows this client, or another process has used its session; what was not settled is unknown"
+    "the daemon no longer knows this client, or another process has used its session: how this settled is unknown. "
+    "The client goes on as a new one; register again"
+)
+NEW_ARENA: Final = (
+    "the daemon has a new arena, because the old one was destroyed or the host was rebooted: how this settled is "
+    "unknown. Register again"
 )
 NOT_KNOWN_YET: Final = 0xFF  # index of a purgatory that the first HELLO names, until WELCOME gives the right one;
 # the next such purgatory has one less, and so on: no daemon gives an index of PURGATORIES_MAX or more

@@ -192,7 +192,7 @@ class ArenaDamagedError(TimerdError):
 
 
 class SessionGoneError(TimerdError):
-    """The daemon no longer knows this client; what it had not acknowledged is unknown. Connect anew."""
+    """The daemon no longer knows this client, and what had not settled is unknown. It goes on; register again."""
 
     code = ErrorCode.SESSION_GONE
 
