@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import re
 import subprocess
@@ -213,6 +214,34 @@ def test_a_mark_travels_to_another_process(client: Any) -> None:
         other.fire_wait("k", value=b"between")
         assert client.register("k", timeout=PATIENCE_S, since=mark).result(PATIENCE_S).value == b"between"
         assert other.register("k", timeout=PATIENCE_S, since=mark).result(PATIENCE_S).value == b"between"
+
+
+def test_what_is_no_operation_is_not_waited_for(client: Any, face: Face) -> None:
+    batch = client.register_many(["k"], timeout=60)
+    for wrong, says in (
+        (next(iter(getattr(batch, "_target", batch))), "Row 0 PENDING.*whole batches"),
+        (7, "7 is int: give operations"),
+    ):
+        with pytest.raises(td.InvalidValueError, match=says):
+            face.wait([wrong])
+        with pytest.raises(td.InvalidValueError, match=says):
+            list(face.as_completed([wrong]))
+    client.fire("k")
+    assert list(face.wait([batch]).done) == [batch] == list(face.as_completed([batch]))
+
+
+def test_what_belongs_to_one_process_refuses_pickle_and_copy_and_says_what_to_take(client: Any) -> None:
+    inside = getattr(client, "_target", client)
+    of = {
+        "make a client in each process": (inside,),
+        "register with id=": (inside.register("k", timeout=1),),
+        "register with ids=": (inside.register_many(["k"], timeout=1),),
+        "subscribe\\(keys, since=mark\\)": (inside.subscribe("k"),),
+    }
+    for says, (what,) in of.items():
+        for refuse in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=f"{type(what).__name__} belongs to one process.*{says}"):
+                refuse(what)
 
 
 def test_a_refused_row_of_a_batch_does_not_hide_the_operation_that_keeps_the_id(client: Any, fresh: str) -> None:

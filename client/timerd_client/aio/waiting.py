@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from timerd_client.arguments import until_of
 from timerd_client.link.flows import unsettled
-from timerd_client.link.promise import withdrawing
+from timerd_client.link.promise import promises_of, withdrawing
 from timerd_client.types import Patience, Until
 from timerd_client.waits.polling import monotonic_deadline, seconds_left
 from timerd_client.waits.scope import current_scope
 
-from .operation import AioOperation, settled
+from .operation import AioBatch, AioOperation, settled
+
+Waitable = TypeVar("Waitable", bound=AioOperation | AioBatch)
 
 
-class Waited(NamedTuple):
+class Waited(NamedTuple, Generic[Waitable]):
     """Operations that had settled when `wait` returned, and those that had not. Both keep the order given."""
 
-    done: list[AioOperation]
-    pending: list[AioOperation]
+    done: list[Waitable]
+    pending: list[Waitable]
 
 
-async def wait(operations: Iterable[AioOperation], timeout: Patience | None = None, *, until: Until = "all") -> Waited:
+async def wait(
+    operations: Iterable[Waitable], timeout: Patience | None = None, *, until: Until = "all"
+) -> Waited[Waitable]:
     """Wait until all operations (`until="all"`) or one of them ("first") have settled, `timeout` seconds at most.
 
-    None is cancelled, not even where the `await` is.
+    A whole batch counts as one. None is cancelled, not even where the `await` is.
     """
     waits_for_all = until_of(until) == "all"
-    given = list(operations)
+    given = promises_of(operations)
     deadline = monotonic_deadline(timeout)
     if waits_for_all:
         with withdrawing(given):
@@ -45,12 +49,10 @@ async def wait(operations: Iterable[AioOperation], timeout: Patience | None = No
     return Waited([one for one in given if one.done()], [one for one in given if not one.done()])
 
 
-async def as_completed(
-    operations: Iterable[AioOperation], timeout: Patience | None = None
-) -> AsyncIterator[AioOperation]:
-    """The operations as they settle. Raises TimeoutError if some have not settled `timeout` seconds from now."""
-    given = list(operations)
-    settling: asyncio.Queue[AioOperation | None] = asyncio.Queue()
+async def as_completed(operations: Iterable[Waitable], timeout: Patience | None = None) -> AsyncIterator[Waitable]:
+    """The operations, or whole batches, as they settle. Raises TimeoutError if some have not after `timeout` s."""
+    given = promises_of(operations)
+    settling: asyncio.Queue[Waitable | None] = asyncio.Queue()
     scope, loop = current_scope(), asyncio.get_running_loop()
 
     def end() -> None:

@@ -12,6 +12,7 @@ from timerd_client.conditions import OBSERVED
 from timerd_client.link.flows import Flow, Settles
 from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
+from timerd_client.one_process import OneProcess
 from timerd_client.types import Key, Keys, Patience
 
 from .event import Item
@@ -30,10 +31,11 @@ class Later(deque[Callable[[], object]]):
                 self.popleft()()
 
 
-class Following:
+class Following(OneProcess):
     """A place in the events of some keys. Nothing is missed from the moment when it is made, or from its mark on."""
 
     __slots__ = ("_feed", "_hub", "_keys", "_mark", "_patience")
+    IN_PLACE = "give its mark, and subscribe(keys, since=mark)"
 
     def __init__(
         self, surface: Surface[Any, Any], keys: Keys, since: Mark | None, buffer: int, timeout: Patience | None

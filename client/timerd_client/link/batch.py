@@ -34,6 +34,7 @@ from timerd_client.hot import (
 from timerd_client.hot.commands import deadline_after
 from timerd_client.hot.python import Head
 from timerd_client.mark import Mark
+from timerd_client.one_process import OneProcess
 from timerd_client.outcome import Outcome, State, state_of
 from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout
 from timerd_client.waiter import RawSettlement, local
@@ -105,7 +106,7 @@ class Named(NamedTuple):
     if_exists: IfExists
 
 
-class Batch(Rows, Promise):
+class Batch(OneProcess, Rows, Promise):
     """Many operations that were registered at once. All columns that it gives have the order of the registrations.
 
     It is a sequence of `Row`. It belongs to the process that has registered it, any thread may use it, and it cannot be
@@ -115,6 +116,7 @@ class Batch(Rows, Promise):
     """
 
     __slots__ = ("_durations_ns", "_ids", "_keys", "_payloads", "_registered_ns")
+    IN_PLACE = "give the outcomes, or register with ids= and give those"
     _link: Link
 
     def __init__(

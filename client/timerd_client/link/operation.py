@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from timerd_client.arguments import orphans_of, patience_s, shown, timeout_ns
 from timerd_client.hot import Handle, without_collector
 from timerd_client.hot.commands import deadline_after, operation_command
+from timerd_client.one_process import OneProcess
 from timerd_client.outcome import Outcome, State
 from timerd_client.types import Key, OrphanPolicy, Patience, Timeout
 from timerd_client.waiter import RawSettlement
@@ -32,7 +33,7 @@ def grant_of(settlement: RawSettlement | None) -> int:
     return int.from_bytes(record[_NUMBER_AT : _NUMBER_AT + 8], "little")
 
 
-class Operation(Handle, Promise):
+class Operation(OneProcess, Handle, Promise):
     """Future-like: `done()`, `result()`, `add_done_callback()`, `cancel()`, `await`. `register()` makes it.
 
     It belongs to the process that has registered it: a forked child gets ClosedError. Any thread may use it. It cannot
@@ -42,6 +43,7 @@ class Operation(Handle, Promise):
     """
 
     __slots__ = ()
+    IN_PLACE = "register with id=, and give that"
     _link: Link
     _id: tuple[Key, str, str] | None  # its id, purgatory, and if_exists
 

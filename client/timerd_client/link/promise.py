@@ -11,22 +11,23 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from typing import Protocol as Interface
 
-from timerd_client.arguments import callback_of, patience_s
+from timerd_client.arguments import callback_of, patience_s, shown
 from timerd_client.errors import RequestEnded
 from timerd_client.hot import Promised
 from timerd_client.types import Patience
 from timerd_client.waiter import Settlement, local
 from timerd_client.waits.gate import Gate
 from timerd_client.waits.scope import Scope, noted
-from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError, TimerdUnavailableError
 from timerd_wire.refusals import NO_SUBJECT, Subject
 
 if TYPE_CHECKING:
     import asyncio
 
+PromiseT = TypeVar("PromiseT", bound="Promise")
 IN_LOOP = (
     "a threaded client waits in a thread that runs an event loop, and the loop stands still meanwhile: "
     "`await` the operation, use td.aio, or wait in asyncio.to_thread()"
@@ -220,6 +221,15 @@ class Promise(Promised):
 
     def _give_back(self) -> None:
         """Nobody waits for it any more: a coroutine that did was cancelled."""
+
+
+def promises_of(operations: Iterable[PromiseT]) -> list[PromiseT]:
+    """Operations for which a caller waits together. Raises InvalidValueError."""
+    given = list(operations)
+    for one in given:
+        if not isinstance(one, Promise):
+            raise InvalidValueError(f"{shown(one)} is {type(one).__name__}: give operations, or whole batches: [batch]")
+    return given
 
 
 @contextmanager

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from queue import Empty
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from timerd_client.arguments import until_of
+from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.flows import unsettled
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.link.promise import withdrawing
+from timerd_client.link.promise import promises_of, withdrawing
 from timerd_client.types import Patience, Until
 from timerd_client.waits.polling import monotonic_deadline, seconds_left
 from timerd_client.waits.scope import current_scope
 from timerd_client.waits.slices import taken
 
+Waitable = TypeVar("Waitable", bound=ThreadedOperation | ThreadedBatch)
 
-class Waited(NamedTuple):
+
+class Waited(NamedTuple, Generic[Waitable]):
     """Operations that had settled when `wait` returned, and those that had not. Both keep the order given."""
 
-    done: list[ThreadedOperation]
-    pending: list[ThreadedOperation]
+    done: list[Waitable]
+    pending: list[Waitable]
 
 
-def wait(operations: Iterable[ThreadedOperation], timeout: Patience | None = None, *, until: Until = "all") -> Waited:
-    """Wait until all operations (`until="all"`) or one of them ("first") have settled, `timeout` seconds at most."""
+def wait(operations: Iterable[Waitable], timeout: Patience | None = None, *, until: Until = "all") -> Waited[Waitable]:
+    """Wait until all operations (`until="all"`) or one of them ("first") have settled, `timeout` seconds at most.
+
+    A whole batch counts as one.
+    """
     waits_for_all = until_of(until) == "all"
-    given = list(operations)
+    given = promises_of(operations)
     deadline = monotonic_deadline(timeout)
     if waits_for_all:
         with withdrawing(given):
@@ -39,11 +45,9 @@ def wait(operations: Iterable[ThreadedOperation], timeout: Patience | None = Non
     return Waited([one for one in given if one.done()], [one for one in given if not one.done()])
 
 
-def as_completed(
-    operations: Iterable[ThreadedOperation], timeout: Patience | None = None
-) -> Iterator[ThreadedOperation]:
-    """The operations as they settle. Raises TimeoutError if some have not settled `timeout` seconds from now."""
-    given = list(operations)
+def as_completed(operations: Iterable[Waitable], timeout: Patience | None = None) -> Iterator[Waitable]:
+    """The operations, or whole batches, as they settle. Raises TimeoutError if some have not after `timeout` s."""
+    given = promises_of(operations)
     seen = 0
     for operation in _settling(given, monotonic_deadline(timeout)):
         seen += 1
@@ -52,7 +56,7 @@ def as_completed(
         raise unsettled(len(given) - seen, len(given), timeout)
 
 
-def _settling(operations: list[ThreadedOperation], deadline: float | None) -> Iterator[ThreadedOperation]:
+def _settling(operations: list[Waitable], deadline: float | None) -> Iterator[Waitable]:
     if not operations:
         return
     settled = operations[0]._link.queue()

@@ -1,0 +1,20 @@
+"""What belongs to one process: it cannot be pickled, and the error says what to send in its place."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Never
+
+
+class OneProcess:
+    """A base of objects that pickle and copy refuse by name. Else the first field that cannot be pickled is named."""
+
+    __slots__ = ()
+    IN_PLACE: ClassVar[str]
+    """What another process takes in its place, for the message."""
+
+    def __reduce__(self) -> Never:
+        what = type(self).__name__
+        raise TypeError(f"{what} belongs to one process, and cannot be pickled or copied: {self.IN_PLACE}")
+
+    def __reduce_ex__(self, protocol: Any) -> Never:
+        self.__reduce__()
