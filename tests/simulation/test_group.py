@@ -14,6 +14,7 @@ from timerd_client.groups.outcome import GroupOutcome
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
 from timerd_client.protocol.inbox import DeliveredOutcome
+from timerd_client.protocol.state import LinkState
 from timerd_shm.declare.errors import ErrorCode, NotAMemberError
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.limits import LEASE_NS
@@ -171,6 +172,52 @@ def test_a_member_that_listens_again_is_given_nothing_that_may_be_requeued(world
     assert not worker.inbox.may_have(worker.inbox.outcomes)
     again = told(worker), told(worker)
     assert {(one.payload, one.record.deliveries) for one in again if one} == {(b"first", 2), (b"second", 2)}
+
+
+def test_an_outcome_that_was_sent_while_the_daemon_requeued_it_is_checked_with_the_daemon(world: World) -> None:
+    """The member has left, but held outcomes still when the daemon sent them again. It reads that after it listens."""
+    worker, other = Worker(world).listen(), Worker(world)
+    register(worker)
+    world.run(20 * MS)
+    session = world.sessions.find(worker.protocol.session.secret)
+    assert session is not None
+    world.network.published.clear()
+    late = bytes(world.core.report(session.slot, 0, 0, worker.now_ns + MS))
+    worker.inbox.leave()
+    worker.pump()
+    other.listen()
+    again = told(other)
+    assert again is not None and again.record.deliveries == 2
+    world.clock.move(2 * MS)
+    worker.inbox.listen(worker.now_ns)
+    worker.protocol.receive(late, worker.now_ns, published=True)
+    assert len(worker.inbox.outcomes) == 1
+    worker.pump()
+    assert told(worker) is None and worker.inbox.requeued == 1
+
+
+def test_a_member_that_left_while_the_daemon_was_lost_and_serves_calls_gets_no_outcome(world: World) -> None:
+    """The daemon has kept that it listens. What is delivered to it would reach nobody while it lives."""
+    worker = Worker(world).listen()
+    worker.inbox.handle(["job"], 1, worker.now_ns)
+    worker.pump()
+    worker.inbox.leave()
+    lose_daemon(worker)
+    world.network.up.clear()  # the daemon goes on, and has not been told
+    while worker.protocol.lost:
+        world.clock.move(S)
+        worker.protocol.tick(worker.now_ns)
+        while (frame := worker.protocol.next_frame(worker.now_ns)) is not None:
+            world.network.up.append((worker.routing, frame))
+        world.settle()
+        worker.hear(published=False)  # the answer to its hello, before any report
+    worker.wait(lambda: worker.protocol.state is LinkState.LIVE)
+    worker.pump()
+    heir = Worker(world).listen()
+    for payload in (b"first", b"second"):
+        register(heir, payload=payload)
+    world.run(20 * MS)
+    assert [one.payload for one in (told(heir), told(heir)) if one is not None] == [b"first", b"second"]
 
 
 def test_an_answer_lost_with_a_dead_client_fails_when_the_client_returns(world: World) -> None:

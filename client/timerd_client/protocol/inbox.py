@@ -238,10 +238,10 @@ class Inbox:
 
     def daemon_knows(self, standing: _Standing, wanted: object, now_ns: int) -> None:
         """The daemon has answered that it knows what was wanted."""
-        if (
-            wanted is False
-        ):  # not to listen: the daemon has requeued all outcomes, also those that are still on their way
+        if wanted is False:
             self.outcomes.clear()
+        if wanted is False or wanted is True:
+            # By the second answer all that it held before is requeued. Until then the daemon may have sent it again.
             self._doubt_before_ns = self._session.daemon_ns
         self._switch(now_ns)
 
@@ -263,7 +263,8 @@ class Inbox:
         self._doubt_before_ns = self._session.daemon_ns
         if self.takes_something:
             self.ping_at = min(self.ping_at, now_ns)
-            self._listening.known = False
+            if self._listening.known:
+                self._listening.known = None  # the daemon may have kept it, or not
             self._handling.known = ()
             self._switch(now_ns)
 
