@@ -46,7 +46,10 @@ class AioOperation(Operation):
 
 
 class AioBatch(Batch):
-    """The batch of an asyncio client. If an `await` of it is cancelled, what is pending of it is withdrawn."""
+    """The batch of an asyncio client. If an `await` of it is cancelled, what is pending of it is withdrawn.
+
+    Rows that have settled keep their outcomes: whoever must lose no limited event looks at them then.
+    """
 
     __slots__ = ()
 

@@ -85,6 +85,7 @@ class Link(Line):
         self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
         self._pid = os.getpid()
         self.why_closed = "it was closed"
+        self.ends_with_process = False  # it is closed because the process ends
         self._use_sockets(sockets)
         if purgatories is not None:
             for purgatory in purgatories:

@@ -73,6 +73,7 @@ def _at_exit() -> None:
     for link in list(link_module.links):
         if link.closed:
             continue
+        link.ends_with_process = True
         if isinstance(link, ThreadedLink):
             link.finish(CLOSE_TIMEOUT_S)
             link.seal()

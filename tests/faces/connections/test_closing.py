@@ -212,6 +212,26 @@ def test_a_process_at_its_end_reports_unsent_commands_and_waits_no_longer(daemon
     assert EXIT_SILENCE_S <= float(ran.stdout) < CLOSE_TIMEOUT_S
 
 
+FOLLOWS = """
+import threading
+import timerd_client as td
+client = td.connect()
+subscription = client.subscribe("k")
+def follow():
+    for item in subscription:
+        pass
+begun = threading.Event()
+threading.Thread(target=lambda: (begun.set(), follow()), daemon=True).start()
+begun.wait()
+client.fire_wait("k")
+"""
+
+
+def test_a_subscription_of_a_daemon_thread_ends_with_its_process_without_a_word(daemon: Daemon) -> None:
+    ran = subprocess.run([sys.executable, "-c", FOLLOWS], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 @THREADED
 def test_a_process_at_its_end_waits_for_a_daemon_that_answers(client: td.Client) -> None:
     link = client._link
