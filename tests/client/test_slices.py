@@ -5,17 +5,17 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import Empty
 from time import monotonic
 
 import pytest
 
 from timerd_client.waits.gate import Gate
-from timerd_client.waits.slices import SLICE_S, slices, taken
+from timerd_client.waits.slices import SLICE_S, SlicedQueue, slices
 
 WAITS: dict[str, Callable[[float | None], object]] = {
     "gate": lambda seconds: Gate().wait(seconds),
-    "queue": lambda seconds: taken(SimpleQueue[None](), seconds),
+    "queue": lambda seconds: SlicedQueue[None]().get(timeout=seconds),
 }
 
 
@@ -33,15 +33,17 @@ def test_a_wait_takes_its_time_and_no_more(seconds: float) -> None:
     began = monotonic()
     assert not Gate().wait(seconds)
     with pytest.raises(Empty):
-        taken(SimpleQueue[None](), seconds)
+        SlicedQueue[None]().get(timeout=seconds)
     assert 2 * seconds <= monotonic() - began < 2 * seconds + SLICE_S
 
 
 def test_what_is_there_is_taken_without_a_wait() -> None:
-    queue, gate = SimpleQueue[int](), Gate()
+    queue, gate = SlicedQueue[int](), Gate()
     queue.put(1)
     gate.open()
-    assert taken(queue, 0) == 1 and gate.wait(0)
+    assert queue.get(block=False) == 1 and gate.wait(0)
+    with pytest.raises(Empty):
+        queue.get(block=False)
 
 
 def test_a_long_wait_of_the_main_thread_is_cut() -> None:

@@ -80,6 +80,8 @@ def test_a_wait_that_nothing_can_end_is_told(manual: Manual, client: td.Client) 
     with pytest.raises(WouldBlockError, match="no operation has a deadline"):
         forever.result()
     with manual.autojump(), pytest.raises(WouldBlockError, match="fire an event, or give the wait a timeout"):
+        list(td.as_completed([td.client().register("k", timeout=None)]))
+    with manual.autojump(), pytest.raises(WouldBlockError, match="fire an event, or give the wait a timeout"):
         forever.result()
 
 

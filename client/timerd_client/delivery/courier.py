@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.surface import Surface
-from timerd_client.waits.slices import taken
+from timerd_client.waits.slices import SlicedQueue
 from timerd_shm.declare.errors import BackpressureError
 
 from .accumulator import Accumulator
@@ -49,7 +49,7 @@ class Courier:
         self._retriable = retriable
         # Functions for the courier's thread to call; any thread puts them in, which never blocks.
         self._work: SimpleQueue[Callable[[int], None] | None] = SimpleQueue()
-        self._deliveries: SimpleQueue[list[Delivery]] = SimpleQueue()
+        self._deliveries: SimpleQueue[list[Delivery]] = SlicedQueue()
         self._broken: BaseException | None = None
         self._senders = Senders(send, options.max_in_flight, self._sent)
         self._accumulator = Accumulator(
@@ -97,8 +97,7 @@ class Courier:
         """
         deliveries: list[Delivery] = []
         try:
-            first: list[Delivery] = taken(self._deliveries, timeout if self._broken is None else 0)
-            deliveries += first
+            deliveries += self._deliveries.get(timeout=timeout if self._broken is None else 0)
             while True:
                 deliveries += self._deliveries.get_nowait()
         except Empty:

@@ -27,6 +27,7 @@ from timerd_client.transport.sockets import Sockets
 from timerd_client.types import Patience
 from timerd_client.waiter import Answerable, Notified
 from timerd_client.waits.gate import Gate
+from timerd_client.waits.slices import SlicedQueue
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
@@ -157,7 +158,7 @@ class Link(Line):
 
     def queue(self) -> SimpleQueue[Any]:
         """Where a caller waits for many promises."""
-        return SimpleQueue()
+        return SlicedQueue()
 
     def may_block(self) -> None:
         """Raises RuntimeError in the thread that would have to end the wait."""

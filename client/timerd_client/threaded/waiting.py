@@ -14,7 +14,6 @@ from timerd_client.link.promise import promises_of, withdrawing
 from timerd_client.types import Patience, Until
 from timerd_client.waits.polling import monotonic_deadline, seconds_left
 from timerd_client.waits.scope import current_scope
-from timerd_client.waits.slices import taken
 
 Waitable = TypeVar("Waitable", bound=ThreadedOperation | ThreadedBatch)
 
@@ -76,8 +75,9 @@ def _settling(operations: list[Waitable], deadline: float | None) -> Iterator[Wa
             if scope is not None and not scope.add(end):
                 raise scope.error()
             for _ in operations:
+                left = seconds_left(deadline)
                 try:
-                    found = taken(settled, seconds_left(deadline))
+                    found = settled.get(timeout=left) if left else settled.get(block=left is None)
                 except Empty:
                     return
                 if found is None:

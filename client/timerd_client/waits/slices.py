@@ -38,11 +38,13 @@ def slices(seconds: float | None) -> Iterator[float | None]:
         yield SLICE_S
 
 
-def taken(queue: SimpleQueue[Value], seconds: float | None) -> Value:
-    """The next of a queue; waits for it, so many seconds at most. Raises Empty."""
-    for sleep_s in slices(seconds):
-        try:
-            return queue.get(block=sleep_s != 0.0, timeout=sleep_s)
-        except Empty:
-            pass
-    raise Empty
+class SlicedQueue(SimpleQueue[Value]):
+    """A queue whose getter waits so."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Value:
+        for sleep_s in slices(timeout if block else 0.0):
+            try:
+                return super().get(block=sleep_s != 0.0, timeout=sleep_s)
+            except Empty:
+                pass
+        raise Empty
