@@ -216,6 +216,12 @@ def test_a_mark_travels_to_another_process(client: Any) -> None:
         assert other.register("k", timeout=PATIENCE_S, since=mark).result(PATIENCE_S).value == b"between"
 
 
+def test_a_client_and_a_purgatory_have_names_of_their_own(daemon: Daemon, face: Face) -> None:
+    with face.connect(timeout=PATIENCE_S, name="web-1") as client:
+        assert (client.name, client.instance, client.group) == ("web-1", "default", None)
+        assert client.purgatory("fetch").name == "fetch"
+
+
 def test_what_is_no_operation_is_not_waited_for(client: Any, face: Face) -> None:
     batch = client.register_many(["k"], timeout=60)
     for wrong, says in (

@@ -69,6 +69,43 @@ def test_the_calls_of_kafkas_purgatory_work(client: td.Client) -> None:
 
 
 @THREADED
+def test_errors_of_callbacks_are_logged_and_reach_nobody_else(
+    client: td.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of `on_done`, and of a callback that is added when its operation has settled: it runs in the caller then."""
+
+    def fails(_: object) -> None:
+        raise ZeroDivisionError
+
+    delayed = client.try_complete_else_watch(lambda: False, "k", timeout=PATIENCE_S, on_done=fails)
+    assert delayed.cancel() and delayed.state is State.CANCELLED
+    operation = client.register("k", timeout=0)
+    assert operation.result(PATIENCE_S).state is State.EXPIRED
+    operation.add_done_callback(fails)
+    logged = [record for record in caplog.records if record.name == "timerd_client"]
+    assert [record.exc_info and record.exc_info[0] for record in logged] == [ZeroDivisionError] * 2
+
+
+@THREADED
+def test_a_delayed_operation_looks_again_though_the_window_is_full(client: td.Client) -> None:
+    """It registers anew in the client's thread, which cannot wait for room."""
+    ledger, looks = client._protocol.ledger, list[int]()
+    window = ledger.window
+
+    def look() -> bool:
+        looks.append(len(looks))
+        ledger.window = 0 if len(looks) == 2 else window
+        return len(looks) == 3
+
+    delayed = client.try_complete_else_watch(look, "k", timeout=PATIENCE_S)
+    client.fire("k")
+    eventually(lambda: len(looks) == 2)
+    ledger.window = window
+    eventually(lambda: client.fire_wait("k") == 1)
+    assert delayed.settled(PATIENCE_S) and (delayed.state, looks) == (State.COMPLETED, [0, 1, 2])
+
+
+@THREADED
 def test_the_first_of_many_operations_is_waited_for(client: td.Client) -> None:
     operations = [client.register(f"w{index}", timeout=PATIENCE_S) for index in range(3)]
     client.fire("w1")
