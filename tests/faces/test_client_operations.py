@@ -216,6 +216,20 @@ def test_a_mark_travels_to_another_process(client: Any) -> None:
         assert other.register("k", timeout=PATIENCE_S, since=mark).result(PATIENCE_S).value == b"between"
 
 
+def test_if_another_client_has_the_id_it_may_keep_it(client: Any, fresh: str) -> None:
+    """This one settles as KEPT at once. The other one is as it was, and its owner alone gets its outcome."""
+    with td.connect() as other:
+        theirs = other.register_wait("k", timeout=60, id=fresh, payload=b"theirs")
+        mine = client.register_wait("k", timeout=1, id=fresh, if_exists="keep", payload=b"mine")
+        outcome = mine.result(PATIENCE_S)
+        assert outcome.state is State.KEPT and not outcome
+        batch = client.register_many(["k"], timeout=1, ids=[fresh], if_exists="keep")
+        assert batch.states(PATIENCE_S) == [State.KEPT]
+        assert not theirs.done()
+        client.fire("k")
+        assert theirs.result(PATIENCE_S).payload == b"theirs"
+
+
 def test_a_client_and_a_purgatory_have_names_of_their_own(daemon: Daemon, face: Face) -> None:
     with face.connect(timeout=PATIENCE_S, name="web-1") as client:
         assert (client.name, client.instance, client.group) == ("web-1", "default", None)

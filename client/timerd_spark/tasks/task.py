@@ -124,7 +124,7 @@ class task_client:
             name=owner_name(), timeout=self._timeout, group=self._group, orphans="cancel"
         )
         self._pid = os.getpid()
-        self._maker = self._client._protocol.session.incarnation
+        self._maker = self._client.incarnation
         return self._client
 
     def __exit__(
