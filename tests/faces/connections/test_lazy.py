@@ -84,11 +84,12 @@ def test_a_deadline_counts_from_the_call_and_not_from_the_connection(
     client = face.make("late")
     called_ns = time.monotonic_ns()
     operation = client.register("k", timeout=0.2)
+    returned_ns = time.monotonic_ns()
     time.sleep(0.3)  # time is the subject
     make_daemon(instance="late")
     outcome = operation.result(PATIENCE_S)
     assert outcome.state is td.State.EXPIRED
-    assert abs(operation.deadline_ns - called_ns - 200_000_000) < 100_000_000
+    assert called_ns <= operation.deadline_ns - 200_000_000 <= returned_ns
     assert outcome.lateness_ns > 50_000_000
     client.close()
 
@@ -231,7 +232,7 @@ def test_a_module_loaded_before_a_fork_works_in_each_worker(daemon: Daemon, face
         "    if os.fork() == 0:\n"
         "        operation = app.box.register(f'k/{number}', timeout=30)\n"
         "        app.client.purgatory('box').fire(f'k/{number}', value=b'%d' % number)\n"
-        "        print(operation.result(30).value.decode(), flush=True)\n"
+        "        os.write(1, operation.result(30).value + b'\\n')\n"  # in one piece: all write to one pipe
         "        os._exit(0)\n"
         "for _ in range(3): os.wait()\n"
     )
