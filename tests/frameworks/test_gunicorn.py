@@ -18,7 +18,7 @@ from servers import ENDS_S, Polls, Server
 
 KINDS = {
     "sync": ("-k", "sync"),
-    "gthread": ("-k", "gthread", "--threads", "40"),
+    "gthread": ("-k", "gthread", "--threads", "80"),  # as many as there are polls: one worker may accept them all
     "gevent": ("-k", "gevent"),
 }
 POLLS = {"sync": 1, "gthread": 20, "gevent": 50}  # that wait at once in one worker

@@ -228,6 +228,15 @@ def test_a_change_of_each_column_is_found(kind: RowKind, journal: Made, late: Ma
     assert not missed, f"seed={seed}: {kind.name}: " + "; ".join(missed)
 
 
+def test_a_client_that_begins_in_the_slot_of_another_one_is_found(journal: Made, tmp_path: Path) -> None:
+    """In each row of a client, also in one behind which neither of the two does anything."""
+    copy = journal._replace(directory=Path(shutil.copytree(journal.directory, tmp_path / "copy")))
+    (generation,) = (field for field in fields(ROWS[RowKind.CLIENT]) if field.name == "client_generation")
+    places = journal.places[RowKind.CLIENT]
+    missed = [at for at in places if not is_found(copy, at, generation, value_at(journal, at, generation) + 1)]
+    assert places and not missed
+
+
 def test_the_page_says_of_each_column_how_it_is_checked() -> None:
     page = (ROOT / "docs" / "audit.md").read_text()
     known = {(kind, field.name) for kind in ROWS for field in fields(ROWS[kind])}

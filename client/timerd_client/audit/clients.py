@@ -36,6 +36,7 @@ class Clients:
     def __init__(self, findings: Findings, turns: Turns) -> None:
         self.members: dict[Name, Member] = {}
         self._generations: dict[int, int] = {}  # of each slot, the newest
+        self._holders: dict[int, Name] = {}  # who has each slot that is not free
         self._findings = findings
         self._turns = turns
 
@@ -74,7 +75,9 @@ class Clients:
         if member is None:
             if self._generations.get(r.client, r.client_generation - 1) + 1 != r.client_generation:
                 report(0, f"client {name} follows generation {self._generations[r.client]} in its slot")
-            self._generations[r.client] = r.client_generation
+            if (holder := self._holders.get(r.client)) is not None:
+                report(0, f"client {name} begins in the slot of client {holder}, which has not left it")
+            self._generations[r.client], self._holders[r.client] = r.client_generation, name
             member = self.members[name] = Member(name, state, r.orphans, group, bool(r.flags & _LISTENS))
             member.text, member.incarnation, member.pid = text, (r.incarnation_low, r.incarnation_high), r.pid
             member.flags = r.flags
@@ -90,6 +93,7 @@ class Clients:
             member.group = None
         if state == FREE:
             del self.members[name]
+            self._holders.pop(r.client, None)  # of two in a false journal the first one to go frees it
         return None
 
     def _compare(self, member: Member, before: int, r: ClientRow, text: Owner, group: Text) -> None:
