@@ -26,6 +26,7 @@ from timerd_shm.declare.limits import (
     ID_SIZE_MAX,
     KEY_SIZE_MAX,
     KEYS_MAX,
+    NAME_FORM,
     NAME_PATTERN,
     NAME_SIZE_MAX,
     NO_DEADLINE,
@@ -123,7 +124,9 @@ def watch(keys: Keys, when: When) -> Watch:
     elif isinstance(keys, Iterable):
         targets = ((key, None) for key in keys)
     else:
-        raise InvalidKeyError(f"keys are str, bytes, an iterable of them or a dict, not {type(keys).__name__}")
+        raise InvalidKeyError(
+            f"keys={shown(keys)} is {type(keys).__name__}: give str, bytes, an iterable of them, or a dict"
+        )
     names: list[Key] = []
     seen: set[bytes] = set()
     parts: list[bytes] = []
@@ -205,7 +208,7 @@ def id_hash(identifier: object) -> bytes:
     elif isinstance(identifier, bytes):
         encoded = identifier
     else:
-        raise InvalidKeyError(f"an id is str or bytes, not {type(identifier).__name__}")
+        raise InvalidKeyError(f"id={shown(identifier)} is {type(identifier).__name__}: give str or bytes")
     if not encoded:
         raise InvalidKeyError(f"an id is empty; give 1 to {ID_SIZE_MAX} bytes")
     if len(encoded) > ID_SIZE_MAX:
@@ -218,7 +221,10 @@ def id_hash(identifier: object) -> bytes:
 def mark_of(since: object) -> Mark:
     """A mark. Raises InvalidValueError for another object."""
     if not isinstance(since, Mark):
-        raise InvalidValueError(f"since={shown(since)} is not a Mark")
+        raise InvalidValueError(
+            f"since={shown(since)} is {type(since).__name__}: give a Mark, of client.mark(), outcome.mark or "
+            "Mark.parse(text)"
+        )
     unsigned("since.sequence", since.sequence, U64_MAX)
     unsigned("since.command", since.command, U64_MAX)
     return since
@@ -234,7 +240,9 @@ def column(what: str, given: object, rows: int | None = None) -> list[Any]:
         raise wrong(f"a column of {what}s is a list of them, not {type(given).__name__}: {shown(given)}")
     values = list(given)
     if rows is not None and len(values) != rows:
-        raise InvalidValueError(f"{len(values)} {what}s for {rows} keys: give one for each, or one for all")
+        raise InvalidValueError(
+            f"{len(values)} {what}s for {rows} keys: give one for each{'' if what == 'id' else ', or one for all'}"
+        )
     return values
 
 
@@ -333,7 +341,7 @@ def label_of(name: object) -> str:
 def name_of(what: str, name: object) -> str:
     """The name of a purgatory or group; raises InvalidNameError."""
     if not isinstance(name, str) or NAME_PATTERN.fullmatch(name) is None:
-        raise InvalidNameError(f"{what} {shown(name)} is not of the form {NAME_PATTERN.pattern}")
+        raise InvalidNameError(f"{what} {shown(name)} {NAME_FORM}")
     return name
 
 
@@ -350,6 +358,6 @@ def orphans_of(policy: object, group: str | None) -> Orphans:
         return Orphans.KEEP
     if policy == "group":
         if group is None:
-            raise NotAMemberError('orphans="group" needs a group that adopts them: connect(group=NAME)')
+            raise NotAMemberError('orphans="group" needs a group that adopts them: Client(group=NAME)')
         return Orphans.GROUP
     raise InvalidValueError(f'orphans={shown(policy)}: "cancel", "keep" or "group"')

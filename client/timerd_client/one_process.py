@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar, Never
 
 
+def public_name(made: object) -> str:
+    """The name of its class as users have it: td.Operation and td.aio.Operation are classes of the two faces."""
+    return type(made).__name__.removeprefix("Threaded").removeprefix("Aio")
+
+
 class OneProcess:
     """A base of objects that pickle and copy refuse by name. Else the first field that cannot be pickled is named."""
 
@@ -13,7 +18,7 @@ class OneProcess:
     """What another process takes in its place, for the message."""
 
     def __reduce__(self) -> Never:
-        what = type(self).__name__
+        what = public_name(self)
         raise TypeError(f"{what} belongs to one process, and cannot be pickled or copied: {self.IN_PLACE}")
 
     def __reduce_ex__(self, protocol: Any) -> Never:

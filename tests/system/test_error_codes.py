@@ -154,7 +154,7 @@ def unknown(client: td.Client, _: Daemon) -> None:
     client.reschedule_wait("nobody", 1)
 
 
-@meets(ErrorCode.MARK_TOO_OLD, "Mark, check and register again")
+@meets(ErrorCode.MARK_TOO_OLD, "Take a new mark, check, register again")
 def mark_too_old(client: td.Client, _: Daemon) -> None:
     mark = client.mark()
     client.fire_many(["old"] * 3_000)

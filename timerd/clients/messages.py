@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgpack
 from timerd_shm.declare.errors import InvalidNameError, MalformedError, NotSupportedError, UnsupportedVersionError
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
-from timerd_shm.declare.limits import NAME_PATTERN, NAME_SIZE_MAX, PURGATORIES_MAX, WAITS_MAX
+from timerd_shm.declare.limits import NAME_FORM, NAME_PATTERN, NAME_SIZE_MAX, PURGATORIES_MAX, WAITS_MAX
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader
 from timerd_wire.proof import PROOF_SIZE, incarnation_of
@@ -189,7 +189,7 @@ def _name(what: str, name: object) -> str:
         # Its text is not shown: that of a list in a list in a list is a recursion.
         raise InvalidNameError(f"a {what}'s name is a {type(name).__name__}, not a str")
     if not NAME_PATTERN.fullmatch(name):
-        raise InvalidNameError(f"{what} {name[:NAME_SIZE_MAX]!r} is not of the form {NAME_PATTERN.pattern}")
+        raise InvalidNameError(f"{what} {name[:NAME_SIZE_MAX]!r} {NAME_FORM}")
     return name
 
 

@@ -108,7 +108,9 @@ def calls_of(text: str) -> Calls:
         raise UsageError(f"{text!r} is not MODULE:NAME") from None
     found: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
+        if not hasattr(found, part):
+            raise UsageError(f"there is no {name!r} in the module {module_name!r}: MODULE:NAME of a td.Calls()")
+        found = getattr(found, part)
     if not isinstance(found, Calls):
         raise UsageError(f"{module_name}:{name} is {type(found).__name__}, and not a td.Calls()")
     return found

@@ -41,7 +41,10 @@ class LoopLazy(Lazy[LoopLink]):
             return super().link()
         if link is not None:
             raise ClosedError(f"this client is closed here: {link.why_closed}; use it in a coroutine of another loop")
-        raise RuntimeError("an asyncio client connects at its first use in a coroutine, and no event loop runs here")
+        raise RuntimeError(
+            "an asyncio client connects at its first use in a coroutine, and no event loop runs here: use it in what "
+            "asyncio.run() runs, or take td.Client()"
+        )
 
     def is_free_for(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether it belongs to no other loop that may run still."""

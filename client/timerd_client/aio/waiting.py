@@ -16,6 +16,8 @@ from timerd_client.waits.scope import current_scope
 from .operation import AioBatch, AioOperation, settled
 
 Waitable = TypeVar("Waitable", bound=AioOperation | AioBatch)
+KINDS = (AioOperation, AioBatch)
+OTHER = "of a client with threads: await it, or give it to td.wait() or td.as_completed() in a thread"
 
 
 class Waited(NamedTuple, Generic[Waitable]):
@@ -33,7 +35,7 @@ async def wait(
     A whole batch counts as one. None is cancelled, not even where the `await` is.
     """
     waits_for_all = until_of(until) == "all"
-    given = promises_of(operations)
+    given = promises_of(operations, KINDS, OTHER)
     deadline = monotonic_deadline(timeout)
     if waits_for_all:
         with withdrawing(given):
@@ -51,7 +53,7 @@ async def wait(
 
 async def as_completed(operations: Iterable[Waitable], timeout: Patience | None = None) -> AsyncIterator[Waitable]:
     """The operations, or whole batches, as they settle. Raises TimeoutError if some have not after `timeout` s."""
-    given = promises_of(operations)
+    given = promises_of(operations, KINDS, OTHER)
     settling: asyncio.Queue[Waitable | None] = asyncio.Queue()
     scope, loop = current_scope(), asyncio.get_running_loop()
 

@@ -57,7 +57,7 @@ class Search:
         if waits and time.monotonic() < self._end:
             return
         waited = f"waited {self._seconds:g} s for it" if waits else "connect(timeout=SECONDS) waits for one"
-        raise TimerdUnavailableError(f"{missing}; {waited}")
+        raise TimerdUnavailableError(f"{missing}; {waited}") from None
 
 
 def runs(paths: InstancePaths) -> bool:

@@ -55,9 +55,11 @@ class Membership(Generic[LinkT]):
         with asyncio at least 16). Serving a registry once more takes the handlers that were added to it. A forked child
         serves the same from its first use of the client on.
 
-        Raises NotAMemberError for a client that is not in the registry's group, and InvalidValueError for a name with
-        two handlers, or a coroutine function and a threaded client: nobody would await it.
+        Raises NotAMemberError for a client that is not in the registry's group, and InvalidValueError for no registry,
+        a name with two handlers, or a coroutine function and a threaded client: nobody would await it.
         """
+        if not calls:
+            raise InvalidValueError("serve() of no calls: give one td.Calls() or more")
         link = self._live()
         if at_once is not None:
             self._at_once = unsigned("at_once", at_once, CONCURRENCY_MAX, 1)

@@ -107,7 +107,8 @@ class Calls:
         """Decorate a handler that is called by a schedule, each time in one process of the group.
 
         `seconds`: at its multiples on the daemon's monotonic clock, which nobody can set; a reboot begins it anew.
-        `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`). When the wall clock is set, cron is planned anew:
+        `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`); with six fields the first one is the second.
+        When the wall clock is set, cron is planned anew:
         all that was missed is one call, and no point runs twice.
 
         All missed points are one call. The next one is set when the handler has returned, so calls do not overlap.
@@ -115,7 +116,8 @@ class Calls:
         changed schedule replaces the pending call of the old one. A schedule that no process serves any more ends.
         Raises as `handler`, and NotSupportedError.
         """
-        return self._decorator(name, schedule_of(seconds, cron, timezone), retries, backoff, 1, on_failure)
+        schedule = None if callable(name) else schedule_of(seconds, cron, timezone)
+        return self._decorator(name, schedule, retries, backoff, 1, on_failure)
 
     def _decorator(
         self,
@@ -126,6 +128,9 @@ class Calls:
         concurrency: int,
         on_failure: OnFailure | None,
     ) -> Callable[[Handler], Handler]:
+        if callable(name):  # @calls.handler without brackets
+            verb = '@calls.handler("remind")' if schedule is None else '@calls.every("cleanup", seconds=60)'
+            raise InvalidKeyError(f"{shown(name)} in place of the name of a call: write {verb}")
         checked = name_of_call(name)
         unsigned("retries", retries, RETRIES_MAX)
         unsigned("concurrency", concurrency, CONCURRENCY_MAX, 1)

@@ -76,7 +76,7 @@ class Cron:
             self.after(0)
         except cronsim.CronSimError as error:
             raise InvalidValueError(
-                f"cron={expression!r}: {error}; five fields: minute hour day month weekday"
+                f"cron={expression!r}: {error}; five fields: minute hour day month weekday; a sixth, the second, first"
             ) from None
         except StopIteration:
             raise InvalidValueError(f"cron={expression!r} is never due") from None

@@ -34,7 +34,7 @@ from timerd_client.hot import (
 from timerd_client.hot.commands import deadline_after
 from timerd_client.hot.python import Head
 from timerd_client.mark import Mark
-from timerd_client.one_process import OneProcess
+from timerd_client.one_process import OneProcess, public_name
 from timerd_client.outcome import Outcome, State, state_of
 from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout
 from timerd_client.waiter import RawSettlement, local
@@ -164,14 +164,17 @@ class Batch(OneProcess, Rows, Promise):
     @overload
     def __getitem__(self, at: slice) -> list[Row]: ...
     def __getitem__(self, at: int | slice) -> Row | list[Row]:
-        rows = range(len(self))[at]
+        try:
+            rows = range(len(self))[at]
+        except IndexError:
+            raise IndexError(f"no row {at} in a batch of {len(self)}") from None
         return Row(self, rows) if isinstance(rows, int) else [Row(self, row) for row in rows]
 
     def __iter__(self) -> Iterator[Row]:
         return (Row(self, row) for row in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.settled()} of {len(self)} settled>"
+        return f"<{public_name(self)} {self.settled()} of {len(self)} settled>"
 
     def last_command(self) -> int:
         """The largest command number of its registrations; 0 = it has none."""

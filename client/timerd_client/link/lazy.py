@@ -112,7 +112,7 @@ class Lazy(Generic[LinkT]):
 
     def _refuse_closed(self) -> None:
         if self.closed:
-            raise ClosedError("this client is closed: it was closed; make another one, or use td.client()")
+            raise ClosedError("this client is closed: close() was called; make another one, or use td.client()")
 
     def close(self) -> LinkT | None:
         """Make no link any more; the one that there is."""

@@ -85,7 +85,7 @@ class Link(Line):
         self.losses = 0  # how often the daemon was lost
         self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
         self._pid = os.getpid()
-        self.why_closed = "it was closed"
+        self.why_closed = "close() was called"
         self.ends_with_process = False  # it is closed because the process ends
         self._use_sockets(sockets)
         if purgatories is not None:

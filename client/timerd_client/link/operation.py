@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from timerd_client.arguments import orphans_of, patience_s, shown, timeout_ns
 from timerd_client.hot import Handle, without_collector
 from timerd_client.hot.commands import deadline_after, operation_command
-from timerd_client.one_process import OneProcess
+from timerd_client.one_process import OneProcess, public_name
 from timerd_client.outcome import Outcome, State
 from timerd_client.types import Key, OrphanPolicy, Patience, Timeout
 from timerd_client.waiter import RawSettlement
@@ -71,7 +71,7 @@ class Operation(OneProcess, Handle, Promise):
 
     def __repr__(self) -> str:
         outcome = self.outcome()
-        return f"<{type(self).__name__} {shown(self._names)} {'PENDING' if outcome is None else outcome.state.name}>"
+        return f"<{public_name(self)} {shown(self._names)} {'PENDING' if outcome is None else outcome.state.name}>"
 
     # commands about it, shared by both faces
 

@@ -223,11 +223,16 @@ class Promise(Promised):
         """Nobody waits for it any more: a coroutine that did was cancelled."""
 
 
-def promises_of(operations: Iterable[PromiseT]) -> list[PromiseT]:
-    """Operations for which a caller waits together. Raises InvalidValueError."""
+def promises_of(operations: Iterable[PromiseT], kinds: tuple[type[Promise], ...], other: str) -> list[PromiseT]:
+    """Operations of these kinds, for which a caller waits together. Raises InvalidValueError.
+
+    `other` says who waits for those of the other face.
+    """
     given = list(operations)
     for one in given:
-        if not isinstance(one, Promise):
+        if not isinstance(one, kinds):
+            if isinstance(one, Promise):
+                raise InvalidValueError(f"{shown(one)} is {other}")
             raise InvalidValueError(f"{shown(one)} is {type(one).__name__}: give operations, or whole batches: [batch]")
     return given
 

@@ -10,7 +10,17 @@ from __future__ import annotations
 from typing import Any, Generic, Literal, TypeVar, overload
 from uuid import uuid4
 
-from timerd_client.arguments import U32_MAX, U64_MAX, id_hash, key_bytes, mark_of, payload_bytes, timeout_ns, unsigned
+from timerd_client.arguments import (
+    U32_MAX,
+    U64_MAX,
+    id_hash,
+    key_bytes,
+    mark_of,
+    payload_bytes,
+    shown,
+    timeout_ns,
+    unsigned,
+)
 from timerd_client.conditions import ANY, When
 from timerd_client.hot import Caller, takes_fire, takes_register
 from timerd_client.hot.commands import KEY_COMMAND_SIZE, deadline_after, operation_command, pack_key
@@ -131,7 +141,11 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         then settles as UNAVAILABLE: its outcome is unknown. That is final here, and the client withdraws the operation
         when the daemon is back. The deadline is that of this call, or of the last `reschedule` by this client.
         """
-        if group:
+        if group is not False:
+            if group is not True:
+                raise InvalidValueError(
+                    f"group={shown(group)}: give True or False; the group is the client's, Client(group=NAME)"
+                )
             return self._register_for_group(keys, timeout, when, payload, id, if_exists, since, orphans)
         return self._register(keys, timeout, when, payload, id, if_exists, since, orphans, None)
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from timerd_client.arguments import callback_of, function_of, kept, patience_s, timeout_ns
+from timerd_client.arguments import callback_of, function_of, kept, patience_s, shown, timeout_ns
 from timerd_client.conditions import ANY
 from timerd_client.link.flows import raise_unless_again
 from timerd_client.link.operation import ThreadedOperation
@@ -93,6 +93,9 @@ class Delayed:
         if won and operation is not None:
             operation.cancel()
         return won
+
+    def __repr__(self) -> str:
+        return f"<Delayed {shown(self._keys)} {'PENDING' if self.state is None else self.state.name}>"
 
     def _woken(self, operation: ThreadedOperation) -> None:
         outcome: Outcome = operation.result()

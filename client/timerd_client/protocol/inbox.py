@@ -207,7 +207,7 @@ class Inbox:
     def check_member(self) -> None:
         """Raises NotAMemberError."""
         if self._session.identity.group is None:
-            raise NotAMemberError("outcomes() are a group's, and this client is in none: connect(group=NAME)")
+            raise NotAMemberError("outcomes() are a group's, and this client is in none: Client(group=NAME)")
 
     def leave(self) -> None:
         """Count one loop less, from the next tick on. After the last one, what is not done is requeued.

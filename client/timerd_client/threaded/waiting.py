@@ -16,6 +16,8 @@ from timerd_client.waits.polling import monotonic_deadline, seconds_left
 from timerd_client.waits.scope import current_scope
 
 Waitable = TypeVar("Waitable", bound=ThreadedOperation | ThreadedBatch)
+KINDS = (ThreadedOperation, ThreadedBatch)
+OTHER = "of an asyncio client: await it, or give it to td.aio.wait() or td.aio.as_completed()"
 
 
 class Waited(NamedTuple, Generic[Waitable]):
@@ -31,7 +33,7 @@ def wait(operations: Iterable[Waitable], timeout: Patience | None = None, *, unt
     A whole batch counts as one.
     """
     waits_for_all = until_of(until) == "all"
-    given = promises_of(operations)
+    given = promises_of(operations, KINDS, OTHER)
     deadline = monotonic_deadline(timeout)
     if waits_for_all:
         with withdrawing(given):
@@ -46,7 +48,7 @@ def wait(operations: Iterable[Waitable], timeout: Patience | None = None, *, unt
 
 def as_completed(operations: Iterable[Waitable], timeout: Patience | None = None) -> Iterator[Waitable]:
     """The operations, or whole batches, as they settle. Raises TimeoutError if some have not after `timeout` s."""
-    given = promises_of(operations)
+    given = promises_of(operations, KINDS, OTHER)
     seen = 0
     for operation in _settling(given, monotonic_deadline(timeout)):
         seen += 1

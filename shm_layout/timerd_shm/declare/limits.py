@@ -10,6 +10,7 @@ KEYS_MAX = 64
 PAYLOAD_SIZE_MAX = 65_536
 NAME_SIZE_MAX = 32
 NAME_PATTERN = re.compile(r"[a-z0-9_-]{1,32}")
+NAME_FORM = f"is not of the form {NAME_PATTERN.pattern}: give 1 to 32 small letters, digits, _ and -"
 
 TICK_NS_DEFAULT = 1_000_000
 TICK_NS_MIN = 100_000

@@ -36,7 +36,7 @@ from timerd_shm.declare.errors import (
     ResourceLimitError,
     TimerdUnavailableError,
 )
-from timerd_shm.declare.limits import IPC_PATH_MAX, NAME_PATTERN
+from timerd_shm.declare.limits import IPC_PATH_MAX, NAME_FORM, NAME_PATTERN
 
 RUNTIME_DIR_VARIABLE = "TIMERD_RUNTIME_DIR"
 INSTANCE_VARIABLE = "TIMERD_INSTANCE"
@@ -167,7 +167,7 @@ def instance_name(name: str | None = None) -> str:
     """The instance's name: `name`, else $TIMERD_INSTANCE, else "default". Raises InvalidNameError."""
     name = name if name is not None else os.environ.get(INSTANCE_VARIABLE) or INSTANCE_DEFAULT
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
-        raise InvalidNameError(f"instance {name!r} is not of the form {NAME_PATTERN.pattern}")
+        raise InvalidNameError(f"instance {name!r} {NAME_FORM}")
     return name
 
 

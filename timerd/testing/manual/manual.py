@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 
 from timerd.core import NEVER
 from timerd_client.aio.link import LoopLink
-from timerd_client.arguments import patience_s
+from timerd_client.arguments import TIMEOUT_S_MAX, patience_s
 from timerd_client.discovery.target import Target
 from timerd_client.link import lazy
 from timerd_client.types import Patience
@@ -111,10 +111,11 @@ class Manual:
 
         `advance(0)` does what is under way: for example, it delivers what was fired to callbacks.
         """
-        wanted = patience_s(seconds)
-        assert wanted is not None
+        wanted_s = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        if not isinstance(wanted_s, (int, float)) or isinstance(wanted_s, bool) or not 0 <= wanted_s <= TIMEOUT_S_MAX:
+            raise ValueError(f"advance({seconds!r}): give the seconds from now, 0 to {TIMEOUT_S_MAX}, or a timedelta")
         tick_ns = self.daemon.tick_ns
-        self._move_to(-(-(self.clock.now_ns() + math.ceil(wanted * S)) // tick_ns) * tick_ns)
+        self._move_to(-(-(self.clock.now_ns() + math.ceil(wanted_s * S)) // tick_ns) * tick_ns)
 
     @contextmanager
     def autojump(self) -> Iterator[None]:
@@ -146,7 +147,9 @@ class Manual:
         self.settle()
 
     def start(self) -> None:
-        """The daemon is there again, and goes on with its arena."""
+        """The daemon is there again, and goes on with its arena. Raises RuntimeError if it has not been stopped."""
+        if self.daemon.serves:
+            raise RuntimeError("start(): the daemon of this test runs; timerd_manual.stop() ends it")
         with self._settling:
             self.daemon.start()
         self.settle()
