@@ -240,9 +240,8 @@ def column(what: str, given: object, rows: int | None = None) -> list[Any]:
         raise wrong(f"a column of {what}s is a list of them, not {type(given).__name__}: {shown(given)}")
     values = list(given)
     if rows is not None and len(values) != rows:
-        raise InvalidValueError(
-            f"{len(values)} {what}s for {rows} keys: give one for each{'' if what == 'id' else ', or one for all'}"
-        )
+        remedy = "give one for each" if what == "id" else "give one for each, or one for all"
+        raise InvalidValueError(f"{len(values)} {what}s for {rows} keys: {remedy}")
     return values
 
 
