@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from uuid import uuid4
 
 import pytest
 
@@ -34,8 +35,9 @@ def test_asyncio_has_the_same_surface(daemon: Daemon) -> None:
             assert (await client.register("never", timeout=0.02)).state is State.EXPIRED
             assert await client.register("c", timeout=None).cancel_wait()
             fetch = await client.purgatory("fetch")
-            watched = await fetch.register_wait(["a", "b"], timeout=PATIENCE_S, when=ALL, id="i")
-            assert await fetch.reschedule_wait("i", 60)
+            id = uuid4().hex  # tests of both transports may share a daemon
+            watched = await fetch.register_wait(["a", "b"], timeout=PATIENCE_S, when=ALL, id=id)
+            assert await fetch.reschedule_wait(id, 60)
             fetch.fire("a")
             fetch.fire("b")
             assert (await watched.result(PATIENCE_S)).satisfied == ("a", "b")

@@ -289,12 +289,12 @@ WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
     "wait_for no keys": (
         lambda _, c: c.wait_for(bool, 5, timeout=1),
         InvalidKeyError,
-        "an iterable of them or a dict, not int",
+        "an iterable of them, or a dict",
     ),
     "try_complete_else_watch no keys": (
         lambda _, c: c.try_complete_else_watch(bool, 5, timeout=1),
         InvalidKeyError,
-        "an iterable of them or a dict, not int",
+        "an iterable of them, or a dict",
     ),
     "result": (
         lambda _, c: c.register("k", timeout=9).result("x"),

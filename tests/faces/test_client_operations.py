@@ -21,6 +21,7 @@ from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S, eventually
 from timerd import ALL, ALL_SETTLED, State, at_least, total
+from timerd_client.one_process import public_name
 
 
 @pytest.fixture
@@ -260,7 +261,7 @@ def test_what_belongs_to_one_process_refuses_pickle_and_copy_and_says_what_to_ta
     }
     for says, (what,) in of.items():
         for refuse in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError, match=f"{type(what).__name__} belongs to one process.*{says}"):
+            with pytest.raises(TypeError, match=f"{public_name(what)} belongs to one process.*{says}"):
                 refuse(what)
 
 
