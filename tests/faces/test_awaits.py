@@ -58,6 +58,33 @@ def test_a_limited_event_that_has_come_in_the_moment_of_the_cancellation_goes_to
     asyncio.run(main())
 
 
+async def settled_one(client: Any, operation: Any) -> None:
+    async for _ in aio.as_completed([operation], PATIENCE_S):
+        pass
+
+
+PATIENT: dict[str, Waiting] = {
+    "flush": lambda client, operation: client.flush(timeout=PATIENCE_S),
+    "as_completed": settled_one,
+}
+
+
+@pytest.mark.parametrize("way", PATIENT)
+def test_a_cancellation_in_the_moment_of_the_answer_is_not_swallowed(daemon: Daemon, way: str) -> None:
+    async def main() -> None:
+        async with aio.connect() as client:
+            operation = client.register("k", timeout=PATIENCE_S)
+            client.fire("k")
+            task = asyncio.ensure_future(PATIENT[way](client, operation))
+            await asyncio.sleep(0)
+            cancelled: list[bool] = []
+            operation.add_done_callback(lambda _: cancelled.append(task.cancel()))
+            await asyncio.wait([task])
+            assert not cancelled or task.cancelled() is cancelled[0]
+
+    asyncio.run(main())
+
+
 def test_an_await_that_is_cancelled_withdraws_its_operation(daemon: Daemon) -> None:
     async def main() -> None:
         async with aio.connect() as client:

@@ -165,7 +165,8 @@ class LoopLink(Link):
         self._waiters.append(entry)
         try:
             if scope is None or scope.add(end):
-                await asyncio.wait_for(future, timeout)
+                async with asyncio.timeout(timeout):  # asyncio.wait_for of Python 3.11 may swallow a cancellation
+                    await future
         except TimeoutError:
             return condition()
         finally:

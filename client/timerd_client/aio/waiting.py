@@ -72,7 +72,8 @@ async def as_completed(operations: Iterable[Waitable], timeout: Patience | None 
                     operation = settling.get_nowait()
                 else:
                     try:
-                        operation = await asyncio.wait_for(settling.get(), seconds_left(deadline))
+                        async with asyncio.timeout(seconds_left(deadline)):
+                            operation = await settling.get()
                     except TimeoutError:
                         raise unsettled(left, len(given), timeout) from None
                 if operation is None:
