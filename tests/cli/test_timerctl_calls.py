@@ -229,7 +229,7 @@ def notes_of(runtime_dir: Path, *words: str) -> list[list[str]]:
     ("arguments", "said"),
     [
         (["no_such_module:calls"], "there is no module 'no_such_module'"),
-        (["tasks:missing"], "tasks:missing is NoneType, and not a td.Calls()"),
+        (["tasks:missing"], "there is no 'missing' in the module 'tasks'"),
         (["tasks:other"], "tasks:other is int"),
         (["tasks:nothing", "--group", "web"], "has no handler"),
         (["tasks:nothing"], "of no group"),

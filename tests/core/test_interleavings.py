@@ -335,6 +335,19 @@ def test_H5_a_mark_is_too_old_when_an_event_of_the_same_key_slot_was_overwritten
     scene.compare()
 
 
+def test_a_mark_ahead_of_every_event_is_refused_as_one_whose_events_are_not_known() -> None:
+    rig = Rig()
+    scene = Scene(rig)
+    scene.act(scene.b, fire(b"k1"))
+    newest = scene.a.mark()
+    ahead = newest._replace(sequence=newest.sequence + 1)
+    waits = scene.act(scene.a, Register(ONE, timeout_ns=30 * MS, mark=newest))
+    refused = scene.act(scene.a, Register(ONE, timeout_ns=30 * MS, mark=ahead))
+    assert {answer.command: answer.code for answer in scene.a.answers} == {refused: ErrorCode.MARK_TOO_OLD}
+    assert scene.a.state(waits) is Outcome.NONE
+    scene.compare()
+
+
 def test_H4_a_walk_of_more_than_the_bound_is_too_old() -> None:
     rig = Rig(ring_events=2 * REPLAY_WALK_MAX)
     a, b = rig.client(), rig.client()

@@ -24,7 +24,7 @@ from trees import ROOT
 README = (ROOT / "README.md").read_text()
 RECIPES = (ROOT / "docs" / "recipes.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SHELL = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
+SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINES_MAX = 150
 OTHERS_FIRE = ("inbox/7", "write/7/r1", "write/7/r3", "stop")
 
@@ -51,9 +51,7 @@ def test_the_two_terminals_of_the_readme_work_when_they_are_pasted(
     assert "td.Client(autostart=True)" in wait and fire.strip().startswith("timerctl fire")
     # In a folder that has a folder `timerd`, as a checkout has.
     (tmp_path / "timerd").mkdir()
-    with subprocess.Popen(
-        ["sh", "-c", re.sub(r"^    ", "", wait, flags=re.MULTILINE)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    ) as waiting:
+    with subprocess.Popen(["sh", "-c", wait], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as waiting:
         assert waiting.stdout is not None
 
         def fired() -> bool:

@@ -44,8 +44,9 @@ class Event(NamedTuple):
 class Gap(NamedTuple):
     """Events may have been missed here: those between the item before and this mark. It can be pickled.
 
-    "overwritten": the daemon's ring has newer events in their place. "arena": the daemon has another arena, and what
-    the former one had is not known; all events of the new one follow. "buffer": this subscriber's buffer was full.
+    "overwritten": the daemon's ring has newer events in their place, or the mark is ahead of all events. "arena": the
+    daemon has another arena, and what the former one had is not known; all events of the new one follow. "buffer": this
+    subscriber's buffer was full.
     """
 
     mark: Mark  # the subscription goes on behind this mark

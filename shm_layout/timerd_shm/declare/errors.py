@@ -138,7 +138,7 @@ class UnknownOperationError(TimerdError, LookupError):
 
 
 class MarkTooOldError(TimerdError):
-    """Events after the mark are no longer known, so one may be missed. Take a new mark, check, register again."""
+    """Events after the mark are not known, so one may be missed. Take a new mark, check, register again."""
 
     code = ErrorCode.MARK_TOO_OLD
 

@@ -269,9 +269,11 @@ class Model:
         return event.sequence > command.mark.sequence
 
     def too_old(self, command: Register) -> bool:
-        """Whether an event of its own hash slots after its mark has left the ring."""
+        """Whether an event of its own hash slots after its mark has left the ring, or its mark is ahead of all."""
         if command.mark is None:
             return False
+        if command.mark.sequence > len(self.events):
+            return True
         slots = {self.slot_of(command.purgatory, key.name) for key in command.keys}
         lost = self.events[command.mark.sequence : self.tail - 1]
         return any(self.slot_of(event.purgatory, event.key) in slots for event in lost)

@@ -129,6 +129,8 @@ class Play:
             return None, False
         if kind < 0.6:
             return client.mark(), False
+        if kind < 0.61:
+            return Mark(client.mark().sequence + self.random.randint(1, 5), 0), True
         maker, mark = self.random.choice(self.saved[-12:] or [(client, client.mark())])
         return mark, maker is not client or self.random.random() < 0.1
 

@@ -96,7 +96,7 @@ cdef inline uint64_t deadline_of_few(Arena *a, Prefetched *x) noexcept nogil:
     cdef uint64_t deadline_ns
     cdef uint32_t i
     if not command.flags & REGISTER_FLAG_NO_MARK:
-        if command.mark_sequence < a.header.purgatories_floor:
+        if command.mark_sequence < a.header.purgatories_floor or command.mark_sequence > a.header.newest:
             return 0
         for i in range(x.keys):
             if may_be_overtaken(a, x.few[i].hash, command.mark_sequence):

@@ -139,7 +139,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
     code[0] = ERROR_CODE_NONE
     v[0] = unmoved(op)
     if not command.flags & REGISTER_FLAG_NO_MARK and not TD_DEFECT(DEFECT_NO_REPLAY):
-        if is_before(a, mark, command.purgatory):
+        if mark > a.header.newest or is_before(a, mark, command.purgatory):  # ahead: it is no mark of this arena
             code[0] = ERROR_CODE_MARK_TOO_OLD
             return
         for i in range(command.keys):
