@@ -45,9 +45,12 @@ $XDG_RUNTIME_DIR/timerd and the user's own directory under the temporary one.
 
 
 class Parser(argparse.ArgumentParser):
-    """Suggests the nearest choice when a word is not among the choices."""
+    """Suggests the nearest choice when a word is not among the choices, and how a value with a hyphen is written."""
 
     def error(self, message: str) -> NoReturn:
+        option = re.fullmatch(r"argument (?:-\w/)?(--[\w-]+): expected one argument", message)
+        if option:
+            message += f"; a value that begins with '-' is written {option[1]}=VALUE"
         wrong, found, choices = message.partition(" (choose from ")
         if found:
             word = wrong.rpartition("invalid choice: ")[2].strip("'")

@@ -64,6 +64,15 @@ def test_cron_runs_in_the_night_with_two_half_past_twos() -> None:
     ]
 
 
+def test_with_six_fields_the_first_is_the_second() -> None:
+    schedule = schedule_of(None, "*/20 * * * * *", "UTC")
+    at = wall_ns_of(datetime(2026, 10, 25, tzinfo=UTC))
+    assert [point - at for point in (schedule.after(at), schedule.after(at + 20_000_000_000))] == [
+        20 * 10**9,
+        40 * 10**9,
+    ]
+
+
 def test_cron_points_only_move_forward_from_any_start(rng: random.Random) -> None:
     for expression in ("*/5 * * * *", "30 2 * * *", "0 3 29 2 *", "15 1,2,3 * * 7"):
         schedule = schedule_of(None, expression, "Europe/Berlin")
@@ -86,7 +95,7 @@ def test_cron_points_only_move_forward_from_any_start(rng: random.Random) -> Non
         (True, None, "UTC", "seconds=True"),
         ("60", None, "UTC", "seconds='60'"),
         (None, "61 * * * *", "UTC", "61"),
-        (None, "* * *", "UTC", "five fields"),
+        (None, "* * *", "UTC", "five fields: minute hour day month weekday; a sixth, the second, first"),
         (None, "0 0 31 2 *", "UTC", "31 2"),
         (None, 5, "UTC", "cron=5"),
         (None, "0 3 * * *", "Europe/Atlantis", "Atlantis"),

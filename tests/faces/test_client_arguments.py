@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 import pickle
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from faces import Face
+from patience import PATIENCE_S
 from timerd.clients.session import client_name
 from timerd_client import aio
 from timerd_client.arguments import (
@@ -50,6 +53,7 @@ from timerd_shm.declare.limits import (
     KEY_SIZE_MAX,
     KEYS_MAX,
     MET_SHIFT,
+    NAME_FORM,
     NAME_SIZE_MAX,
     NO_DEADLINE,
     PAYLOAD_SIZE_MAX,
@@ -317,6 +321,26 @@ WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
     "call_later": (lambda _, c: c.call_later("n", -1), TimeoutOutOfRangeError, "delay=-1 s is not within 0 to"),
     "call_later for ever": (lambda _, c: c.call_later("n", None), InvalidValueError, "delay=None: "),
     "call_later at": (lambda _, c: c.call_later("n", "soon"), TimeoutOutOfRangeError, "delay='soon' is str"),
+    "keys": (lambda _, c: c.register(5, timeout=9), InvalidKeyError, "keys=5 is int: give str, bytes, an iterable"),
+    "id": (lambda _, c: c.register("k", timeout=9, id=5), InvalidKeyError, "id=5 is int: give str or bytes"),
+    "since": (
+        lambda _, c: c.register("k", timeout=9, since="00-1"),
+        InvalidValueError,
+        "since='00-1' is str: give a Mark, of client.mark(), outcome.mark or Mark.parse(text)",
+    ),
+    "group": (lambda _, c: c.register("k", timeout=9, group="web"), InvalidValueError, "group='web'"),
+    "ids of a batch": (
+        lambda _, c: c.register_many(["a", "b"], timeout=9, ids=["1"]),
+        InvalidValueError,
+        "1 ids for 2 keys: give one for each",
+    ),
+    "serve nothing": (lambda _, c: c.serve(), InvalidValueError, "serve() of no calls: give one td.Calls() or more"),
+    "purgatory": (lambda _, c: c.purgatory("a b"), InvalidNameError, f"purgatory 'a b' {NAME_FORM}"),
+    "fire_together of a key": (
+        lambda _, c: c.fire_together_wait(["k"]),
+        InvalidValueError,
+        "events[0]: 'k': give (purgatory, key, value)",
+    ),
 }
 
 
@@ -332,6 +356,95 @@ def test_a_call_names_its_wrong_argument(daemon: Daemon, face: Face, call: str) 
         wrong(face, client)
     assert says in str(raised.value)
     assert call.startswith("call") is False or "no deadline" not in str(raised.value)
+
+
+def test_events_that_are_fired_together_are_of_one_client(daemon: Daemon) -> None:
+    with td.connect() as client, td.connect() as other:
+        waits = client.register("k", timeout=PATIENCE_S)
+        with pytest.raises(InvalidValueError, match=r"events\[1\]: .*is another client's"):
+            client.fire_together_wait([(client, "k", b"1"), (other.purgatory("jobs"), "k", b"2")])
+        assert client.fire_together_wait([(client.purgatory("jobs"), "k", b"3"), (client, "k", b"4")]) == []
+        assert waits.result().value == b"4", "of a call that raises, nothing was sent"
+
+
+@pytest.mark.parametrize("wait", [td.wait, lambda given: list(td.as_completed(given))])
+def test_a_thread_does_not_wait_for_operations_of_a_loop(daemon: Daemon, wait: Callable[[Any], Any]) -> None:
+    async def main() -> None:
+        async with aio.connect() as client:
+            with pytest.raises(InvalidValueError, match=r"of an asyncio client: await it, or give it to td.aio.wait"):
+                wait([client.register("k", timeout=9)])
+
+    asyncio.run(main())
+
+
+def test_a_loop_does_not_wait_for_operations_of_threads_together(daemon: Daemon) -> None:
+    async def main(operation: td.Operation) -> None:
+        with pytest.raises(InvalidValueError, match=r"of a client with threads: await it, or give it to td.wait"):
+            await aio.wait([operation])  # type: ignore[type-var]
+        with pytest.raises(InvalidValueError, match=r"of a client with threads"):
+            async for _ in aio.as_completed([operation]):  # type: ignore[type-var]
+                pass
+
+    with td.connect() as client:
+        asyncio.run(main(client.register("k", timeout=9)))
+
+
+def shows_itself(client: Any) -> None:
+    operation, batch = client.register("k", timeout=9), client.register_many(["a", "b"], timeout=9)
+    assert (repr(operation), repr(batch)) == ("<Operation 'k' PENDING>", "<Batch 0 of 2 settled>")
+    for one in (operation, batch):
+        with pytest.raises(TypeError, match=r"^(Operation|Batch) belongs to one process, and cannot be pickled"):
+            pickle.dumps(one)
+    with pytest.raises(IndexError, match=r"^no row 5 in a batch of 2$"):
+        batch[5]
+
+
+def test_an_operation_and_a_batch_show_the_names_that_users_have_for_them(daemon: Daemon) -> None:
+    async def main() -> None:
+        async with aio.connect() as client:
+            shows_itself(client)
+
+    with td.connect() as client:
+        shows_itself(client)
+    asyncio.run(main())
+
+
+def test_a_delayed_operation_shows_its_keys_and_its_state(daemon: Daemon) -> None:
+    with td.connect() as client:
+        delayed = client.try_complete_else_watch(lambda: False, "k", timeout=9)
+        assert repr(delayed) == "<Delayed 'k' PENDING>"
+
+
+def test_a_client_that_was_closed_says_so(daemon: Daemon) -> None:
+    client = td.Client()
+    client.close()
+    with pytest.raises(td.ClosedError, match=r"^this client is closed: close\(\) was called; make another one"):
+        client.fire("k")
+
+
+def test_a_loops_client_outside_of_a_loop_says_where_it_is_used() -> None:
+    with pytest.raises(RuntimeError, match=r"no event loop runs here: use it in what asyncio.run\(\) runs, or take td"):
+        aio.Client().fire("k")
+
+
+def test_a_missing_daemon_is_told_in_one_traceback(runtime_dir: Path) -> None:
+    with pytest.raises(TimerdUnavailableError) as raised:
+        td.connect()
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("decorate", "says"),
+    [
+        (lambda calls, function: calls.handler(function), '@calls.handler("remind")'),
+        (lambda calls, function: calls.every(function), '@calls.every("cleanup", seconds=60)'),
+    ],
+)
+def test_a_decorator_without_brackets_says_how_it_is_written(decorate: Callable[..., Any], says: str) -> None:
+    with pytest.raises(InvalidKeyError) as raised:
+        decorate(td.Calls(), lambda call: None)
+    assert f"in place of the name of a call: write {says}" in str(raised.value)
 
 
 def test_the_error_counts_commands_in_singular_and_plural() -> None:

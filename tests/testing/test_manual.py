@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,21 @@ def test_a_deadline_comes_when_the_clock_moves_there_and_not_before(manual: Manu
     outcome = waits.result()
     assert (outcome.state, outcome.wait_ns, outcome.lateness_ns) == (td.State.EXPIRED, 30 * 10**9, 0)
     assert manual.now == 30
+
+
+@pytest.mark.parametrize("seconds", [-1, None, "1", True, timedelta(seconds=-1), float("nan")])
+def test_the_clock_moves_to_no_other_time_than_a_later_one(manual: Manual, seconds: Any) -> None:
+    with pytest.raises(ValueError, match=r"^advance\(.*\): give the seconds from now, 0 to "):
+        manual.advance(seconds)
+    assert manual.now == 0
+
+
+def test_a_daemon_that_runs_is_not_started_again(manual: Manual, client: td.Client) -> None:
+    with pytest.raises(RuntimeError, match=r"^start\(\): the daemon of this test runs; timerd_manual.stop\(\) ends it"):
+        manual.start()
+    waits = client.register("inbox/7", timeout=30)
+    client.fire("inbox/7")
+    assert waits.result()
 
 
 def test_what_was_fired_arrives_without_the_clock(manual: Manual, client: td.Client) -> None:

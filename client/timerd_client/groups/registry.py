@@ -91,6 +91,7 @@ class Calls:
         If the process dies in the handler, another member runs the call again, with `call.deliveries` above 1: that is
         no attempt. Raises InvalidKeyError, KeyTooLongError, InvalidValueError.
         """
+        _refuse_function(name, '@calls.handler("remind")')
         return self._decorator(name, None, retries, backoff, concurrency, on_failure)
 
     def every(
@@ -116,8 +117,8 @@ class Calls:
         changed schedule replaces the pending call of the old one. A schedule that no process serves any more ends.
         Raises as `handler`, and NotSupportedError.
         """
-        schedule = None if callable(name) else schedule_of(seconds, cron, timezone)
-        return self._decorator(name, schedule, retries, backoff, 1, on_failure)
+        _refuse_function(name, '@calls.every("cleanup", seconds=60)')
+        return self._decorator(name, schedule_of(seconds, cron, timezone), retries, backoff, 1, on_failure)
 
     def _decorator(
         self,
@@ -128,9 +129,6 @@ class Calls:
         concurrency: int,
         on_failure: OnFailure | None,
     ) -> Callable[[Handler], Handler]:
-        if callable(name):  # @calls.handler without brackets
-            verb = '@calls.handler("remind")' if schedule is None else '@calls.every("cleanup", seconds=60)'
-            raise InvalidKeyError(f"{shown(name)} in place of the name of a call: write {verb}")
         checked = name_of_call(name)
         unsigned("retries", retries, RETRIES_MAX)
         unsigned("concurrency", concurrency, CONCURRENCY_MAX, 1)
@@ -173,6 +171,11 @@ def name_of_call(handler: object) -> str:
         raise InvalidKeyError(f"the name of a call is str, not {type(handler).__name__}: {shown(handler)}")
     key_bytes(handler)
     return handler
+
+
+def _refuse_function(name: object, written: str) -> None:
+    if callable(name):
+        raise InvalidKeyError(f"{shown(name)} in place of the name of a call: write {written}")
 
 
 def _backoff_s(backoff: object) -> float:
