@@ -22,6 +22,7 @@ from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import Role, fields, offset_of, size_of
 from timerd_shm.declare.layout import FREE_LINKS, REDO_OFFSET, REGION_RECORDS, REGIONS_OFFSET, Region
 from timerd_shm.declare.records import (
+    ArenaHeader,
     ClientRecord,
     EventRecord,
     IdRecord,
@@ -58,6 +59,13 @@ def test_the_core_never_reads_beyond_the_arena_whatever_bytes_are_changed(seed: 
             live_on(bytes(changed(MEMORY, changes)))
 
     damage()
+
+
+def test_a_daemon_with_a_share_of_no_client_slot_lives_on() -> None:
+    memory = bytearray(MEMORY)
+    at = offset_of(ArenaHeader, "quota_clients")
+    memory[at : at + 4] = bytes(4)
+    live_on(bytes(memory))
 
 
 def test_readers_and_the_checker_survive_any_changed_bytes(seed: int) -> None:
