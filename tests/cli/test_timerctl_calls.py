@@ -40,9 +40,9 @@ def rows(run: Run, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_pending_calls_stand_with_their_ids_in_order_of_time(client: td.Client, run: Run) -> None:
-    client.call_later_wait("mail/late", 60, b"x", id="user-8")
-    own = client.call_later_wait("mail/soon", 30)
-    serve(client, "cleanup", print, seconds=10)
+    client.call_later_wait("mail/late", 10_800, b"x", id="user-8")
+    own = client.call_later_wait("mail/soon", 7200)
+    serve(client, "cleanup", print, seconds=3600)  # on the hour: it does not run while the test looks
     eventually(lambda: len(rows(run)) == 3)
     found = rows(run)
     assert [row["name"] for row in found] == ["cleanup", "mail/soon", "mail/late"]
