@@ -178,7 +178,7 @@ class Core:
     def reports(
         self, now_ns: int, outcomes_max: int = 16_384, bytes_max: int = ..., confirm_ns: int = 0
     ) -> list[tuple[int, bytes]]:
-        """(slot, REPORT frame) of each client with something new: applied commands, outcomes, answers.
+        """(slot, REPORT frame) of each client with something new: applied commands, outcomes, answers, looks.
 
         At `bytes_max` bytes it ends. The clients that are left come first at the next call. A report of nothing but
         applied commands waits for `confirm_ns`, unless the client has asked for it, or the commands are many.
@@ -191,7 +191,16 @@ class Core:
     def report(self, slot: int, outcome_after: int, answer_after: int, now_ns: int, kind: int = 1) -> bytes:
         """A report with the outcomes and answers that follow these numbers (a frame's worth); `kind` is a DownKind."""
     def unacknowledged(self, slot: int) -> bool:
-        """Whether the client has outcomes or answers that it has not acknowledged."""
+        """Whether the client has outcomes or answers that it has not acknowledged, or looks that it has not taken."""
+    def send_looks_again(self, slot: int) -> None:
+        """Let the next reports() have all looks of the client, also those that it was sent."""
+    def check(self, slot: int, command: int, end: bool) -> tuple[bool, int] | None:
+        """Whether the check of that CHECK command has finished, and how many operations its owners completed.
+
+        None: there is none. A check ends when it is found finished, and with `end`.
+        """
+    def take_finished(self) -> bool:
+        """Whether a check has finished since the last call."""
     def end_turn(self, now_ns: int) -> int:
         """End a turn: the turn counter becomes even, gauges are published; the records touched in it."""
     def next_wake_ns(self) -> int:

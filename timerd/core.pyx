@@ -19,6 +19,7 @@ from timerd.purgatory.members.clients cimport is_live, queue_report, topic_of
 from timerd.purgatory.members.groups cimport find_held
 from timerd.purgatory.members.membership cimport set_client_state
 from timerd.purgatory.members.reports cimport Round
+from timerd.purgatory.members.looks cimport has_looks, send_looks_again
 from timerd.purgatory.members.lifecycle cimport Facts, close_client, resume_client
 from timerd.purgatory.commands.frame cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED
 from timerd.purgatory.turn.acknowledge cimport acknowledge_client
@@ -33,7 +34,7 @@ from timerd.purgatory.binding.arguments cimport (
 from timerd.purgatory.binding.buffers cimport (
     Taken, attach_memory, begin_log, end_log, open_buffer, receive, release_memory, tend_buffer,
 )
-from timerd.purgatory.binding.report_frames cimport refusal_found, report_again, report_frames
+from timerd.purgatory.binding.report_frames cimport check_asked, refusal_found, report_again, report_frames
 from timerd_shm.generated.records cimport *
 
 from timerd_shm.declare import layout as _layout
@@ -256,7 +257,19 @@ cdef class Core:
 
     def unacknowledged(self, int slot):
         cdef ClientRecord *c = self._client(slot)
-        return c.answers != 0 or not is_empty(&self.arena, &c.next)
+        return c.answers != 0 or not is_empty(&self.arena, &c.next) or has_looks(&self.arena, slot)
+
+    def send_looks_again(self, int slot):
+        send_looks_again(self._here(), self._live(slot))
+
+    def check(self, int slot, uint64_t command, bint end):
+        return check_asked(self._here(), self._live(slot), command, end)
+
+    def take_finished(self):
+        cdef Members *m = &self._here().members
+        cdef bint finished = m.checks_finished
+        m.checks_finished = False
+        return finished
 
     def end_turn(self, uint64_t now_ns):
         return end_turn(self._at(now_ns))

@@ -21,10 +21,10 @@ from timerd_client.link.batch import ThreadedBatch as Batch
 from timerd_client.link.operation import GroupOperation
 from timerd_client.link.operation import ThreadedOperation as Operation
 from timerd_client.link.settings import configure
-from timerd_client.operations.delayed import Delayed
 from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
 from timerd_client.threaded.client import Client, connect
+from timerd_client.threaded.delayed import DelayedOperation
 from timerd_client.threaded.member import ThreadedGroupOutcome as GroupOutcome
 from timerd_client.threaded.member import ThreadedScheduledCall as ScheduledCall
 from timerd_client.threaded.process import client
@@ -51,7 +51,7 @@ __all__ = [
     "CallExists",
     "Calls",
     "Client",
-    "Delayed",
+    "DelayedOperation",
     "Event",
     "Gap",
     "GroupOperation",

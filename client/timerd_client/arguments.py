@@ -54,6 +54,12 @@ _TARGET = struct.Struct("<Q")
 EVENT_PREFIX = tuple(bytes((size, KeyKind.EVENT)) for size in range(KEY_SIZE_MAX + 1))
 OBSERVED_PREFIX = tuple(bytes((size, KeyKind.OBSERVE)) for size in range(KEY_SIZE_MAX + 1))
 WATERMARK_PREFIX = tuple(bytes((size, KeyKind.WATERMARK)) for size in range(KEY_SIZE_MAX + 1))
+_OBSERVING = (Condition.OBSERVE, Condition.OWNER)
+_WITHOUT_TARGETS = {
+    Condition.TOTAL: "total() counts events",
+    Condition.OBSERVE: "a subscription has all events",
+    Condition.OWNER: "the owner of a delayed operation evaluates its condition",
+}
 
 
 class Watch(NamedTuple):
@@ -130,7 +136,7 @@ def watch(keys: Keys, when: When) -> Watch:
     names: list[Key] = []
     seen: set[bytes] = set()
     parts: list[bytes] = []
-    prefix = OBSERVED_PREFIX if when.kind is Condition.OBSERVE else EVENT_PREFIX
+    prefix = OBSERVED_PREFIX if when.kind in _OBSERVING else EVENT_PREFIX
     for name, target in targets:
         key = key_bytes(name)
         if key in seen:
@@ -144,8 +150,7 @@ def watch(keys: Keys, when: When) -> Watch:
         names.append(name)
         if target is None:
             parts += (prefix[len(key)], key)
-        elif when.kind in (Condition.TOTAL, Condition.OBSERVE):
-            taker = "total() counts events" if when.kind is Condition.TOTAL else "a subscription has all events"
+        elif taker := _WITHOUT_TARGETS.get(when.kind):
             raise InvalidConditionError(f"key {shown(name)} has the watermark {target!r}, but {taker}")
         else:
             parts += (WATERMARK_PREFIX[len(key)], _TARGET.pack(unsigned("watermark", target, U64_MAX)), key)

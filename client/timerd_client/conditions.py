@@ -35,6 +35,7 @@ class When(NamedTuple):
 ANY: Final = When(Condition.AT_LEAST, 1)
 ALL: Final = When(Condition.AT_LEAST)
 ALL_SETTLED: Final = When(Condition.ALL_SETTLED)
+OWNED: Final = When(Condition.OWNER)  # for delayed operations, whose owner evaluates the condition
 OBSERVED: Final = When(Condition.OBSERVE)  # for subscriptions: the first event on one of the keys
 
 

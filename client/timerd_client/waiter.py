@@ -57,6 +57,13 @@ class Waiter(Notified, Interface):
         """The deadline of the operation with that command number; NO_DEADLINE or more = none."""
 
 
+class Looker(Notified, Interface):
+    """Something that evaluates the condition of an operation when an event has come."""
+
+    def look(self, command: int, sequence: int) -> bool:
+        """An event of this sequence has come for the operation. Whether to call `notify` when the lock is free."""
+
+
 class Answerable(Notified, Interface):
     """Something that waits for the answer to a question."""
 

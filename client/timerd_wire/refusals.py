@@ -43,6 +43,7 @@ FULL = {
         "retry later",
         "--blocks or --capacity",
     ),
+    Met.CHECKS: ("{0} of {0} checks wait for owners to look", "retry later", ""),
     Met.IDS: ("{0} of {0} ids belong to operations that are pending", "retry later", "--ids or --capacity"),
 }
 # Of the holder {0} (a client, or a group: {1}) and the limit {2}. The error log has room for 223 bytes.
@@ -66,6 +67,7 @@ QUOTAS = {
         "{0} has {2} pending operations with ids, as many as one {1} may: "
         "let some settle, register without ids, or use a larger --quota-ids"
     ),
+    Met.CHECKS: "{0} has {2} checks that wait for owners to look, as many as one {1} may: wait for some of them",
     Met.VALUES: (
         "{0} gets outcomes without their values: one {1} may hold {2} bytes of payloads and values: "
         "take outcomes faster, or use a larger --quota-bytes"
@@ -80,7 +82,8 @@ def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
     match code:
         case ErrorCode.ARENA_FULL if met in FULL:
             what, remedy, flag = FULL[Met(met)]
-            message = f"the arena is full: {what.format(limit)}; {remedy}, or start the daemon with a larger {flag}"
+            larger = f", or start the daemon with a larger {flag}" if flag else ""
+            message = f"the arena is full: {what.format(limit)}; {remedy}{larger}"
         case ErrorCode.PAYLOAD_TOO_LARGE if met == Met.BLOCKS:
             message = (
                 f"payload, value and long keys need more than the {limit * BLOCK_DATA} bytes that this arena has for "

@@ -93,6 +93,9 @@ DEFECTS = (
     "FORGETS_THE_LEAST",  # rule 15: a client that has few remembered ids makes room for one that has many
     "UNLOGGED_STORE",  # a copy of the arena: stores of four bytes are not logged
     "IMAGE_AFTER_STORE",  # a copy of the arena: a line is logged after it was changed
+    "LOOKED_AT_ALL",  # an owner that has looked at an older event counts as one that has looked at the newest
+    "LOOKS_NOT_RESTORED",  # a start does not find the looks that owners have not taken
+    "COMPLETE_IS_NEVER_LATE",  # COMPLETE counts after the deadline
 )
 
 

@@ -1,7 +1,8 @@
 """Words change, bytes do not: every record has the offsets, types and sizes that it had before fields were renamed.
 
-records_before.txt was written by the tree before (commit 5b23236). A line is a record: where it belongs, its name then,
-its size in bytes, and offset:type of each field. Names are not compared, so a field may get a better one; the order is.
+records_before.txt was written by the tree before (commit 5b23236); records that are new since then were added. A line
+is a record: where it belongs, its name then, its size in bytes, and offset:type of each field. Names are not compared,
+so a field may get a better one; the order is.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ ELSEWHERE = {
     ErrorCode.INVALID_CONFIG,
     ErrorCode.RESOURCE_LIMIT,
     ErrorCode.KEY_FAILED,  # an outcome's
+    ErrorCode.CHECK_INCOMPLETE,
 }
 
 

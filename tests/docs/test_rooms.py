@@ -32,7 +32,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"discovery"},
         {"waits"},
         {"link"},
-        {"audit", "delivery", "events", "groups", "operations"},
+        {"audit", "delayed", "delivery", "events", "groups"},
         {"aio", "threaded"},
         {"__init__", "metrics", "tracing", "web"},
     ),

@@ -172,15 +172,14 @@ def test_wait_for_never_misses_an_event_between_check_and_registration(client: A
         assert time.monotonic() - start < PATIENCE_S / 2
 
 
-@pytest.mark.parametrize("call", ["wait_for", "try_complete_else_watch"])
-def test_keys_that_an_iterator_gives_are_watched_after_each_look(client: Any, call: str) -> None:
+def test_keys_that_an_iterator_gives_are_watched_after_each_look(client: Any) -> None:
     looks: list[int] = []
 
     def look() -> bool:
         looks.append(1)
         return len(looks) == 3
 
-    waited = threading.Thread(target=lambda: getattr(client, call)(look, (key for key in "ab"), timeout=PATIENCE_S))
+    waited = threading.Thread(target=lambda: client.wait_for(look, (key for key in "ab"), timeout=PATIENCE_S))
     waited.start()
     for number, key in enumerate("ab", 1):
         eventually(lambda key=key: client.fire_wait(key) == 1)  # type: ignore[misc]
@@ -189,8 +188,7 @@ def test_keys_that_an_iterator_gives_are_watched_after_each_look(client: Any, ca
     assert len(looks) == 3
 
 
-@pytest.mark.parametrize("call", ["wait_for", "try_complete_else_watch"])
-def test_the_watermarks_of_any_mapping_are_watched(client: Any, fresh: str, call: str) -> None:
+def test_the_watermarks_of_any_mapping_are_watched(client: Any, fresh: str) -> None:
     looks: list[int] = []
 
     def look() -> bool:
@@ -198,7 +196,7 @@ def test_the_watermarks_of_any_mapping_are_watched(client: Any, fresh: str, call
         return len(looks) == 2
 
     keys = MappingProxyType({fresh: 5})
-    waited = threading.Thread(target=lambda: getattr(client, call)(look, keys, timeout=PATIENCE_S))
+    waited = threading.Thread(target=lambda: client.wait_for(look, keys, timeout=PATIENCE_S))
     waited.start()
     eventually(lambda: client.stats().waiting == 1)
     client.advance(fresh, 4)
@@ -324,37 +322,6 @@ def test_a_payload_beyond_the_quota_is_refused_with_its_size_the_limit_and_the_f
         first, second = client.register_many(["a", "b"], timeout=0.05, payloads=[bytes(600), bytes(700)]).outcomes(30)
         assert first.state is State.EXPIRED
         assert "this needs 700" in str(second.error)
-
-
-def test_kafkas_calls_try_watch_and_try_again(client: Any) -> None:
-    purgatory = client.purgatory("produce")
-
-    def completes(try_complete: Callable[[], bool], key: str, timeout: float) -> bool:
-        delayed = purgatory.try_complete_else_watch(try_complete, key, timeout=timeout)
-        if isinstance(delayed, bool):  # a loop has awaited it
-            return delayed
-        assert delayed.settled(PATIENCE_S)
-        return bool(delayed.state is State.COMPLETED)
-
-    ready: list[int] = []
-    tried: list[int] = []
-    ends: list[bool] = []
-
-    def try_complete() -> bool:
-        tried.append(1)
-        return bool(ready)
-
-    assert completes(lambda: True, "at once", 60)
-    assert not completes(lambda: False, "never", 0.02)
-    waiting = threading.Thread(target=lambda: ends.append(completes(try_complete, "acks", PATIENCE_S)))
-    waiting.start()
-    eventually(lambda: purgatory.check_and_complete("acks") == 1)
-    eventually(lambda: len(tried) >= 2)
-    assert not ends
-    ready.append(1)
-    eventually(lambda: purgatory.check_and_complete("acks") == 1 or ends)
-    waiting.join(PATIENCE_S)
-    assert ends == [True]
 
 
 def test_a_caller_waits_for_many_operations(client: Any, face: Face) -> None:

@@ -39,10 +39,13 @@ from rules import (
     a_limited_event_is_taken_once,
     a_lost_frame_is_expected_again,
     an_event_that_overtook_a_registration_counts,
+    complete_counts_by_its_effective_time,
     delivered_to_one_at_a_time,
     done_by_a_former_holder_is_refused,
     grant_of_a_dead_owner_is_requeued,
     idle_costs_nothing,
+    looks_are_due_until_the_owner_has_looked,
+    looks_outlive_the_daemon,
     mass_fire_is_cut_into_turns,
     outcomes_are_kept_until_acknowledged,
     own_earlier_fire_does_not_complete_an_own_later_op,
@@ -154,6 +157,9 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "FORGETS_THE_LEAST": a_client_makes_itself_forget_first,
     "UNLOGGED_STORE": a_copy_shows_one_turn,
     "IMAGE_AFTER_STORE": a_copy_shows_one_turn,
+    "LOOKED_AT_ALL": looks_are_due_until_the_owner_has_looked,
+    "LOOKS_NOT_RESTORED": looks_outlive_the_daemon,
+    "COMPLETE_IS_NEVER_LATE": complete_counts_by_its_effective_time,
 }
 LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}
 

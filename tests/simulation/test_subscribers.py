@@ -24,7 +24,8 @@ from timerd_shm.declare.states import EventFlag, EventKind
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import segments_of
 
-SEEDS = range(0, 24 * JOURNALED, JOURNALED)  # those that write a journal
+FEW = (30, 36, 81, 87)  # seeds with few events
+SEEDS = [seed for seed in range(3, 30 * JOURNALED, JOURNALED) if seed not in FEW]  # those that write a journal
 SHORT = 3
 SECOND = 1_000_000_000
 KINDS = {EventKind.FIRE: "fire", EventKind.ADVANCE: "advance", EventKind.FAIL: "fail"}

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -284,6 +285,24 @@ def not_a_member(client: td.Client, _: Daemon) -> None:
         CommandKind.REGISTER, 0, flags, REGISTER_SIZE + 3, Condition.AT_LEAST, 1, 1, 0, 0, 0, 10**9, 0, 0, 0
     )
     client._ask(fixed + bytes((1, KeyKind.EVENT)) + b"k").answer_in_time(PATIENCE_S)
+
+
+@meets(ErrorCode.CHECK_INCOMPLETE, "'looked-at'", "0.2 s", "so far: 0")
+def check_incomplete(client: td.Client, _: Daemon) -> None:
+    looks, going_on = list[int](), threading.Event()
+
+    def slow() -> bool:
+        looks.append(1)
+        return len(looks) > 1 and going_on.wait(PATIENCE_S)
+
+    with td.connect(timeout=PATIENCE_S) as owner:
+        delayed = owner.try_complete_else_watch(slow, "looked-at", timeout=None)
+        owner.flush()
+        try:
+            client.check_and_complete("looked-at", timeout=0.2)
+        finally:
+            going_on.set()
+            delayed.settled(PATIENCE_S)
 
 
 def test_each_code_has_a_case_that_meets_it() -> None:

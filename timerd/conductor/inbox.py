@@ -186,6 +186,7 @@ class Inbox:
             return RECORDS_PER_FRAME  # the answer to the first one is on its way, and says the same
         session.asked_turn = self._bounds.turns
         touched = core.touched
+        core.send_looks_again(session.slot)
         report = core.report(session.slot, outcome, answer, now_ns)
         self._outbox.send(session.routing, report[:FLAGS_AT] + ASKED + report[FLAGS_AT + len(ASKED) :])
         return RECORDS_PER_FRAME + len(report) // BYTES_PER_RECORD + core.touched - touched

@@ -93,6 +93,7 @@ class Outbox:
         """Remind the clients that have not acknowledged what they were sent."""
         for session in self._sessions.reminders.take(now_ns):
             self._core.count(ANNOUNCEMENTS)
+            self._core.send_looks_again(session.slot)
             self.announce(session, now_ns)
 
     def beat(self, now_ns: int) -> bool:

@@ -1,34 +1,37 @@
 """Answers queries: what a client asks, or sets, apart from its commands. A query and its answer carry the same number.
 
-For example, {"id": 7, "query": "mark"} is answered by {"id": 7, "newest": 1201}. A snapshot is answered later, when
-the arena is at rest between two turns.
+For example, {"id": 7, "query": "mark"} is answered by {"id": 7, "newest": 1201}. Two are answered later: a snapshot
+when the arena is at rest between two turns, and a check when every owner has looked.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from timerd.clients.messages import Query, message_frame, purgatory_name, read_query
+from timerd.clients.messages import U64_MAX, Query, message_frame, purgatory_name, read_query
 from timerd.clients.session import Session
+from timerd.clients.sessions import Sessions
 from timerd.core import Core
 from timerd.snapshots import Snapshots
 from timerd_shm.declare.errors import NotSupportedError, ResourceLimitError, TimerdError
 from timerd_shm.declare.limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX, HELD_QUERY_MAX
 from timerd_shm.declare.wire import DownKind
 
+from .checks import Checks
 from .outbox import Outbox
 
 
 class Queries:
-    """Answers queries, those for a snapshot included."""
+    """Answers queries, those for a snapshot or a check included."""
 
-    def __init__(self, core: Core, snapshots: Snapshots, outbox: Outbox) -> None:
+    def __init__(self, core: Core, sessions: Sessions, snapshots: Snapshots, outbox: Outbox) -> None:
         self._core = core
+        self._checks = Checks(core, sessions)
         self._snapshots = snapshots
         self._outbox = outbox
 
     def answer(self, session: Session, frame: bytes, now_ns: int) -> None:
-        """Answer a frame with a query; one for a snapshot may be answered later."""
+        """Answer a frame with a query; one for a snapshot or a check may be answered later."""
         number: int | None = None
         try:
             query = read_query(frame)
@@ -37,6 +40,12 @@ class Queries:
                 answer = self._snapshots.ask(session, number)
                 if answer is not None:
                     self.answer_snapshot(session, number, answer, now_ns)
+                return
+            if query.query == "check":
+                command, end = query.amount("command", U64_MAX), query.flag("end")
+                checked = self._checks.ask(session, number, command, end=end)
+                if checked is not None:
+                    self._send(session, {"id": number, **checked}, now_ns)
                 return
             result = {"id": number, **self._result(session, query, now_ns)}
         except TimerdError as error:
@@ -62,8 +71,14 @@ class Queries:
             case "held":
                 return {"held": core.held(session.slot, query.numbers("operations", HELD_QUERY_MAX))}
         raise NotSupportedError(
-            "a query that this daemon does not know; it knows purgatory, mark, ping, listen, handle, held and snapshot"
+            "a query that this daemon does not know; it knows purgatory, mark, ping, listen, handle, held, check and "
+            "snapshot"
         )
+
+    def answer_checks(self, now_ns: int) -> None:
+        """Answer the queries for checks that have finished."""
+        for session, number, answer in self._checks.finished():
+            self._send(session, {"id": number, **answer}, now_ns)
 
     def answer_snapshot(self, session: Session, number: int, answer: str | ResourceLimitError, now_ns: int) -> None:
         """Answer the query of that number with the copy's path, or with why there is none."""

@@ -61,6 +61,7 @@ class Subscriptions:
             assert session is not None, f"the outlet of slot {slot} outlived its session"
             if message == SUBSCRIBE:
                 session.subscribed = True
+                self._core.send_looks_again(slot)
                 self._outbox.announce(session, now_ns)
                 continue
             session.subscribed = False

@@ -81,7 +81,7 @@ class Conductor:
         self._outbox = outbox = Outbox(core, transport, sessions, self._errors, bounds)
         self._subscriptions = Subscriptions(core, transport, sessions, outbox, self._errors, bounds)
         self._snapshots = Snapshots(copies, sessions, clock)
-        self._queries = queries = Queries(core, self._snapshots, outbox)
+        self._queries = queries = Queries(core, sessions, self._snapshots, outbox)
         greeter, deferred = Greeter(core, clock, sessions, outbox, pid=pid), Deferred()
         self._inbox = Inbox(core, transport, sessions, greeter, queries, outbox, deferred, gap, bounds)
         self._departures = Departures(core, sessions, liveness, deferred, bounds)
@@ -125,6 +125,7 @@ class Conductor:
         if refusals := core.take_refusals():  # they are in the log before their clients hear of them
             self._errors.note_refusals(refusals)
         outbox.publish_reports(now_ns)
+        self._queries.answer_checks(now_ns)
         if now_ns >= self._sessions.due_ns:
             self._do_duties(now_ns)
         if self._journal is not None:

@@ -40,6 +40,7 @@ from timerd_client.types import (
 
 from .client import Client, client, connect
 from .client import Connecting as Connecting
+from .delayed import DelayedOperation
 from .member import AioGroupOutcome as GroupOutcome
 from .member import AioScheduledCall as ScheduledCall
 from .operation import AioBatch as Batch
@@ -58,6 +59,7 @@ __all__ = [
     "CallExists",
     "Calls",
     "Client",
+    "DelayedOperation",
     "Event",
     "Gap",
     "GroupOperation",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from timerd_client.arguments import function_of
 from timerd_client.conditions import ANY, When
 from timerd_client.events.subscription import BUFFER
 from timerd_client.link import flows
@@ -16,8 +15,9 @@ from timerd_client.mark import Mark
 from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout, WhenLost
 from timerd_client.waits.polling import POLL_S
 from timerd_shm.declare.errors import OperationExistsError
-from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.limits import CHECK_TIMEOUT_S, CLOSE_TIMEOUT_S
 
+from .delayed import DelayedOperation
 from .link import LoopLink, drive
 from .operation import AioBatch, AioOperation, answer_of
 from .subscription import Subscription
@@ -178,11 +178,30 @@ class Purgatory(Surface[AioOperation, LoopLink]):
         return found
 
     async def try_complete_else_watch(
-        self, try_complete: Callable[[], bool | Awaitable[bool]], keys: Keys, *, timeout: Timeout
-    ) -> bool:
-        """Kafka's tryCompleteElseWatch: True when `try_complete()` is, tried now and after each event; else False."""
-        return bool(await self.wait_for(function_of("try_complete", try_complete), keys, timeout=timeout))
+        self,
+        operation: DelayedOperation | Callable[[], bool | Awaitable[bool]],
+        keys: Key | Iterable[Key],
+        *,
+        timeout: Timeout,
+        payload: Payload = b"",
+        id: Key | None = None,
+        if_exists: IfExists = "error",
+        orphans: OrphanPolicy | None = None,
+    ) -> DelayedOperation:
+        """Kafka's tryCompleteElseWatch: its owner evaluates the condition, in the loop; the operation is returned.
 
-    async def check_and_complete(self, key: Key) -> int:
-        """Kafka's checkAndComplete: the watchers of `key` look again, in all processes; how many they are."""
-        return await self.fire_wait(key)
+        `operation` is a DelayedOperation, or a function or coroutine function `try_complete`. The await ends when it
+        was called once. Arguments and errors as the threaded client's.
+        """
+        delayed = operation if isinstance(operation, DelayedOperation) else DelayedOperation(operation)
+        await delayed._start(self, keys, timeout, payload, id, if_exists, orphans)
+        return delayed
+
+    async def check_and_complete(self, key: Key, *, timeout: Patience = CHECK_TIMEOUT_S) -> int:
+        """Kafka's checkAndComplete: the owners that watch `key` look, in all processes; how many they complete.
+
+        Returns when every owner has looked. Raises CheckIncompleteError after `timeout` s; `completed` says how many
+        are so far, and the others still look. An operation whose registration reaches the daemon after the check is
+        looked at, and is neither waited for nor counted. In a callback of a delayed operation it raises RuntimeError.
+        """
+        return await drive(flows.check(self, key, timeout))

@@ -71,7 +71,8 @@ _GRANTED, _AGAIN, _LOST = int(RowFlag.GRANTED), int(RowFlag.REDELIVERED), int(Ro
 _CANCEL, _CANCEL_ID = int(CommandKind.CANCEL), int(CommandKind.CANCEL_ID)
 _RESCHEDULE, _RESCHEDULE_ID = int(CommandKind.RESCHEDULE), int(CommandKind.RESCHEDULE_ID)
 _SET_ORPHANS = int(CommandKind.SET_ORPHANS)
-_ACTIONS = (_CANCEL, _CANCEL_ID, _RESCHEDULE, _RESCHEDULE_ID, _SET_ORPHANS)
+_COMPLETE = int(CommandKind.COMPLETE)
+_ACTIONS = (_CANCEL, _CANCEL_ID, _RESCHEDULE, _RESCHEDULE_ID, _SET_ORPHANS, _COMPLETE)
 _ACTION_FLAGS = int(CommandFlag.WANTS_ANSWER | CommandFlag.HAS_ID | CommandFlag.REQUEUE)
 _HAS_ID, _REQUEUE = int(CommandFlag.HAS_ID), int(CommandFlag.REQUEUE)
 _REGISTER_FLAGS = sum(RegisterFlag) - int(RegisterFlag.MARK_OF_OTHER_ARENA)
@@ -333,7 +334,13 @@ class Audit:
             return None
         if op is None or not op.pending:
             return findings.report(operation, f"{name_of(CommandKind, kind)} for it, and it is not pending")
-        if kind in (_CANCEL, _CANCEL_ID):
+        if kind == _COMPLETE:
+            # Its owner's word is taken as given, if it came in time.
+            if not op.owners or op.deadline_ns <= turns.effective_ns:
+                late = f"at {turns.effective_ns}, due at {op.deadline_ns}" if op.owners else "and events decide it"
+                findings.report(operation, f"COMPLETE for it {late}")
+            self._replay.settle(op, _COMPLETED, None, None, turns.newest)
+        elif kind in (_CANCEL, _CANCEL_ID):
             self._replay.settle(op, _CANCELLED, None, None, turns.newest)
         elif kind == _SET_ORPHANS:
             op.orphans = r.orphans

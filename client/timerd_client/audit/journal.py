@@ -48,7 +48,7 @@ _CONTINUED = int(RowKind.CONTINUED)
 _OF_KEY, _OF_CLIENT, _OF_GROUP = int(TextKind.KEY), int(TextKind.CLIENT), int(TextKind.GROUP)
 _OF_PURGATORY, _OF_ID = int(TextKind.PURGATORY), int(TextKind.ID)
 _EVENT_KEY, _WATERMARK_KEY, _OBSERVED_KEY = int(KeyKind.EVENT), int(KeyKind.WATERMARK), int(KeyKind.OBSERVE)
-_OBSERVE = int(Condition.OBSERVE)
+_OBSERVING = (int(Condition.OBSERVE), int(Condition.OWNER))
 _NO_REST = bytes(40)
 OPEN_END = (
     "the journal's end is not known: its last row is no END row, and no arena says how many rows there are. Audit it "
@@ -323,7 +323,7 @@ def _registration(audit: Audit, texts: _Texts, rows: list[tuple[int, Any]]) -> R
             fits = False
         if not watermark and (k.key_kind not in (_EVENT_KEY, _OBSERVED_KEY) or k.target):
             fits = False
-        if (k.key_kind == _OBSERVED_KEY) != (r.condition == _OBSERVE):
+        if (k.key_kind == _OBSERVED_KEY) != (r.condition in _OBSERVING):
             fits = False
         keys.append(Key(of(k.key, _OF_KEY), k.target if watermark else None))
     if not fits:

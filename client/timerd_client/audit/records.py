@@ -11,8 +11,10 @@ from timerd_shm.declare.wire import RegisterFlag
 
 # Members of enumerations as plain numbers, for what is done for each row.
 _NONE, _COMPLETED, _FAILED = int(Outcome.NONE), int(Outcome.COMPLETED), int(Outcome.FAILED)
-_AT_LEAST, _ALL_SETTLED, _OBSERVE = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED), int(Condition.OBSERVE)
+_AT_LEAST, _ALL_SETTLED = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED)
+_OBSERVE, _OWNER = int(Condition.OBSERVE), int(Condition.OWNER)
 _FIRE, _FAIL = int(EventKind.FIRE), int(EventKind.FAIL)
+_CANCEL_FOR_KEY, _FORGET = int(EventKind.CANCEL_FOR_KEY), int(EventKind.FORGET)
 _FOR_GROUP, _CALL = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.CALL)
 
 Text = str | bytes | None
@@ -170,6 +172,7 @@ class Operation:
         "observes",
         "orphans",
         "outcome_number",
+        "owners",
         "pending",
         "purgatory",
         "registered_ns",
@@ -186,6 +189,7 @@ class Operation:
         self.keys, self.condition, self.needed, self.missing = r.keys, r.condition, r.needed, r.total
         self.purgatory, self.id = r.purgatory, r.id
         self.observes = r.condition == _OBSERVE
+        self.owners = r.condition == _OWNER  # its owner says that it is complete: no event does
         self.registered_ns, self.deadline_ns = r.registered_ns, r.deadline_ns
         self.orphans = r.orphans
         self.call = bool(r.command_flags & _CALL)
@@ -205,6 +209,12 @@ class Operation:
         self.settled_ns = 0
         self.dropped = False  # its value was dropped
         self.done = False  # requeued, acknowledged or dropped
+
+    def is_concerned(self, event: Event) -> bool:
+        """Whether the event means something to it: an owner does not look at a limited one."""
+        if self.owners:
+            return event.kind != _FORGET and not event.limited
+        return event.observed if self.observes else event.kind <= _CANCEL_FOR_KEY
 
     def is_granted(self, event: Event | None) -> bool:
         """Whether it takes a unit of the event by which it settles."""

@@ -217,13 +217,15 @@ class Replay:
     def _apply(self, op: Operation, ordinal: int, event: Event) -> None:
         """Apply one event to one operation, by one of its keys."""
         bit = 1 << ordinal
-        if not op.pending or (op.satisfied | op.failed) & bit or (op.observes and not event.observed):
+        if not op.pending or (op.satisfied | op.failed) & bit or not op.is_concerned(event):
             return
         kind, target = event.kind, op.keys[ordinal].target
         if op.deadline_ns <= event.effective_ns:
             return self.settle(op, _EXPIRED, None, None, event.sequence - 1)
         if op.observes:
             return self.settle(op, _COMPLETED, ordinal, event)
+        if op.owners and kind != _CANCEL_FOR_KEY:
+            return None
         if kind == _FIRE and target is None:
             total = op.condition == _TOTAL
             if event.limited:
@@ -257,7 +259,7 @@ class Replay:
         return verdict != _NONE
 
     def _lists_of(self, op: Operation) -> dict[WatchKey, dict[Operation, int]]:
-        return self._observers if op.observes else self._watchers
+        return self._observers if op.observes or op.owners else self._watchers
 
     def _unwatch(self, op: Operation, ordinal: int) -> None:
         key = (op.purgatory, op.keys[ordinal].name)

@@ -14,6 +14,7 @@ from timerd_shm.declare.wire import (
     CommandFlag,
     CommandKind,
     KeyCommand,
+    LookCommand,
     OperationCommand,
     RegisterCommand,
     RegisterFlag,
@@ -22,10 +23,12 @@ from timerd_shm.declare.wire import (
 REGISTER_SIZE: Final = size_of(RegisterCommand)
 KEY_COMMAND_SIZE: Final = size_of(KeyCommand)
 OPERATION_SIZE: Final = size_of(OperationCommand)
+LOOK_SIZE: Final = size_of(LookCommand)
 
 pack_register = struct_of(RegisterCommand).pack
 pack_key = struct_of(KeyCommand).pack
 pack_operation = struct_of(OperationCommand).pack
+pack_look = struct_of(LookCommand).pack
 
 IF_EXISTS: Final = {  # what register() does when there is an operation of that id
     "error": 0,
@@ -62,6 +65,12 @@ def operation_command(
     length = OPERATION_SIZE + len(id_hash)
     fixed: bytes = pack_operation(kind, purgatory, flags, orphans, length, operation, registered_ns, timeout_ns)
     return fixed + id_hash
+
+
+def look_command(kind: CommandKind, operation: int, sequence: int, *, flags: int = 0) -> bytes:
+    """LOOKED or COMPLETE."""
+    packed: bytes = pack_look(kind, 0, flags, 0, LOOK_SIZE, operation, sequence)
+    return packed
 
 
 def in_purgatory(command: bytes, index: int) -> bytes:

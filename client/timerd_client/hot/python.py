@@ -19,7 +19,7 @@ from timerd_client.types import Key
 from timerd_client.waiter import Notified, RawSettlement, Waiter
 from timerd_shm.declare.fields import fields, offset_of, size_of
 from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
-from timerd_shm.declare.wire import CommandKind, OutcomeRecord, ReportHeader, WireAnswer
+from timerd_shm.declare.wire import CommandKind, OutcomeRecord, ReportHeader
 from timerd_wire import native
 
 from .commands import (
@@ -38,7 +38,6 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 ISSUED_MAX: Final = (1 << 63) - 1  # the largest number of a command
 _HEADER_SIZE: Final = size_of(ReportHeader)
 _OUTCOME_SIZE: Final = size_of(OutcomeRecord)
-_ANSWER_SIZE: Final = size_of(WireAnswer)
 _STATE_AT: Final = offset_of(OutcomeRecord, "state")
 _DROPPED_AT_ONCE: Final = 1_024  # else each acknowledgement would move the list
 _REGISTER: Final = int(CommandKind.REGISTER)
@@ -477,21 +476,22 @@ def settle_all(
     ready: list[Notified],
     frame: bytes,
     outcomes: int,
-    answers: int,
+    behind: int,
     arena: int,
     unclaimed: Callable[[int, bytes, bytes, int], None],
 ) -> None:
     """Settle the operations of a report. Each keeps a copy of its record and value, but not the frame.
 
+    `behind` is how many bytes of answers and looks lie between the outcomes and the heap.
     Waiters to notify go into `ready`. A record that nobody waits for goes to `unclaimed`, with its command number, the
     frame, and the offset of the frame's heap. Raises ValueError for a frame that is too short. A value that would lie
     beyond the end of the frame is cut.
     """
     size = _OUTCOME_SIZE
     end = _HEADER_SIZE + outcomes * size
-    heap = end + answers * _ANSWER_SIZE
+    heap = end + behind
     if heap > len(frame):
-        raise ValueError(f"{outcomes} outcomes and {answers} answers do not fit")
+        raise ValueError(f"{outcomes} outcomes and {behind} bytes of answers and looks do not fit")
     take = pending.pop
     notify = ready.append
     offset = _HEADER_SIZE

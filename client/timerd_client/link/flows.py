@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from timerd_client.arguments import function_of, kept, orphans_of, patience_of, patience_s, timeout_ns
+from timerd_client.arguments import function_of, kept, orphans_of, patience_of, patience_s, shown, timeout_ns
 from timerd_client.conditions import When
 from timerd_client.discovery.autostart import start_daemon
 from timerd_client.discovery.find_daemon import LOOK_AGAIN_S, Search
@@ -22,11 +22,18 @@ from timerd_client.discovery.late_sockets import files_named
 from timerd_client.hot.commands import operation_command
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState
-from timerd_client.types import Keys, OrphanPolicy, Patience, WhenLost
+from timerd_client.types import Key, Keys, OrphanPolicy, Patience, WhenLost
+from timerd_client.waits.evaluating import refuse_in_callback
 from timerd_client.waits.polling import GRACE_S, Polling
 from timerd_client.waits.scope import Scope, current_scope, noted
-from timerd_shm.declare.errors import ClosedError, ErrorCode, TimerdError, TimerdUnavailableError
-from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
+from timerd_shm.declare.errors import (
+    CheckIncompleteError,
+    ClosedError,
+    ErrorCode,
+    TimerdError,
+    TimerdUnavailableError,
+)
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
 
 from .lazy import Lazy, openers
@@ -212,6 +219,33 @@ def set_orphans(link: Link, policy: OrphanPolicy) -> Flow[int]:
             link.wake_if_due(ledger.issued)
         sent += len(part)
     return sent
+
+
+def check(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int]:
+    """Have all owners that watch the key look, and wait until they have: see `Purgatory.check_and_complete`."""
+    refuse_in_callback()
+    seconds = patience_s(timeout)
+    link = surface._live()
+    deadline = link.deadline(seconds)
+    number, reply = surface._ask_check(key)
+    maker, completed = surface._ledger.incarnation, 0
+    if (yield Settles(reply, seconds)):
+        reply.get()
+        question = {"query": "check", "command": number, "end": False}
+        asked = link.query(question)
+        yield Settles(asked, link.seconds_left(deadline))
+        if not asked.done():
+            asked = link.query({**question, "end": True})
+            yield Settles(asked, CLOSE_TIMEOUT_S)
+        found = asked.get() if asked.done() else None
+        if found is not None and surface._ledger.incarnation == maker:
+            completed = int(found["completed"])
+            if found["finished"]:
+                return completed
+    raise CheckIncompleteError(
+        f"not every owner that watches {shown(key)} has looked within {seconds:g} s; completed so far: {completed}",
+        completed,
+    )
 
 
 # waiting for a predicate ------------------------------------------------------------------------------------------

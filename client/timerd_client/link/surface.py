@@ -27,6 +27,7 @@ from timerd_client.hot.commands import KEY_COMMAND_SIZE, deadline_after, operati
 from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess
 from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Payload, Timeout
+from timerd_client.waiter import Looker
 from timerd_shm.declare.errors import InvalidValueError, NotAMemberError
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 from timerd_wire.refusals import OF_GROUP, Subject
@@ -206,8 +207,12 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         reply: Reply | None,
         *,
         may_exceed: bool = False,
+        looker: Looker | None = None,
     ) -> OperationT:
-        """`reply` gets the answer. `may_exceed` the window: for a caller that cannot wait, once an operation."""
+        """`reply` gets the answer. `may_exceed` the window: for a caller that cannot wait, once an operation.
+
+        `looker` looks when an event has come, under OWNED.
+        """
         link = self._live()
         group = link.protocol.session.identity.group
         asked = registration(keys, timeout, when, payload, id, if_exists, orphans, group)
@@ -237,6 +242,8 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
             ledger.pending[number] = operation
             if reply is not None:
                 link.protocol.incoming.replies[number] = reply
+            if looker is not None:
+                link.protocol.incoming.lookers[number] = looker
             if asked.id_hash:
                 self._name_locked(operation, asked, number, holder)
             link.wake_if_due(ledger.issued)
@@ -326,18 +333,26 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
 
         Raises TimerdUnavailableError, and sends nothing, if the daemon is lost.
         """
+        return self._ask_numbered(command, id)[1]
+
+    def _ask_numbered(self, command: bytes, id: Key | None = None) -> tuple[int, Reply]:
+        """Do the same, and give the command's number as well."""
         link = self._live()
         reply = Reply(link, Subject(id, self._name))
         with link.lock:
             link.refuse_lost()
-            link.protocol.incoming.replies[link.issue_locked(command, self._name)] = reply
-        return reply
+            number = link.issue_locked(command, self._name)
+            link.protocol.incoming.replies[number] = reply
+        return number, reply
 
     def _ask_fire(self, key: Key, value: Payload, amount: int, limit: int | None) -> Reply:
         return self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER))
 
     def _ask_cancel_for_key(self, key: Key) -> Reply:
         return self._ask(self._key_command(CommandKind.CANCEL_FOR_KEY, key, flags=CommandFlag.WANTS_ANSWER))
+
+    def _ask_check(self, key: Key) -> tuple[int, Reply]:
+        return self._ask_numbered(self._key_command(CommandKind.CHECK, key, flags=CommandFlag.WANTS_ANSWER))
 
     def _ask_cancel(self, id: Key) -> Reply:
         return self._ask(self._cancel_id_command(id, CommandFlag.WANTS_ANSWER), id)

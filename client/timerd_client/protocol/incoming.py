@@ -1,4 +1,4 @@
-"""What a client waits for: outcomes of operations, answers to commands and questions. Also abandoned operations.
+"""What a client waits for: outcomes and looks of operations, answers to commands and questions. Also abandoned ones.
 
 Outcomes are numbered, and received without a gap. An outcome that comes twice finds no waiter the second time, and is
 dropped. An operation that was abandoned has settled for its caller (UNAVAILABLE), and the client withdraws it. A late
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgpack
 from timerd_client.hot import Ledger, Pending, settle_all
 from timerd_client.hot.python import columns_of
-from timerd_client.waiter import Answerable, Asker, Notified, local
+from timerd_client.waiter import Answerable, Asker, Looker, Notified, local
 from timerd_shm.declare.errors import (
     ErrorCode,
     OperationExistsError,
@@ -27,7 +27,7 @@ from timerd_shm.declare.errors import (
 )
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.states import Outcome
-from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
+from timerd_shm.declare.wire import LookRecord, OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
 from timerd_wire.refusals import NO_SUBJECT, Subject, refusal
 
 from .outgoing import Outgoing
@@ -35,10 +35,12 @@ from .outgoing import Outgoing
 _HEADER_SIZE: Final = size_of(ReportHeader)
 _OUTCOME_SIZE: Final = size_of(OutcomeRecord)
 _ANSWER_SIZE: Final = size_of(WireAnswer)
+_LOOK_SIZE: Final = size_of(LookRecord)
 _OUTCOME = struct_of(OutcomeRecord)
 NOT_HELD: Final = "the daemon does not hold this operation any more: how it settled is unknown. Register again"
 GROUPS: Final = 0  # command number in the outcome of a group's operation
 _ANSWERS = columns_of(WireAnswer, "command", "value", "code")
+_LOOKS = columns_of(LookRecord, "command", "sequence")
 
 
 OfGroup: TypeAlias = Callable[[bytes, bytes, int], None]
@@ -76,6 +78,7 @@ class Incoming:
         self.replies: dict[int, Asker] = {}
         self.receipts: dict[int, Subject] = {}  # commands that want an answer for which nobody waits
         self.queries: dict[int, Query] = {}
+        self.lookers: dict[int, Looker] = {}  # by the command of the operation, while it is pending
         self.received_outcome = 0
         self.received_answer = 0
         self.unclaimed: set[int] = set()  # outcomes with a grant whose coroutines have not gone on yet
@@ -185,7 +188,8 @@ class Incoming:
                 self.outcomes_unknown += 1
 
         waiting = self._ledger.pending
-        settle_all(waiting, self.ready, frame, header.outcomes, header.answers, header.incarnation, unclaimed)
+        behind = header.answers * _ANSWER_SIZE + header.looks * _LOOK_SIZE
+        settle_all(waiting, self.ready, frame, header.outcomes, behind, header.incarnation, unclaimed)
 
     def _settled_too_late(self, outcome: OutcomeRecord) -> None:
         withdrawal = self._abandoned[outcome.command]
@@ -223,6 +227,14 @@ class Incoming:
                 continue
             self.answer(command, value, refusal(code, value, self._subject(command)) if code else None)
             self.received_answer = command
+
+    def take_looks(self, header: ReportHeader, frame: bytes) -> None:
+        """Have the owners of operations look. A look that comes again is known, and one without an owner is over."""
+        start = _HEADER_SIZE + header.outcomes * _OUTCOME_SIZE + header.answers * _ANSWER_SIZE
+        for command, sequence in _LOOKS.iter_unpack(frame[start : start + header.looks * _LOOK_SIZE]):
+            looker = self.lookers.get(command)
+            if looker is not None and looker.look(command, sequence):
+                self.ready.append(looker)
 
     def note_answered(self, header: ReportHeader) -> None:
         """After the answers of a report: if none is missing, all commands that it calls applied are answered."""
@@ -274,5 +286,6 @@ class Incoming:
         self.received_outcome = self.received_answer = 0
         self._hold = None
         self.unclaimed.clear()
+        self.lookers.clear()
         self._abandoned.clear()
         self._answers_unknown.clear()

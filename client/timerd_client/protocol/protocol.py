@@ -112,10 +112,8 @@ class Protocol:
         self._acknowledged_outcome = 0  # acknowledged so far
         self._acknowledged_answer = 0
         self._asking = False
-
         self._outbox: deque[bytes] = deque()
         self.frames_ignored = 0
-
         self._hello_at = now_ns
         self._hello = Backoff(RETRANSMIT_FIRST_NS, RETRANSMIT_LAST_NS)
         self._subscribed = 0
@@ -382,7 +380,7 @@ class Protocol:
             if header.kind == _REPORT:
                 self._report(header, frame, now_ns, published)
                 return
-            if header.flags or header.reserved:
+            if header.flags or header.looks:
                 self.frames_ignored += 1  # no daemon sets these; otherwise any two bytes could end a session
                 return
             match header.kind:
@@ -443,7 +441,8 @@ class Protocol:
         elif header.answer_newest > answered:
             missed = True
         incoming.note_answered(header)
-
+        if header.looks:
+            incoming.take_looks(header, frame)
         progress = incoming.received_outcome > received or incoming.received_answer > answered
         if progress:
             if self._asking:  # is more missing?

@@ -437,13 +437,14 @@ def drive(flow: Flow[Value]) -> Value:
             except StopIteration as end:
                 value: Value = end.value
                 return value
-            done = _do(step)
+            done = do(step)
     except BaseException:
         flow.close()  # its `finally` clauses run now, and not when a traceback is freed
         raise
 
 
-def _do(step: Step) -> Any:
+def do(step: Step) -> Any:
+    """Do one step, and block for it."""
     match step:
         case Until(link, condition, seconds, then, scope):
             assert isinstance(link, ThreadedLink)

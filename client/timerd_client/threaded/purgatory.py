@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from timerd_client.conditions import ANY, When
@@ -13,12 +13,12 @@ from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
-from timerd_client.operations.delayed import Delayed
 from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout, WhenLost
 from timerd_client.waits.polling import POLL_S
 from timerd_shm.declare.errors import OperationExistsError
-from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.limits import CHECK_TIMEOUT_S, CLOSE_TIMEOUT_S
 
+from .delayed import DelayedOperation
 from .link import ThreadedLink, drive
 from .subscription import Subscription
 
@@ -190,21 +190,36 @@ class Purgatory(Surface[ThreadedOperation, ThreadedLink]):
 
     def try_complete_else_watch(
         self,
-        try_complete: Callable[[], bool],
-        keys: Keys,
+        operation: DelayedOperation | Callable[[], bool],
+        keys: Key | Iterable[Key],
         *,
         timeout: Timeout,
-        on_done: Callable[[Delayed], object] | None = None,
-    ) -> Delayed:
-        """Kafka's tryCompleteElseWatch: the owner evaluates the condition itself.
+        payload: Payload = b"",
+        id: Key | None = None,
+        if_exists: IfExists = "error",
+        orphans: OrphanPolicy | None = None,
+    ) -> DelayedOperation:
+        """Kafka's tryCompleteElseWatch: its owner evaluates the condition; the operation itself is returned.
 
-        `try_complete()` is called now, and after each event on `keys` in the client's thread, until it returns true
-        (completed) or `timeout` is over (expired). It must not block. `on_done` is called exactly once.
+        `operation` is a DelayedOperation, or a function `try_complete`. It is called now, here. If it is false, the
+        operation watches `keys` (10,000 at most) from the moment before that call on: each fire, advance, fail and
+        check on one of them calls it again, in the client's thread. A limited event passes the operation by. Several
+        events may be one call. Until it is true, the operation keeps its timer, its keys, its id and its orphans
+        policy.
+
+        With orphans="keep" or "group" nobody looks any more when this process has died: it runs to its deadline. While
+        the daemon is lost nobody looks either; a second after its deadline it is UNAVAILABLE, and no callback runs.
+        Raises what `try_complete` raises in this call, and what `register` raises.
         """
-        delayed = Delayed(self, try_complete, keys, timeout, on_done)
-        delayed.start()
+        delayed = operation if isinstance(operation, DelayedOperation) else DelayedOperation(operation)
+        delayed._start(self, keys, timeout, payload, id, if_exists, orphans)
         return delayed
 
-    def check_and_complete(self, key: Key) -> int:
-        """Kafka's checkAndComplete: the watchers of `key` look again, in all processes; how many they are."""
-        return self.fire_wait(key)
+    def check_and_complete(self, key: Key, *, timeout: Patience = CHECK_TIMEOUT_S) -> int:
+        """Kafka's checkAndComplete: the owners that watch `key` look, in all processes; how many they complete.
+
+        Returns when every owner has looked. Raises CheckIncompleteError after `timeout` s; `completed` says how many
+        are so far, and the others still look. An operation whose registration reaches the daemon after the check is
+        looked at, and is neither waited for nor counted. In a callback of a delayed operation it raises RuntimeError.
+        """
+        return drive(flows.check(self, key, timeout))

@@ -221,12 +221,19 @@ class Truth:
     def check_pending(self, index: int, op: OpRecord) -> None:
         self.pending_in[op.purgatory] += 1
         every = (1 << op.keys) - 1
-        if not 1 <= op.keys <= KEYS_MAX or op.failed & ~every:
+        if not 1 <= op.keys <= KEYS_MAX or (op.failed & ~every and op.condition != Condition.OWNER):
             self.wrong(f"{self.name_op(index)} has {op.keys} keys, failed 0x{op.failed:x}")
         if op.condition == Condition.TOTAL:
             decided = op.progress == 0 or op.failed == every
         elif op.condition == Condition.OBSERVE:
             decided = bool(op.progress or op.failed)
+        elif op.condition == Condition.OWNER:
+            decided = False
+            if not op.failed <= op.progress <= self.header.newest:
+                self.wrong(
+                    f"{self.name_op(index)} is to be looked at for event {op.progress} of {self.header.newest}, and "
+                    f"its owner has looked at event {op.failed}"
+                )
         else:
             if op.progress & ~every or op.progress & op.failed:
                 self.wrong(
@@ -325,7 +332,9 @@ class Truth:
     def check_nodes(self, index: int, op: OpRecord) -> None:
         """Check the watch nodes of an operation, and what they say of its keys."""
         pending = op.state == OpState.PENDING
-        decided = op.failed if op.condition == Condition.TOTAL else op.progress | op.failed
+        decided = 0 if op.condition == Condition.OWNER else op.failed
+        if op.condition not in (Condition.TOTAL, Condition.OWNER):
+            decided |= op.progress
         seen_keys: set[Key] = set()
         ordinal = 0
         try:
@@ -411,7 +420,7 @@ class Truth:
             self.refer_to_blob(event.value)
             self.refer_to_blob(event.key_blob)
             size += self.blob_length(event.value) + self.blob_length(event.key_blob)
-            if not EventKind.FIRE <= event.kind <= EventKind.FORGET:
+            if not EventKind.FIRE <= event.kind <= EventKind.CHECK:
                 self.wrong(f"event {sequence} is of kind {event.kind}")
             try:
                 hash_ = self.key_hash(event.purgatory, reader.event_key(event), event.key_hash)

@@ -45,6 +45,7 @@ class ErrorCode(IntEnum):
     KEY_FAILED = 28
     NOT_A_MEMBER = 29
     ARENA_DAMAGED = 30
+    CHECK_INCOMPLETE = 31
     # insert new codes above this line; a code is never reused
 
 
@@ -237,6 +238,16 @@ class NotAMemberError(TimerdError):
     """The call needs a group, and the client is in none. Connect with group=NAME."""
 
     code = ErrorCode.NOT_A_MEMBER
+
+
+class CheckIncompleteError(TimerdError, TimeoutError):
+    """Not every owner has looked in time. `completed` operations are complete; the others go on. Check again."""
+
+    code = ErrorCode.CHECK_INCOMPLETE
+
+    def __init__(self, message: str, completed: int = 0) -> None:
+        super().__init__(message)
+        self.completed = completed
 
 
 class OperationFailed(TimerdError):

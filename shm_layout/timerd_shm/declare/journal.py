@@ -32,7 +32,7 @@ from typing import Annotated, NamedTuple
 from .fields import U8, U16, U32, U64, fingerprint_of, raw, size_of
 
 JOURNAL_MAGIC = b"timerdj\x01"
-JOURNAL_VERSION = 3
+JOURNAL_VERSION = 4
 BUFFER_MAGIC = b"timerdb\x01"
 ROW_SIZE = 64
 BLOCK_SIZE = 4096
@@ -67,7 +67,7 @@ class RowKind(IntEnum):
     REGISTERED = 8  # the second half of a registration
     KEY = 9  # one for each key, behind them
     EVENT = 10
-    ACTION = 11  # cancel, reschedule or set_orphans of a pending operation
+    ACTION = 11  # cancel, reschedule, set_orphans or complete of a pending operation
     CLIENT = 12  # a client's state has changed, or whether it listens
     WATERMARK = 13  # a watermark that existed when the journal began
     GROUP = 14  # what happens to an operation of a group
@@ -278,7 +278,7 @@ class EventRow(NamedTuple):
 
 
 class ActionRow(NamedTuple):
-    """ACTION: a command changed a pending operation. When it was cancelled, its OUTCOME row follows."""
+    """ACTION: a command changed a pending operation. When it was cancelled or completed, its OUTCOME row follows."""
 
     kind: Annotated[int, U8, "RowKind"]
     command_kind: Annotated[int, U8, "CommandKind"]

@@ -39,6 +39,11 @@ GROUP_KEPT_NS = 3_600 * 1_000_000_000  # outcomes of a group that has no member
 GROUP_HELD_MAX = 256  # outcomes of its group that a member holds at a time
 HANDLED_NAMES_MAX = 256  # names of calls that a member may handle
 HELD_QUERY_MAX = 4_096  # op ids in one "held" query
+CHECKS_MAX = 1_024  # checks (check_and_complete) that wait for owners at a time
+CHECKS_PER_CLIENT_MAX = 64
+TICKETS_MAX = (
+    1 << 20
+)  # an operation at which an owner is to look for a check has one; beyond that a check stays incomplete
 TOMBSTONE_KEPT_NS = 3_600 * 1_000_000_000  # a dead client's numbering
 
 FRAME_SIZE_MAX = 4 << 20  # any legal command fits in one frame; of the usual commands, many fit
@@ -51,6 +56,7 @@ WAITS_MAX = 262_144  # operations that a client can list in one HELLO, which is 
 CONNECT_TIMEOUT_S = 2.0
 BACKPRESSURE_TIMEOUT_S = 1.0
 CLOSE_TIMEOUT_S = 5.0
+CHECK_TIMEOUT_S = 1.0
 SNAPSHOT_TIMEOUT_S = 60.0  # the daemon keeps a copy for up to 10 s, and rests 9 times the CPU time of copying
 HEARTBEAT_NS = 1_000_000_000
 DAEMON_LOST_NS = 3_000_000_000

@@ -99,7 +99,10 @@ class OpRecord(NamedTuple):
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called"]
     seen: Annotated[int, U64, "sequence of the newest event it was given; when settled, of its outcome's mark"]
     progress: Annotated[
-        int, U64, "satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's"
+        int,
+        U64,
+        "satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's; under "
+        "OWNER the newest event at which the owner is to look",
     ]
     keys: Annotated[int, U8, "number of watch keys"]
     needed: Annotated[int, U8, "k of AT_LEAST"]
@@ -114,7 +117,7 @@ class OpRecord(NamedTuple):
     payload: Annotated[int, U32, "first block of its payload (index + 1)"]
     value: Annotated[int, U32, "first block of the value that settled it (index + 1)", SETTLEMENT]
     tag: Annotated[int, U32, "its tag in the table of handles, if it is there", DERIVED]
-    failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind of the event"]
+    failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far it looked"]
     outcome_number: Annotated[int, U64, "numbered per client, from 1; 0 = it is with no client now", SETTLEMENT]
     client: Annotated[int, U16, "slot of its owner; of the member that holds it now, if it is a group's"]
     bucket: Annotated[int, U16, "wheel bucket it is in (index + 1)", DERIVED]

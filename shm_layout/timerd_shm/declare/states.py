@@ -33,6 +33,7 @@ class Condition(IntEnum):
     ALL_SETTLED = 1  # each key is satisfied or failed
     TOTAL = 2  # amounts fired on any of the keys add up
     OBSERVE = 3  # the first event on any of the keys, whatever it is: all of them are of KeyKind.OBSERVE
+    OWNER = 4  # its owner says so (COMPLETE): an event makes the owner look. All keys are of KeyKind.OBSERVE
 
 
 class KeyKind(IntEnum):
@@ -40,7 +41,7 @@ class KeyKind(IntEnum):
 
     EVENT = 0  # a fire on it
     WATERMARK = 1  # its watermark reaching the target
-    OBSERVE = 2  # a fire, an advance or a fail, of which it takes nothing; under Condition.OBSERVE alone
+    OBSERVE = 2  # a fire, an advance or a fail, of which it takes nothing; under Condition.OBSERVE and OWNER alone
 
 
 class EventKind(IntEnum):
@@ -51,6 +52,7 @@ class EventKind(IntEnum):
     FAIL = 3
     CANCEL_FOR_KEY = 4
     FORGET = 5
+    CHECK = 6  # check_and_complete(): owners that watch the key look
 
 
 class Orphans(IntEnum):
@@ -69,6 +71,7 @@ class OpFlag(IntFlag):
     REDELIVERED = 4
     VALUE_DROPPED = 8
     CALL = 16  # a call of a group: its first key is a name, and a member that handles this name gets it
+    OWNER = 32  # its condition is OWNER: so it is not plain (settle_batch.pxd)
 
 
 class EventFlag(IntFlag):

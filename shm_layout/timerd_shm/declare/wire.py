@@ -6,7 +6,8 @@ Everything is little endian and unaligned; a receiver copies fields out. Up (DEA
 
 and down (PUB or ROUTER to the client)
 
-    ReportHeader, then `outcomes` OutcomeRecords, then `answers` AnswerRecords, then a heap with values and payloads
+    ReportHeader, then `outcomes` OutcomeRecords, then `answers` WireAnswers, then `looks` LookRecords, then a heap with
+    values and payloads
 
 Rare frames carry one msgpack map instead (HELLO, QUERY; WELCOME, RESULT, ERROR). Over NAME.unix (SOCK_SEQPACKET) a
 frame travels in a packet of its own, or in several where it is too large for one (PacketKind).
@@ -20,7 +21,7 @@ from typing import Annotated, NamedTuple
 
 from .fields import U8, U16, U32, U64, fields, raw, size_of
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 GROUP_ACK_NOT_FOLLOWED = 2  # answer: the sender holds the outcome, but no operation of the id that it gave is pending
 
 
@@ -44,7 +45,7 @@ class FrameFlag(IntFlag):
 class DownKind(IntEnum):
     """Frames from the daemon."""
 
-    REPORT = 1  # applied commands, outcomes, answers
+    REPORT = 1  # applied commands, outcomes, answers, looks
     EXPECTED = 2  # a ReportHeader: command `applied` + 1 is expected; send again from there
     HELLO_FIRST = 3  # a ReportHeader: this session is not known; say hello
     WELCOME = 4  # msgpack: the session, the slot, limits
@@ -69,7 +70,7 @@ class PacketKind(IntEnum):
 
 
 class CommandKind(IntEnum):
-    """Commands. Each has a fixed record; those without a class of their own use OperationCommand or KeyCommand."""
+    """Commands. Each has a fixed record: RegisterCommand, KeyCommand, OperationCommand or LookCommand."""
 
     REGISTER = 1
     FIRE = 2  # KeyCommand; amount
@@ -77,12 +78,15 @@ class CommandKind(IntEnum):
     FAIL = 4  # KeyCommand; amount is the code
     CANCEL_FOR_KEY = 5  # KeyCommand
     FORGET = 6  # KeyCommand
-    CANCEL = 7  # OperationCommand
-    RESCHEDULE = 8  # OperationCommand; timeout
-    RESCHEDULE_ID = 9  # OperationCommand with an id
-    CANCEL_ID = 10  # OperationCommand with an id
-    SET_ORPHANS = 11  # OperationCommand; orphans
-    GROUP_ACK = 12  # OperationCommand; `operation` is the op id of the group's outcome that the member has finished
+    CHECK = 7  # KeyCommand: owners that watch the key look; the query "check" asks how many operations they completed
+    CANCEL = 8  # OperationCommand
+    RESCHEDULE = 9  # OperationCommand; timeout
+    RESCHEDULE_ID = 10  # OperationCommand with an id
+    CANCEL_ID = 11  # OperationCommand with an id
+    SET_ORPHANS = 12  # OperationCommand; orphans
+    GROUP_ACK = 13  # OperationCommand; `operation` is the op id of the group's outcome that the member has finished
+    LOOKED = 14  # LookCommand: the owner has looked, and the operation goes on
+    COMPLETE = 15  # LookCommand: the owner says that the operation is complete
 
 
 class RegisterFlag(IntFlag):
@@ -136,6 +140,7 @@ class Met(IntEnum):
     BLOCKS = 6
     IDS = 7
     VALUES = 8  # in the log of errors alone: an outcome goes without its value
+    CHECKS = 9
 
 
 class CommandHeader(NamedTuple):
@@ -175,7 +180,7 @@ class RegisterCommand(NamedTuple):
 
 
 class KeyCommand(NamedTuple):
-    """FIRE, ADVANCE, FAIL, CANCEL_FOR_KEY, FORGET. Then: the key, the value."""
+    """FIRE, ADVANCE, FAIL, CANCEL_FOR_KEY, FORGET, CHECK. Then: the key, the value."""
 
     kind: Annotated[int, U8, "CommandKind"]
     purgatory: Annotated[int, U8, "index"]
@@ -200,6 +205,18 @@ class OperationCommand(NamedTuple):
     timeout_ns: Annotated[int, U64, "from registered_ns; NO_DEADLINE = none"]
 
 
+class LookCommand(NamedTuple):
+    """LOOKED and COMPLETE of an own operation."""
+
+    kind: Annotated[int, U8, "CommandKind"]
+    purgatory: Annotated[int, U8, "index"]
+    flags: Annotated[int, U8, "CommandFlag"]
+    reserved: Annotated[int, U8, "zero"]
+    length: Annotated[int, U32, "bytes of the command"]
+    operation: Annotated[int, U64, "command number of the registration"]
+    sequence: Annotated[int, U64, "of the look that this answers; 0 = of none"]
+
+
 class ReportHeader(NamedTuple):
     """Start of every frame down. The first 8 bytes are the client's topic."""
 
@@ -208,8 +225,8 @@ class ReportHeader(NamedTuple):
     kind: Annotated[int, U8, "DownKind"]
     flags: Annotated[int, U16, "DownFlag; zero but in a REPORT"]
     outcomes: Annotated[int, U32, "OutcomeRecords that follow"]
-    answers: Annotated[int, U32, "AnswerRecords that follow them"]
-    reserved: Annotated[int, U32, "zero"]
+    answers: Annotated[int, U32, "WireAnswers that follow them"]
+    looks: Annotated[int, U32, "LookRecords that follow those"]
     incarnation: Annotated[int, U64, "arena incarnation"]
     applied: Annotated[int, U64, "last command applied: those up to it need not be sent again"]
     outcome_first: Annotated[int, U64, "this frame covers outcomes outcome_first..outcome_last; absent ones are void"]
@@ -231,8 +248,8 @@ class OutcomeRecord(NamedTuple):
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
     sequence: Annotated[int, U64, "sequence of its mark; the mark is of the moment when it settled"]
-    satisfied: Annotated[int, U64, "satisfied keys, one bit each; under OBSERVE the amount of the event"]
-    failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind of the event"]
+    satisfied: Annotated[int, U64, "satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0"]
+    failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0"]
     heap_offset: Annotated[int, U32, "of its value from the start of the heap"]
     value_length: Annotated[int, U32, "bytes"]
     payload_length: Annotated[int, U32, "bytes; after the value, with HAS_PAYLOAD"]
@@ -253,18 +270,28 @@ class WireAnswer(NamedTuple):
     reserved: Annotated[int, U32, "zero"]
 
 
+class LookRecord(NamedTuple):
+    """The owner of an operation is to look: an event has come on one of its keys. Sent again until it has looked."""
+
+    command: Annotated[int, U64, "command number of the operation's registration"]
+    sequence: Annotated[int, U64, "of the newest event; its LOOKED or COMPLETE names this"]
+
+
 WIRE_RECORDS: tuple[type, ...] = (
     CommandHeader,
     RegisterCommand,
     KeyCommand,
     OperationCommand,
+    LookCommand,
     ReportHeader,
     OutcomeRecord,
     WireAnswer,
+    LookRecord,
 )
 
 TOPIC_OFFSET = 0
 assert fields(ReportHeader)[0].name == "topic"
 assert size_of(CommandHeader) == 56
 assert (size_of(RegisterCommand), size_of(KeyCommand), size_of(OperationCommand)) == (56, 24, 32)
+assert (size_of(LookCommand), size_of(LookRecord)) == (24, 16)
 assert (size_of(ReportHeader), size_of(OutcomeRecord), size_of(WireAnswer)) == (96, 96, 24)

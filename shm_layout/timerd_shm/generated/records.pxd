@@ -50,6 +50,9 @@ cdef extern from "timerd_layout.h" nogil:
         GROUP_HELD_MAX
         HANDLED_NAMES_MAX
         HELD_QUERY_MAX
+        CHECKS_MAX
+        CHECKS_PER_CLIENT_MAX
+        TICKETS_MAX
         FRAME_SIZE_MAX
         PACKET_SIZE_MAX
         COMMANDS_PER_FRAME_MAX
@@ -92,6 +95,7 @@ cdef extern from "timerd_layout.h" nogil:
         CONDITION_ALL_SETTLED
         CONDITION_TOTAL
         CONDITION_OBSERVE
+        CONDITION_OWNER
         CONDITION_COUNT
         KEY_KIND_EVENT
         KEY_KIND_WATERMARK
@@ -106,6 +110,7 @@ cdef extern from "timerd_layout.h" nogil:
         EVENT_KIND_FAIL
         EVENT_KIND_CANCEL_FOR_KEY
         EVENT_KIND_FORGET
+        EVENT_KIND_CHECK
         EVENT_KIND_COUNT
         ORPHANS_CANCEL
         ORPHANS_KEEP
@@ -180,6 +185,7 @@ cdef extern from "timerd_layout.h" nogil:
         ERROR_CODE_KEY_FAILED
         ERROR_CODE_NOT_A_MEMBER
         ERROR_CODE_ARENA_DAMAGED
+        ERROR_CODE_CHECK_INCOMPLETE
         ERROR_CODE_COUNT
         UP_KIND_COMMANDS
         UP_KIND_ACK
@@ -202,12 +208,15 @@ cdef extern from "timerd_layout.h" nogil:
         COMMAND_KIND_FAIL
         COMMAND_KIND_CANCEL_FOR_KEY
         COMMAND_KIND_FORGET
+        COMMAND_KIND_CHECK
         COMMAND_KIND_CANCEL
         COMMAND_KIND_RESCHEDULE
         COMMAND_KIND_RESCHEDULE_ID
         COMMAND_KIND_CANCEL_ID
         COMMAND_KIND_SET_ORPHANS
         COMMAND_KIND_GROUP_ACK
+        COMMAND_KIND_LOOKED
+        COMMAND_KIND_COMPLETE
         COMMAND_KIND_COUNT
         MET_NOTHING
         MET_OPERATIONS
@@ -218,6 +227,7 @@ cdef extern from "timerd_layout.h" nogil:
         MET_BLOCKS
         MET_IDS
         MET_VALUES
+        MET_CHECKS
         MET_COUNT
         JOURNAL_LEVEL_NONE
         JOURNAL_LEVEL_OUTCOMES
@@ -258,6 +268,7 @@ cdef extern from "timerd_layout.h" nogil:
         OP_FLAG_REDELIVERED
         OP_FLAG_VALUE_DROPPED
         OP_FLAG_CALL
+        OP_FLAG_OWNER
         EVENT_FLAG_LIMITED
         EVENT_FLAG_WANTS_ANSWER
         EVENT_FLAG_DELIVERED
@@ -375,6 +386,9 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_FORGETS_THE_LEAST
         DEFECT_UNLOGGED_STORE
         DEFECT_IMAGE_AFTER_STORE
+        DEFECT_LOOKED_AT_ALL
+        DEFECT_LOOKS_NOT_RESTORED
+        DEFECT_COMPLETE_IS_NEVER_LATE
         LAYOUT_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
@@ -737,6 +751,15 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t registered_ns
         uint64_t timeout_ns
 
+    ctypedef struct LookCommand:
+        uint8_t kind
+        uint8_t purgatory
+        uint8_t flags
+        uint8_t reserved
+        uint32_t length
+        uint64_t operation
+        uint64_t sequence
+
     ctypedef struct ReportHeader:
         uint64_t topic
         uint8_t version
@@ -744,7 +767,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint16_t flags
         uint32_t outcomes
         uint32_t answers
-        uint32_t reserved
+        uint32_t looks
         uint64_t incarnation
         uint64_t applied
         uint64_t outcome_first
@@ -780,6 +803,10 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t value
         uint32_t code
         uint32_t reserved
+
+    ctypedef struct LookRecord:
+        uint64_t command
+        uint64_t sequence
 
     ctypedef struct SegmentHeader:
         uint8_t magic[8]

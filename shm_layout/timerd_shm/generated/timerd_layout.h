@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LAYOUT_VERSION 6
+#define LAYOUT_VERSION 7
 #define HEADER_SIZE 4096
 #define REDO_OFFSET 1024
 #define REDO_MAX 96
@@ -55,6 +55,9 @@
 #define GROUP_HELD_MAX 256
 #define HANDLED_NAMES_MAX 256
 #define HELD_QUERY_MAX 4096
+#define CHECKS_MAX 1024
+#define CHECKS_PER_CLIENT_MAX 64
+#define TICKETS_MAX 1048576
 #define TOMBSTONE_KEPT_NS 3600000000000ULL
 #define FRAME_SIZE_MAX 4194304
 #define PACKET_SIZE_MAX 131072
@@ -71,10 +74,10 @@
 #define ANNOUNCE_LAST_NS 1000000000
 #define IPC_PATH_MAX 107
 #define MET_SHIFT 56
-#define PROTOCOL_VERSION 3
+#define PROTOCOL_VERSION 4
 #define GROUP_ACK_NOT_FOLLOWED 2
 #define TOPIC_OFFSET 0
-#define JOURNAL_VERSION 3
+#define JOURNAL_VERSION 4
 #define ROW_SIZE 64
 #define BLOCK_SIZE 4096
 #define BLOCK_ROWS 63
@@ -100,7 +103,8 @@
 #define CONDITION_ALL_SETTLED 1
 #define CONDITION_TOTAL 2
 #define CONDITION_OBSERVE 3
-#define CONDITION_COUNT 4
+#define CONDITION_OWNER 4
+#define CONDITION_COUNT 5
 #define KEY_KIND_EVENT 0
 #define KEY_KIND_WATERMARK 1
 #define KEY_KIND_OBSERVE 2
@@ -114,7 +118,8 @@
 #define EVENT_KIND_FAIL 3
 #define EVENT_KIND_CANCEL_FOR_KEY 4
 #define EVENT_KIND_FORGET 5
-#define EVENT_KIND_COUNT 5
+#define EVENT_KIND_CHECK 6
+#define EVENT_KIND_COUNT 6
 #define ORPHANS_CANCEL 0
 #define ORPHANS_KEEP 1
 #define ORPHANS_GROUP 2
@@ -188,7 +193,8 @@
 #define ERROR_CODE_KEY_FAILED 28
 #define ERROR_CODE_NOT_A_MEMBER 29
 #define ERROR_CODE_ARENA_DAMAGED 30
-#define ERROR_CODE_COUNT 31
+#define ERROR_CODE_CHECK_INCOMPLETE 31
+#define ERROR_CODE_COUNT 32
 #define UP_KIND_COMMANDS 1
 #define UP_KIND_ACK 2
 #define UP_KIND_ASK 3
@@ -210,13 +216,16 @@
 #define COMMAND_KIND_FAIL 4
 #define COMMAND_KIND_CANCEL_FOR_KEY 5
 #define COMMAND_KIND_FORGET 6
-#define COMMAND_KIND_CANCEL 7
-#define COMMAND_KIND_RESCHEDULE 8
-#define COMMAND_KIND_RESCHEDULE_ID 9
-#define COMMAND_KIND_CANCEL_ID 10
-#define COMMAND_KIND_SET_ORPHANS 11
-#define COMMAND_KIND_GROUP_ACK 12
-#define COMMAND_KIND_COUNT 12
+#define COMMAND_KIND_CHECK 7
+#define COMMAND_KIND_CANCEL 8
+#define COMMAND_KIND_RESCHEDULE 9
+#define COMMAND_KIND_RESCHEDULE_ID 10
+#define COMMAND_KIND_CANCEL_ID 11
+#define COMMAND_KIND_SET_ORPHANS 12
+#define COMMAND_KIND_GROUP_ACK 13
+#define COMMAND_KIND_LOOKED 14
+#define COMMAND_KIND_COMPLETE 15
+#define COMMAND_KIND_COUNT 15
 #define MET_NOTHING 0
 #define MET_OPERATIONS 1
 #define MET_OUTCOMES 2
@@ -226,7 +235,8 @@
 #define MET_BLOCKS 6
 #define MET_IDS 7
 #define MET_VALUES 8
-#define MET_COUNT 9
+#define MET_CHECKS 9
+#define MET_COUNT 10
 #define JOURNAL_LEVEL_NONE 0
 #define JOURNAL_LEVEL_OUTCOMES 1
 #define JOURNAL_LEVEL_EVENTS 2
@@ -266,6 +276,7 @@
 #define OP_FLAG_REDELIVERED 4
 #define OP_FLAG_VALUE_DROPPED 8
 #define OP_FLAG_CALL 16
+#define OP_FLAG_OWNER 32
 #define EVENT_FLAG_LIMITED 1
 #define EVENT_FLAG_WANTS_ANSWER 2
 #define EVENT_FLAG_DELIVERED 4
@@ -383,6 +394,9 @@
 #define DEFECT_FORGETS_THE_LEAST 21
 #define DEFECT_UNLOGGED_STORE 22
 #define DEFECT_IMAGE_AFTER_STORE 23
+#define DEFECT_LOOKED_AT_ALL 24
+#define DEFECT_LOOKS_NOT_RESTORED 25
+#define DEFECT_COMPLETE_IS_NEVER_LATE 26
 #define LAYOUT_FINGERPRINT 1396887812
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
@@ -515,7 +529,7 @@ typedef struct OpRecord {
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called */
     uint64_t seen; /* sequence of the newest event it was given; when settled, of its outcome's mark */
-    uint64_t progress; /* satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's */
+    uint64_t progress; /* satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's; under OWNER the newest event at which the owner is to look */
     uint8_t keys; /* number of watch keys */
     uint8_t needed; /* k of AT_LEAST */
     uint8_t purgatory; /* index of its purgatory */
@@ -529,7 +543,7 @@ typedef struct OpRecord {
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
     uint32_t tag; /* its tag in the table of handles, if it is there */
-    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind of the event */
+    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far it looked */
     uint64_t outcome_number; /* numbered per client, from 1; 0 = it is with no client now */
     uint16_t client; /* slot of its owner; of the member that holds it now, if it is a group's */
     uint16_t bucket; /* wheel bucket it is in (index + 1) */
@@ -1076,7 +1090,7 @@ _Static_assert(offsetof(RegisterCommand, mark_sequence) == 32, "RegisterCommand.
 _Static_assert(offsetof(RegisterCommand, mark_command) == 40, "RegisterCommand.mark_command");
 _Static_assert(offsetof(RegisterCommand, total) == 48, "RegisterCommand.total");
 
-/* FIRE, ADVANCE, FAIL, CANCEL_FOR_KEY, FORGET. Then: the key, the value. */
+/* FIRE, ADVANCE, FAIL, CANCEL_FOR_KEY, FORGET, CHECK. Then: the key, the value. */
 typedef struct KeyCommand {
     uint8_t kind; /* CommandKind */
     uint8_t purgatory; /* index */
@@ -1118,6 +1132,25 @@ _Static_assert(offsetof(OperationCommand, operation) == 8, "OperationCommand.ope
 _Static_assert(offsetof(OperationCommand, registered_ns) == 16, "OperationCommand.registered_ns");
 _Static_assert(offsetof(OperationCommand, timeout_ns) == 24, "OperationCommand.timeout_ns");
 
+/* LOOKED and COMPLETE of an own operation. */
+typedef struct LookCommand {
+    uint8_t kind; /* CommandKind */
+    uint8_t purgatory; /* index */
+    uint8_t flags; /* CommandFlag */
+    uint8_t reserved; /* zero */
+    uint32_t length; /* bytes of the command */
+    uint64_t operation; /* command number of the registration */
+    uint64_t sequence; /* of the look that this answers; 0 = of none */
+} __attribute__((packed)) LookCommand;
+_Static_assert(sizeof(LookCommand) == 24, "LookCommand");
+_Static_assert(offsetof(LookCommand, kind) == 0, "LookCommand.kind");
+_Static_assert(offsetof(LookCommand, purgatory) == 1, "LookCommand.purgatory");
+_Static_assert(offsetof(LookCommand, flags) == 2, "LookCommand.flags");
+_Static_assert(offsetof(LookCommand, reserved) == 3, "LookCommand.reserved");
+_Static_assert(offsetof(LookCommand, length) == 4, "LookCommand.length");
+_Static_assert(offsetof(LookCommand, operation) == 8, "LookCommand.operation");
+_Static_assert(offsetof(LookCommand, sequence) == 16, "LookCommand.sequence");
+
 /* Start of every frame down. The first 8 bytes are the client's topic. */
 typedef struct ReportHeader {
     uint64_t topic; /* the client's topic: slot and generation */
@@ -1125,8 +1158,8 @@ typedef struct ReportHeader {
     uint8_t kind; /* DownKind */
     uint16_t flags; /* DownFlag; zero but in a REPORT */
     uint32_t outcomes; /* OutcomeRecords that follow */
-    uint32_t answers; /* AnswerRecords that follow them */
-    uint32_t reserved; /* zero */
+    uint32_t answers; /* WireAnswers that follow them */
+    uint32_t looks; /* LookRecords that follow those */
     uint64_t incarnation; /* arena incarnation */
     uint64_t applied; /* last command applied: those up to it need not be sent again */
     uint64_t outcome_first; /* this frame covers outcomes outcome_first..outcome_last; absent ones are void */
@@ -1144,7 +1177,7 @@ _Static_assert(offsetof(ReportHeader, kind) == 9, "ReportHeader.kind");
 _Static_assert(offsetof(ReportHeader, flags) == 10, "ReportHeader.flags");
 _Static_assert(offsetof(ReportHeader, outcomes) == 12, "ReportHeader.outcomes");
 _Static_assert(offsetof(ReportHeader, answers) == 16, "ReportHeader.answers");
-_Static_assert(offsetof(ReportHeader, reserved) == 20, "ReportHeader.reserved");
+_Static_assert(offsetof(ReportHeader, looks) == 20, "ReportHeader.looks");
 _Static_assert(offsetof(ReportHeader, incarnation) == 24, "ReportHeader.incarnation");
 _Static_assert(offsetof(ReportHeader, applied) == 32, "ReportHeader.applied");
 _Static_assert(offsetof(ReportHeader, outcome_first) == 40, "ReportHeader.outcome_first");
@@ -1164,8 +1197,8 @@ typedef struct OutcomeRecord {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint64_t registered_ns; /* CLOCK_MONOTONIC */
     uint64_t sequence; /* sequence of its mark; the mark is of the moment when it settled */
-    uint64_t satisfied; /* satisfied keys, one bit each; under OBSERVE the amount of the event */
-    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind of the event */
+    uint64_t satisfied; /* satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0 */
+    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0 */
     uint32_t heap_offset; /* of its value from the start of the heap */
     uint32_t value_length; /* bytes */
     uint32_t payload_length; /* bytes; after the value, with HAS_PAYLOAD */
@@ -1208,6 +1241,15 @@ _Static_assert(offsetof(WireAnswer, command) == 0, "WireAnswer.command");
 _Static_assert(offsetof(WireAnswer, value) == 8, "WireAnswer.value");
 _Static_assert(offsetof(WireAnswer, code) == 16, "WireAnswer.code");
 _Static_assert(offsetof(WireAnswer, reserved) == 20, "WireAnswer.reserved");
+
+/* The owner of an operation is to look: an event has come on one of its keys. Sent again until it has looked. */
+typedef struct LookRecord {
+    uint64_t command; /* command number of the operation's registration */
+    uint64_t sequence; /* of the newest event; its LOOKED or COMPLETE names this */
+} __attribute__((packed)) LookRecord;
+_Static_assert(sizeof(LookRecord) == 16, "LookRecord");
+_Static_assert(offsetof(LookRecord, command) == 0, "LookRecord.command");
+_Static_assert(offsetof(LookRecord, sequence) == 8, "LookRecord.sequence");
 
 /* The start of a segment file; the rest of its first 4 KiB is zero. */
 typedef struct SegmentHeader {
@@ -1503,7 +1545,7 @@ _Static_assert(offsetof(EventRow, client) == 56, "EventRow.client");
 _Static_assert(offsetof(EventRow, reserved_half) == 58, "EventRow.reserved_half");
 _Static_assert(offsetof(EventRow, value_length) == 60, "EventRow.value_length");
 
-/* ACTION: a command changed a pending operation. When it was cancelled, its OUTCOME row follows. */
+/* ACTION: a command changed a pending operation. When it was cancelled or completed, its OUTCOME row follows. */
 typedef struct ActionRow {
     uint8_t kind; /* RowKind */
     uint8_t command_kind; /* CommandKind */

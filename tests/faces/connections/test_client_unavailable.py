@@ -1,6 +1,6 @@
 """Clients whose real daemon is killed, stopped and started again.
 
-Only the threaded client has `snapshot` (timerctl asks for it) and `Delayed`, which awaits nothing and has a callback.
+Only the threaded client has `snapshot` (timerctl asks for it) and delayed operations that need no await.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class FakeDaemon:
             flags=flags,
             outcomes=len(rows),
             answers=len(answers),
-            reserved=0,
+            looks=0,
             incarnation=self.arena,
             applied=self.applied,
             outcome_first=rows[0][0] if rows else 1,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commands import Answer, Command, Delivered, GroupOutcome, Key, KeyAct, OperationAct, Register
+from commands import Answer, Command, Delivered, GroupOutcome, KeyAct, LookAct, OperationAct, Register
 from modelstate import EVENT_OF, UNLIMITED, Client, Event, Limits, Operation, Remembered, Settled, Settling
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import GROUP_KEPT_NS, NO_DEADLINE, TIMEOUT_NS_MAX
@@ -151,6 +151,8 @@ class Model:
             self._register(client, command, now_ns)
         elif isinstance(command, KeyAct):
             self._act(client, command, now_ns)
+        elif isinstance(command, LookAct):
+            self._act_on_look(client, command, now_ns)
         else:
             self._act_on_operation(client, command, now_ns)
 
@@ -283,7 +285,10 @@ class Model:
         """The refusal of a command that is wrong in itself, whatever the state is."""
         names = [key.name for key in command.keys]
         watermarks = any(key.target is not None for key in command.keys)
-        if any(key.observed != (command.condition is Condition.OBSERVE) for key in command.keys):
+        observes = command.condition in (Condition.OBSERVE, Condition.OWNER)
+        if any(key.observed != observes for key in command.keys):
+            return ErrorCode.INVALID_CONDITION
+        if command.condition is Condition.OWNER and command.for_group:
             return ErrorCode.INVALID_CONDITION
         if not names or not all(names) or len(set(names)) < len(names):
             return ErrorCode.INVALID_KEY
@@ -361,13 +366,17 @@ class Model:
         if ordinal is None:
             return
         key, bit = op.keys[ordinal], 1 << ordinal
-        if op.deadline_ns <= event.effective_ns and self.reaches(event, key):
+        if op.deadline_ns <= event.effective_ns and self.reaches(event, op, ordinal):
             op.uncounted = op.uncounted or event.sequence
             return self._settle(op, Outcome.EXPIRED, now_ns)
         op.counted = event.sequence
         if op.observes:
             if event.is_observed:
                 self._settle(op, Outcome.COMPLETED, now_ns, ordinal, event)
+            return
+        if op.is_owners and event.kind is not EventKind.CANCEL_FOR_KEY:
+            if self.reaches(event, op, ordinal) and not op.kept and not op.group:
+                op.look = event.sequence
             return
         if event.kind is EventKind.CANCEL_FOR_KEY:
             event.settled += 1
@@ -391,10 +400,15 @@ class Model:
                 event.left -= 1
 
     @staticmethod
-    def reaches(event: Event, key: Key) -> bool:
+    def reaches(event: Event, op: Operation, ordinal: int) -> bool:
         """Whether an event concerns a watched key: by the kinds of both, by its amount, and by what is left of it."""
+        key = op.keys[ordinal]
+        if op.is_owners:
+            return event.kind is not EventKind.FORGET and not event.limited
         if key.observed:
             return event.is_observed
+        if event.kind is EventKind.CHECK:
+            return False
         if event.kind is EventKind.FIRE:
             return key.target is None and not (event.limited and event.left == 0)
         if event.kind is EventKind.ADVANCE:
@@ -466,6 +480,22 @@ class Model:
         if op.condition is Condition.TOTAL:
             return 1 << ordinal if state is Outcome.COMPLETED and ordinal is not None else 0
         return op.satisfied
+
+    def due_looks(self, client: Client) -> list[tuple[int, int]]:
+        """(command, sequence) of the client's operations at which it is to look."""
+        return [(op.command, op.look) for op in self.pending if self.owns(client, op) and op.look > op.looked]
+
+    def _act_on_look(self, client: Client, command: LookAct, now_ns: int) -> None:
+        mine = (op for op in self.pending if self.owns(client, op) and op.is_owners)
+        op = next((op for op in mine if op.command == command.operation), None)
+        done = op is not None
+        if op is not None and command.kind is CommandKind.LOOKED:
+            op.looked = max(op.looked, min(command.sequence, op.look))
+        elif op is not None:
+            done = op.deadline_ns > now_ns
+            self._settle(op, Outcome.COMPLETED if done else Outcome.EXPIRED, now_ns)
+        if command.wants_answer:
+            self._answer(client, ErrorCode.NONE, int(done))
 
     def _act_on_operation(self, client: Client, command: OperationAct, now_ns: int) -> None:
         if command.id is not None:

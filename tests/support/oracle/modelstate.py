@@ -15,6 +15,7 @@ EVENT_OF = {
     CommandKind.FAIL: EventKind.FAIL,
     CommandKind.CANCEL_FOR_KEY: EventKind.CANCEL_FOR_KEY,
     CommandKind.FORGET: EventKind.FORGET,
+    CommandKind.CHECK: EventKind.CHECK,
 }
 
 
@@ -60,12 +61,19 @@ class Operation:
     satisfied: int = 0
     failed: int = 0
     counted: int = 0  # sequence of the newest event that changed it
+    look: int = 0  # under OWNER: sequence of the newest event at which the owner is to look
+    looked: int = 0  # and of the newest at which it has looked
     uncounted: int = 0  # sequence of the first event on its keys that came after its deadline; 0 = none
 
     @property
     def observes(self) -> bool:
         """Whether any event on its keys completes it, and it takes nothing of the event."""
         return self.condition is Condition.OBSERVE
+
+    @property
+    def is_owners(self) -> bool:
+        """Whether its owner evaluates its condition."""
+        return self.condition is Condition.OWNER
 
     def ordinal(self, key: bytes) -> int | None:
         """The key's position, if the operation still waits for the key; else None."""

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import timerd.core
-from commands import Command, Delivered, GroupOutcome, Key, KeyAct, Mark, OperationAct, Register
+from commands import Command, Delivered, GroupOutcome, Key, KeyAct, LookAct, Mark, OperationAct, Register
 from faults import core_faults
 from frames import DeliveredForGroup
 from harness import BUDGET, MS, Client, Rig, done
@@ -58,10 +58,13 @@ class Play:
         self.dead: list[tuple[Client, ModelClient]] = []
         self.groups: dict[Client, bytes] = {}
         self.saved: list[tuple[Client, Mark]] = []
+        self.asked: dict[Client, list[int]] = {}  # checks of the present turn, which end with it
         self.compared: dict[Client, tuple[int, int]] = {}
         self.judged: dict[Client, int] = {}  # how many of its group's outcomes were compared
         self.deliveries: dict[bytes, int] = {}  # payload -> the newest count of deliveries
-        self.conditional = self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = 0
+        self.conditional = self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = (
+            self.looks
+        ) = 0
         for _ in range(4):
             self.open()
 
@@ -83,18 +86,21 @@ class Play:
             if self.random.random() < 0.6:
                 return done(delivered)
             return replace(done(delivered), id=self.random.choice(IDS), purgatory=self.random.choice(self.purgatories))
-        return self.random.choices((self.register, self.key_act, self.operation_act), weights=(10, 9, 4))[0](client)
+        return self.random.choices(
+            (self.register, self.key_act, self.operation_act, self.look_act), weights=(10, 9, 4, 2)
+        )[0](client)
 
     def register(self, client: Client) -> Register:
         choose = self.random
-        condition = choose.choices(list(Condition), weights=(6, 2, 2, 3))[0]
-        counts = condition not in (Condition.TOTAL, Condition.OBSERVE)
+        condition = choose.choices(list(Condition), weights=(6, 2, 2, 3, 3))[0]
+        observes = condition in (Condition.OBSERVE, Condition.OWNER)
+        counts = condition is not Condition.TOTAL and not observes
         names = choose.sample(KEYS, choose.choice((1, 1, 1, 2, 2, 3)))
         keys = tuple(
             Key(
                 name,
                 choose.randrange(1, 12) if counts and choose.random() < 0.3 else None,
-                condition is Condition.OBSERVE,
+                observes,
             )
             for name in names
         )
@@ -142,8 +148,9 @@ class Play:
             CommandKind.FAIL,
             CommandKind.CANCEL_FOR_KEY,
             CommandKind.FORGET,
+            CommandKind.CHECK,
         )
-        kind = choose.choices(kinds, weights=(12, 6, 3, 1, 1))[0]
+        kind = choose.choices(kinds, weights=(12, 6, 3, 1, 1, 1))[0]
         amount = {CommandKind.FIRE: choose.randrange(6), CommandKind.ADVANCE: choose.randrange(14)}.get(kind, 7)
         return KeyAct(
             kind,
@@ -185,6 +192,19 @@ class Play:
             wants_answer=choose.random() < 0.6,
         )
 
+    def look_act(self, client: Client) -> LookAct:
+        choose = self.random
+        model = self.model_of(client)
+        pending = [op for op in self.model.pending if self.model.owns(model, op) and op.is_owners]
+        any_command = choose.randint(1, client.issued) if client.issued else 1
+        op = choose.choice(pending) if pending and choose.random() < 0.9 else None
+        return LookAct(
+            choose.choice((CommandKind.LOOKED, CommandKind.LOOKED, CommandKind.COMPLETE)),
+            op.command if op else any_command,
+            choose.choice((0, self.model.newest, op.look if op else 1, choose.randrange(self.model.newest + 3))),
+            wants_answer=choose.random() < 0.5,
+        )
+
     def model_of(self, client: Client) -> ModelClient:
         return next(model for mine, model in self.sides if mine is client)
 
@@ -224,6 +244,12 @@ class Play:
         jump = choose.choice((0, 1, MS // 3, MS, 2 * MS, choose.randrange(30 * MS), choose.randrange(300 * MS)))
         reached = choose.sample(self.sides, choose.randint(0, len(self.sides)))
         applied = [(model, list(client.in_flight)) for client, model in reached]
+        for client, _ in reached:
+            self.asked[client] = [
+                number
+                for number, command in client.in_flight
+                if isinstance(command, KeyAct) and command.kind is CommandKind.CHECK
+            ]
         self.rig.budget = choose.choice((BUDGET, BUDGET, 1, 2, 7))
         now_ns = self.rig.now_ns + jump
         if self.rig.module is core_faults and choose.random() < 0.3:
@@ -233,6 +259,9 @@ class Play:
             for number, command in commands:
                 self.apply_to_model(model, number, command)
                 assert model.last_command == number
+        for client, _ in reached:
+            for number in self.asked.pop(client, ()):
+                self.rig.core.check(client.slot, number, True)
         self.model.advance(self.rig.now_ns)
 
     def apply_to_model(self, model: ModelClient, number: int, command: Command) -> None:
@@ -347,6 +376,7 @@ class Play:
         for client, model in self.sides:
             self.compare(client, model)
         self.compare_groups()
+        self.compare_looks()
         for purgatory in self.purgatories:
             pending = [op for op in self.model.pending if op.purgatory == purgatory]
             watched = sum(len(op.keys) - (op.satisfied | op.failed).bit_count() for op in pending)
@@ -379,6 +409,17 @@ class Play:
         assert codes == wanted
         self.compared[client] = (len(client.delivered), len(client.answers))
         model.heard = len(model.delivered)
+
+    def compare_looks(self) -> None:
+        """What is due to each owner is what the model says."""
+        for client, _ in self.sides:
+            client.looks.clear()
+            self.rig.core.send_looks_again(client.slot)
+        self.rig.report()
+        for client, model in self.sides:
+            # A registration that comes late has its look later: so the order is not that of events.
+            assert sorted(client.looks) == sorted(self.model.due_looks(model)), f"looks of {client.slot}"
+            self.looks += len(client.looks)
 
     def compare_groups(self) -> None:
         """Outcomes equal the model's, and each delivery has a higher count. One member at most holds each outcome."""

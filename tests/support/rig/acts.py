@@ -83,6 +83,11 @@ def observe(*keys: bytes, **more: object) -> Register:
     return Register(tuple(Key(key, observed=True) for key in keys), condition=Condition.OBSERVE, **more)  # type: ignore[arg-type]
 
 
+def owned(*keys: bytes, **more: object) -> Register:
+    """Its owner evaluates its condition."""
+    return Register(tuple(Key(key, observed=True) for key in keys), condition=Condition.OWNER, **more)  # type: ignore[arg-type]
+
+
 def wheel(*registrations: Register, after_ns: int) -> Situation:
     """The wheel moves and expires them."""
 

@@ -60,7 +60,7 @@ class Register:
 
 @dataclass(frozen=True)
 class KeyAct:
-    """FIRE, ADVANCE, FAIL, CANCEL_FOR_KEY or FORGET. `amount` is the amount, the watermark or the code."""
+    """FIRE, ADVANCE, FAIL, CANCEL_FOR_KEY, FORGET or CHECK. `amount` is the amount, the watermark or the code."""
 
     kind: CommandKind
     key: bytes
@@ -91,7 +91,18 @@ class OperationAct:
     wants_answer: bool = False
 
 
-Command = Register | KeyAct | OperationAct
+@dataclass(frozen=True)
+class LookAct:
+    """LOOKED or COMPLETE. `operation` is the registration's command number, `sequence` the look's (0 = of none)."""
+
+    kind: CommandKind
+    operation: int
+    sequence: int = 0
+    purgatory: int = 0
+    wants_answer: bool = False
+
+
+Command = Register | KeyAct | OperationAct | LookAct
 
 
 # what is delivered to a client ----------------------------------------------------------------------------------------

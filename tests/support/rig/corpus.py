@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgpack
 from commands import Command, Key, KeyAct, Mark, OperationAct, Register
 from frames import encode
-from harness import S, cancel, fire, requeue, reschedule
+from harness import S, ask_owners, cancel, complete, fire, looked, requeue, reschedule
 from networks import NOTHING, Peer, World
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
@@ -23,6 +23,7 @@ from timerd_shm.declare.wire import (
 )
 
 ON_K = Register((Key(b"k"),), timeout_ns=10 * S)
+OWNED = Register((Key(b"k", observed=True), Key(b"j", observed=True)), timeout_ns=10 * S, condition=Condition.OWNER)
 ID = b"0123456789abcdef"
 LONG = b"a key that is longer than what stands in its record, and in a ring record: " * 3
 
@@ -117,6 +118,16 @@ UP: dict[str, Case] = {
     "fail": commands(KeyAct(CommandKind.FAIL, b"k", amount=6, value=b"not leader")),
     "cancel for key": commands(KeyAct(CommandKind.CANCEL_FOR_KEY, b"k")),
     "forget": commands(KeyAct(CommandKind.FORGET, b"p0"), before=(KeyAct(CommandKind.ADVANCE, b"p0", amount=1),)),
+    "register for its owner to decide": commands(OWNED),
+    "register for its owner, of a group": commands(
+        Register(OWNED.keys, timeout_ns=S, condition=Condition.OWNER, for_group=True), code=ErrorCode.NOT_A_MEMBER
+    ),
+    "check": commands(ask_owners(b"k"), before=(OWNED,)),
+    "check more than a client may": commands(*(ask_owners(b"k") for _ in range(65)), code=ErrorCode.QUOTA_EXCEEDED),
+    "looked": commands(looked(1, 1), before=(OWNED, fire(b"k"))),
+    "looked at nothing": commands(looked(77, 1)),
+    "complete": commands(complete(1, 1, wait=True), before=(OWNED, fire(b"k"))),
+    "complete what events decide": commands(complete(1, wait=True), before=(ON_K,)),
     "cancel": commands(cancel(1), before=(ON_K,)),
     "cancel nothing": commands(cancel(77)),
     "reschedule": commands(reschedule(1, 20 * S), before=(ON_K,)),
@@ -154,6 +165,8 @@ UP: dict[str, Case] = {
     "hello that is no map": Case(UpKind.HELLO, body=b"\xc1", code=ErrorCode.MALFORMED),
     "query": mapped(UpKind.QUERY, id=1, query="mark"),
     "query a purgatory": mapped(UpKind.QUERY, id=2, query="purgatory", name="fetch"),
+    "query a check": mapped(UpKind.QUERY, id=8, query="check", command=1, end=False),
+    "query a check with a wrong end": mapped(UpKind.QUERY, ErrorCode.MALFORMED, id=9, query="check", command=1, end=1),
     "query a snapshot": mapped(UpKind.QUERY, id=3, query="snapshot"),
     "query what there is not": mapped(UpKind.QUERY, ErrorCode.NOT_SUPPORTED, id=4, query="?"),
     "a kind that is none": Case(99, code=ErrorCode.MALFORMED),

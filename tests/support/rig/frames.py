@@ -5,13 +5,14 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from commands import Command, KeyAct, Mark, OperationAct, Register
+from commands import Command, KeyAct, LookAct, Mark, OperationAct, Register
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.states import KeyKind, Orphans, Outcome
 from timerd_shm.declare.wire import (
     CommandFlag,
     CommandKind,
     KeyCommand,
+    LookCommand,
     OperationCommand,
     OutcomeFlag,
     OutcomeRecord,
@@ -41,6 +42,18 @@ def encode(command: Command) -> bytes:
                 )
             )
             + tail
+        )
+    if isinstance(command, LookAct):
+        return struct_of(LookCommand).pack(
+            *LookCommand(
+                kind=command.kind,
+                purgatory=command.purgatory,
+                flags=CommandFlag.WANTS_ANSWER * command.wants_answer,
+                reserved=0,
+                length=size_of(LookCommand),
+                operation=command.operation,
+                sequence=command.sequence,
+            )
         )
     return encode_operation_act(command)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import timerd.core
 from arenas import SEED, Memory, violations
-from commands import Answer, Command, Delivered, KeyAct, Mark, OperationAct
+from commands import Answer, Command, Delivered, KeyAct, LookAct, Mark, OperationAct
 from frames import DeliveredForGroup, encode, read_delivered_for_group
 from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena
@@ -32,6 +32,7 @@ from timerd_shm.declare.wire import (
     CommandHeader,
     CommandKind,
     DownKind,
+    LookRecord,
     OutcomeFlag,
     OutcomeRecord,
     ReportHeader,
@@ -71,6 +72,7 @@ class Client:
         self.marks: dict[int, int] = {}  # outcome number -> the outcome's mark
         self.flags: dict[int, OutcomeFlag] = {}
         self.answers: list[Answer] = []
+        self.looks: list[tuple[int, int]] = []  # (command, sequence) as they came
         self.acknowledged_outcome = 0
         self.acknowledged_answer = 0
 
@@ -123,7 +125,10 @@ class Client:
         assert header.topic == self.rig.core.topic(self.slot), f"topic={header.topic:#x}"
         self.in_flight = [(number, command) for number, command in self.in_flight if number > header.applied]
         at = size_of(ReportHeader)
-        heap = at + header.outcomes * size_of(OutcomeRecord) + header.answers * size_of(WireAnswer)
+        looks = at + header.outcomes * size_of(OutcomeRecord) + header.answers * size_of(WireAnswer)
+        heap = looks + header.looks * size_of(LookRecord)
+        due = [unpack(LookRecord, view, place) for place in range(looks, heap, size_of(LookRecord))]
+        self.looks += [(look.command, look.sequence) for look in due]
         for _ in range(header.outcomes):
             record = unpack(OutcomeRecord, view, at)
             at += size_of(OutcomeRecord)
@@ -395,6 +400,18 @@ def cancel_for_key(key: bytes, *, wait: bool = False) -> KeyAct:
 
 def forget(key: bytes, *, wait: bool = False) -> KeyAct:
     return KeyAct(CommandKind.FORGET, key, 0, wants_answer=wait)
+
+
+def ask_owners(key: bytes) -> KeyAct:
+    return KeyAct(CommandKind.CHECK, key, 0)
+
+
+def looked(operation: int, sequence: int, *, wait: bool = False) -> LookAct:
+    return LookAct(CommandKind.LOOKED, operation, sequence, wants_answer=wait)
+
+
+def complete(operation: int, sequence: int = 0, *, wait: bool = False) -> LookAct:
+    return LookAct(CommandKind.COMPLETE, operation, sequence, wants_answer=wait)
 
 
 def cancel(operation: int, *, wait: bool = False) -> OperationAct:

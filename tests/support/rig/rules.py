@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from acts import owned
 from commands import Key, KeyAct, Register
 from groups import answer, silence, watch, work, worker
-from harness import BUDGET, MS, Client, Rig, S, fire
+from harness import BUDGET, MS, Client, Rig, S, complete, fire, looked
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.states import Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, OutcomeFlag
@@ -254,3 +255,43 @@ def mass_fire_is_cut_into_turns(rig: Rig) -> None:
     assert [each.command for each in watchers.delivered] == list(range(1, MANY + 1)), "in order of registration"
     assert {each.state for each in watchers.delivered} == {Outcome.COMPLETED}
     assert [answer.value for answer in firer.answers] == [MANY]
+
+
+def looks_are_due_until_the_owner_has_looked(rig: Rig) -> None:
+    owner, other = rig.client(), rig.client()
+    first = rig.do(owner, owned(b"k"))
+    rig.do(other, fire(b"k"), fire(b"k"), fire(b"k"))
+    assert owner.looks == [(first, 3)]
+    rig.do(owner, looked(first, 2))
+    assert owner.looks == [(first, 3)] * 2, "it has not looked at the newest event"
+    rig.do(owner, looked(first, 3))
+    rig.core.send_looks_again(owner.slot)
+    rig.turn()
+    assert len(owner.looks) == 2 and not rig.core.unacknowledged(owner.slot)
+
+
+def looks_outlive_the_daemon(rig: Rig) -> None:
+    owner, other = rig.client(), rig.client()
+    first = rig.do(owner, owned(b"k"))
+    rig.do(other, fire(b"k"))
+    rig.restart()
+    rig.turn()
+    assert owner.looks == [(first, 1)] * 2
+
+
+def complete_counts_by_its_effective_time(rig: Rig) -> None:
+    """One is read in a gap that began before the deadline, the other one after it, and before the wheel."""
+    owner = rig.client()
+    first = rig.do(owner, owned(b"k", timeout_ns=10 * MS), owned(b"k", timeout_ns=10 * MS))
+    owner.issue(complete(first, wait=True))
+    rig.core.begin_turn(rig.now_ns + 20 * MS, rig.now_ns + 9 * MS)
+    rig.now_ns += 20 * MS
+    rig.apply(owner, owner.frame())
+    rig.report()
+    assert owner.state(first) is Outcome.COMPLETED
+    asked = owner.issue(complete(first + 1, wait=True))
+    rig.core.begin_turn(rig.now_ns)
+    rig.apply(owner, owner.frame())
+    rig.report()
+    answer = owner.answer(asked)
+    assert owner.state(first + 1) is Outcome.EXPIRED and answer is not None and answer.value == 0

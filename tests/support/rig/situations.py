@@ -26,6 +26,7 @@ from acts import (
     observe,
     open_again,
     open_client,
+    owned,
     owner_of_grant_dies,
     replace_a_settled_id_at_once,
     situation,
@@ -59,7 +60,19 @@ from groupacts import (
     owner_of_a_group_dies,
     work,
 )
-from harness import MS, advance, cancel, cancel_for_key, fail, fire, forget, reschedule
+from harness import (
+    MS,
+    advance,
+    ask_owners,
+    cancel,
+    cancel_for_key,
+    complete,
+    fail,
+    fire,
+    forget,
+    looked,
+    reschedule,
+)
 from timerd_shm.declare.layout import BATCH_MAX
 from timerd_shm.declare.states import Condition, Orphans
 from timerd_shm.declare.wire import CommandKind
@@ -183,6 +196,22 @@ SITUATIONS: dict[str, Situation] = {
     "set orphans": situation(
         OperationAct(CommandKind.SET_ORPHANS, 1, orphans=Orphans.KEEP, wants_answer=True), before=WATCHERS
     ),
+    "register: its owner looks at once": situation(
+        owned(b"k", LONG, mark=START, id=ID), others=(fire(b"k"), fire(b"k", limit=1), fail(LONG, 6))
+    ),
+    "fire: owners look": situation(
+        fire(b"k", value=b"v", wait=True),
+        before=(*WATCHERS, owned(b"k", LONG), owned(b"l"), observe(b"k"), owned(b"k")),
+    ),
+    "fire: limited, owners do not look": situation(fire(b"k", limit=1), before=(owned(b"k"), watch(b"k"))),
+    "cancel_for_key: an owner's": situation(cancel_for_key(b"k", wait=True), before=(owned(b"k", LONG), owned(b"l"))),
+    "check": situation(ask_owners(b"k"), before=(owned(b"k", LONG), *WATCHERS, owned(b"l"), owned(b"k"))),
+    "looked": situation(looked(1, 1, wait=True), before=(owned(b"k", LONG), fire(b"k"))),
+    "looked: at an older event": situation(looked(1, 1), before=(owned(b"k", LONG), fire(b"k"), fail(LONG, 6))),
+    "complete": situation(complete(1, 1, wait=True), before=(owned(b"k", LONG, id=ID, payload=b"p" * 300), fire(b"k"))),
+    "complete: without a look": situation(complete(2), before=(owned(b"k"), owned(b"k"))),
+    "complete: late": late(complete(1, wait=True), before=(owned(b"k", LONG, timeout_ns=5 * MS),)),
+    "complete: not its owner's": situation(complete(1, wait=True), before=(watch(b"k"),)),
     "expire: one": wheel(watch(b"k", LONG, needed=2, timeout_ns=5 * MS, id=ID), after_ns=6 * MS),
     "expire: many in one tick": wheel(*(watch(b"k", timeout_ns=70 * MS) for _ in range(6)), after_ns=70 * MS),
     "expire: several ticks": wheel(*(watch(b"k", timeout_ns=n * 40 * MS) for n in range(5)), after_ns=500 * MS),

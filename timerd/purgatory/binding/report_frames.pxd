@@ -1,12 +1,13 @@
 """Reports as bytes: one frame for each client that something is to be delivered to, up to a number of bytes a call.
 
-And what the log of errors is told of refusals.
+And what the log of errors is told of refusals, and what has become of a check.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
-from timerd.purgatory.members.state cimport Refusal
+from timerd.purgatory.members.state cimport Check, Refusal
+from timerd.purgatory.members.checks cimport end_check, find_check, has_finished
 from timerd.purgatory.members.clients cimport queue_report
 from timerd.purgatory.members.reports cimport (
     Extent, Round, begin_round, measure_again, next_report, note_reported, report_size, write_report,
@@ -38,7 +39,7 @@ cdef inline list report_frames(Arena *a, Round *round, uint64_t bytes_max):
             break
         frame = report_frame(a, slot, DOWN_KIND_REPORT, &x)
         note_reported(a, slot, &x)
-        if x.more:
+        if x.more or x.behind_looks:
             more.append(slot)
         frames.append((slot, frame))
         size += <uint64_t>len(frame)
@@ -55,6 +56,21 @@ cdef inline bytes report_again(Arena *a, uint32_t slot, uint64_t outcome_after, 
     with nogil:
         measure_again(a, slot, outcome_after, answer_after, &x)
     return report_frame(a, slot, kind, &x)
+
+
+cdef inline object check_asked(Arena *a, uint32_t slot, uint64_t command, bint end):
+    """(whether the client's check has finished, operations that it completed), or None if there is no such check.
+
+    A finished check ends with this; so does any other one, with `end`.
+    """
+    cdef Check *check = find_check(a, slot, command)
+    cdef tuple found
+    if check == NULL:
+        return None
+    found = has_finished(check), check.completed
+    if end or found[0]:
+        end_check(a, check)
+    return found
 
 
 cdef inline tuple refusal_found(Refusal *r):

@@ -1,17 +1,17 @@
-"""Single commands: FIRE and its kin, CANCEL, RESCHEDULE, SET_ORPHANS and GROUP_ACK, each in one transaction.
+"""Single commands: FIRE and its kin, CANCEL and its kin, LOOKED, COMPLETE and GROUP_ACK, each in one transaction.
 
 A REGISTER is only dispatched from here: operation/register_command.pxd reads it, operation/register.pxd applies it.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from timerd.purgatory.memory.arena cimport Arena, capacity, unused
+from timerd.purgatory.memory.arena cimport Arena, capacity, effective_ns, unused
 from timerd.purgatory.memory.blob cimport blob_length, blocks_for, drop_blob, fill_blob
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.hash cimport handle_tag, id_hash, key_hash
-from timerd.purgatory.memory.transaction cimport td_put
-from timerd.purgatory.journal.rows cimport journal_action, journal_group
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
+from timerd.purgatory.journal.rows cimport journal_action, journal_command, journal_group
 from timerd.purgatory.index.ids cimport find_id
 from timerd.purgatory.index.keys cimport share_name
 from timerd.purgatory.index.operation_table cimport find_operation
@@ -20,8 +20,10 @@ from timerd.purgatory.index.watermarks cimport fill_watermark, find_watermark, f
 from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
 from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest, without_room
 from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_answer, met, refuse, stage_answer
+from timerd.purgatory.members.checks cimport begin_check, has_check, take_tickets_back
 from timerd.purgatory.members.clients cimport setter_generation
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
+from timerd.purgatory.members.looks cimport note_look
 from timerd.purgatory.operation.condition cimport Verdict, unmoved
 from timerd.purgatory.operation.apply_event cimport begin_delivery, deliver, requeue_grant
 from timerd.purgatory.operation.register cimport apply_register
@@ -56,7 +58,18 @@ cdef inline uint32_t event_kind(uint32_t command_kind) noexcept nogil:
         return EVENT_KIND_FAIL
     if command_kind == COMMAND_KIND_CANCEL_FOR_KEY:
         return EVENT_KIND_CANCEL_FOR_KEY
-    return EVENT_KIND_FORGET
+    return EVENT_KIND_FORGET if command_kind == COMMAND_KIND_FORGET else EVENT_KIND_CHECK
+
+
+cdef inline uint32_t refusal_of_check(Arena *a, uint32_t slot, uint64_t *limit) noexcept nogil:
+    """Why the client may not begin another check, or ERROR_CODE_NONE."""
+    if a.members.report_states[slot].checks >= CHECKS_PER_CLIENT_MAX:
+        limit[0] = met(MET_CHECKS, CHECKS_PER_CLIENT_MAX)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if not has_check(a):
+        limit[0] = met(MET_CHECKS, CHECKS_MAX)
+        return ERROR_CODE_ARENA_FULL
+    return ERROR_CODE_NONE
 
 
 cdef inline void stage_watermark(Arena *a, uint32_t slot, WatermarkRecord *w, uint64_t offset) noexcept nogil:
@@ -86,6 +99,8 @@ cdef inline void apply_event(
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, fresh
     cdef ClientRecord *c = a.clients + slot
     cdef EventRecord *e
+    if code == ERROR_CODE_NONE and command.kind == COMMAND_KIND_CHECK:
+        code = refusal_of_check(a, slot, &limit)
     if code != ERROR_CODE_NONE:
         refuse(a, slot, number, command.purgatory, code, limit)
         return
@@ -152,6 +167,8 @@ cdef inline void apply_event(
     a.turn.touched += 1
     if command.kind == COMMAND_KIND_FORGET:
         free_watermark(a, known)
+    if command.kind == COMMAND_KIND_CHECK:
+        begin_check(a, slot, number, e.sequence)
     begin_delivery(a, e)
     deliver(a)
 
@@ -332,6 +349,64 @@ cdef inline void apply_operation(
         apply_orphans(a, slot, number, op, command, wants)
 
 
+cdef inline void apply_looked(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, LookCommand *command, bint wants
+) noexcept nogil:
+    """LOOKED: the owner has evaluated its condition up to an event, and the operation goes on. `op`: pending, or NULL."""
+    cdef uint64_t looked
+    cdef bint pending = op != NULL
+    if op != NULL:
+        looked = min(command.sequence, op.progress)
+        if looked <= op.failed:
+            op = NULL  # it says nothing new
+        else:
+            td_put(&a.tx, &op.failed, looked)
+    apply_plain(a, slot, number, wants, ERROR_CODE_NONE, pending)
+    if op != NULL:
+        note_look(a, op, looked)
+
+
+cdef inline void apply_complete(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, LookCommand *command, bint wants
+) noexcept nogil:
+    """COMPLETE: the owner says that its condition holds. `op`: pending, or NULL. The deadline wins if it is past."""
+    cdef AnswerRecord *answer = NULL
+    cdef uint32_t outcome = OUTCOME_COMPLETED
+    cdef Verdict v
+    if op == NULL:
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    if op.deadline_ns <= effective_ns(a) and not TD_DEFECT(DEFECT_COMPLETE_IS_NEVER_LATE):
+        outcome = OUTCOME_EXPIRED
+    else:
+        journal_command(a, slot, number, op, COMMAND_KIND_COMPLETE, command.flags, 0, op.deadline_ns)
+    v = unmoved(op)
+    stage_settle(a, op, outcome, 0, NULL, &v)
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, outcome == OUTCOME_COMPLETED)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    if outcome == OUTCOME_COMPLETED:
+        take_tickets_back(a, op, command.sequence, True)
+    finish_settle(a, op, True)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline void apply_look(Arena *a, uint32_t slot, uint64_t number, LookCommand *command) noexcept nogil:
+    """LOOKED and COMPLETE of an own operation whose condition its owner evaluates. For any other they change nothing."""
+    cdef OpRecord *op = find_operation(a, slot, command.operation, handle_tag(a.seed, slot, command.operation))
+    cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
+    a.turn.touched += 1
+    if op != NULL and (op.state != OP_STATE_PENDING or op.condition != CONDITION_OWNER):
+        op = NULL
+    if command.kind == COMMAND_KIND_LOOKED:
+        apply_looked(a, slot, number, op, command, wants)
+    else:
+        apply_complete(a, slot, number, op, command, wants)
+
+
 cdef inline bint needs_id(uint32_t kind) noexcept nogil:
     return kind == COMMAND_KIND_CANCEL_ID or kind == COMMAND_KIND_RESCHEDULE_ID
 
@@ -356,7 +431,7 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Prefetc
         r.first_hash = ahead.hash
         r.tag = ahead.tag if ahead.kind else handle_tag(a.seed, slot, number)
         return apply_register(a, &r, p + length)
-    if COMMAND_KIND_FIRE <= kind <= COMMAND_KIND_FORGET:
+    if COMMAND_KIND_FIRE <= kind <= COMMAND_KIND_CHECK:
         key = <KeyCommand *>p
         if length < sizeof(KeyCommand):
             return False
@@ -365,6 +440,11 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Prefetc
         p += sizeof(KeyCommand)
         hash = ahead.hash if ahead.kind else key_hash(a.seed, purgatory, p, key.key_length)
         apply_event(a, slot, number, key, p, p + key.key_length, hash)
+        return True
+    if COMMAND_KIND_LOOKED <= kind <= COMMAND_KIND_COMPLETE:
+        if length != sizeof(LookCommand):
+            return False
+        apply_look(a, slot, number, <LookCommand *>p)
         return True
     if COMMAND_KIND_CANCEL <= kind <= COMMAND_KIND_GROUP_ACK:
         operation = <OperationCommand *>p

@@ -54,7 +54,7 @@ cdef inline uint32_t prefetch_commands(
             if number + seen > last:
                 line, last = handle_line(a.seed, slot, number + seen), (number + seen) | (HANDLE_LANES - 1)
             prefetch_registration(a, x, tag_in(line, number + seen))
-        elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:
+        elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_CHECK:
             prefetch_event(a, x)
         elif p[0] == COMMAND_KIND_CANCEL or p[0] == COMMAND_KIND_RESCHEDULE:
             prefetch_operation(a, x, slot)

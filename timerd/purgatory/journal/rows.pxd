@@ -195,15 +195,23 @@ cdef inline void journal_action(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, uint64_t deadline_ns
 ) noexcept nogil:
     """The row of a command that changes a pending operation in the transaction being staged."""
+    journal_command(a, slot, number, op, command.kind, command.flags, command.orphans, deadline_ns)
+
+
+cdef inline void journal_command(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t kind, uint32_t flags, uint32_t orphans,
+    uint64_t deadline_ns,
+) noexcept nogil:
+    """Do the same, for a command of that kind."""
     cdef uint32_t owner
     cdef ActionRow *row
     if a.journal.level != JOURNAL_LEVEL_EVENTS or not journal_room(a, ACTION_ROWS_MAX, 1):
         return
     owner = client_text(a, slot, a.clients[slot].generation)
     row = <ActionRow *>next_row(&a.journal, ROW_KIND_ACTION)
-    row.command_kind = command.kind
-    row.flags = command.flags & (COMMAND_FLAG_WANTS_ANSWER | COMMAND_FLAG_HAS_ID | COMMAND_FLAG_REQUEUE)
-    row.orphans = command.orphans if command.kind == COMMAND_KIND_SET_ORPHANS else 0
+    row.command_kind = kind
+    row.flags = flags & (COMMAND_FLAG_WANTS_ANSWER | COMMAND_FLAG_HAS_ID | COMMAND_FLAG_REQUEUE)
+    row.orphans = orphans if kind == COMMAND_KIND_SET_ORPHANS else 0
     row.client_generation = a.clients[slot].generation
     row.operation = op_id(a, op)
     row.applied_ns = a.turn.now_ns

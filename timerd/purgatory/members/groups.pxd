@@ -28,6 +28,7 @@ from timerd_shm.generated.records cimport *
 
 from .state cimport CALLS, OUTCOMES, Member
 from .clients cimport following, is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
+from .looks cimport leave_looks
 
 
 cdef extern from *:
@@ -236,6 +237,7 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
         a, op, GROUP_STEP_ADOPTED, c.group, op.client, op.client_generation, op.state == OP_STATE_SETTLED, 0, 0
     )
     commit(a)
+    leave_looks(a, op)
     handle_remove(a, <uint32_t>(op - a.ops))
     c.nodes -= nodes_of(op)
     g.nodes += nodes_of(op)

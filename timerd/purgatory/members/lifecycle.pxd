@@ -14,7 +14,9 @@ from timerd.purgatory.index.purgatories cimport in_mask
 from timerd_shm.generated.records cimport *
 
 from .clients cimport clear_report_state, free_client, queue_report
+from .checks cimport end_checks
 from .groups cimport join_group, leave_group
+from .looks cimport forget_looks, send_looks_again
 
 
 ctypedef struct Facts:
@@ -132,6 +134,7 @@ cdef inline void open_client(
     """A new client gets a free slot."""
     cdef ClientRecord *c = a.clients + slot
     fill_client(a, c, incarnation, session_hash, facts)
+    forget_looks(a, slot)
     clear_report_state(a, slot)
     td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE))
     journal_state(a, slot, CLIENT_STATE_LIVE)
@@ -151,6 +154,7 @@ cdef inline void renew_session(Arena *a, uint32_t slot, const char *session_hash
     td_put(&a.tx, &c.session_high, high)
     commit(a)
     c.last_frame_ns = frame_ns
+    send_looks_again(a, slot)
     queue_report(a, slot)
 
 
@@ -176,6 +180,7 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     c.last_frame_ns = a.turn.now_ns
     c.silent_ns = 0
     # Its unacknowledged outcomes are freed: its first report says that their numbers are void.
+    forget_looks(a, slot)
     clear_report_state(a, slot)
     a.members.report_states[slot].outcome = c.acknowledged
     a.members.report_states[slot].answer = c.answers_acknowledged
@@ -210,5 +215,6 @@ cdef inline void close_client(Arena *a, uint32_t slot, bint goodbye) noexcept no
     journal_client(a, slot, CLIENT_STATE_DEAD, flags, c.orphans, c.group, c.pid)
     commit(a)
     drop_blob(a, names)
+    end_checks(a, slot)
     leave_group(a, slot)
     a.turn.sweeping = 1

@@ -1,4 +1,4 @@
-"""Reports: one frame for a client, with applied commands, outcomes in order of their numbers, answers and values.
+"""Reports: one frame for a client, with applied commands, outcomes in order of their numbers, answers, looks and values.
 
 A value that settled many operations of one client stands in the frame's heap once. A group's outcome has a value of its
 own. Behind it stand the payload and the names of purgatory and keys, because the receiver did not register the
@@ -34,6 +34,9 @@ ctypedef struct Extent:
     uint32_t outcomes
     uint32_t first_answer
     uint32_t answers
+    uint32_t first_look  # operation (index + 1)
+    uint32_t behind_looks  # the operation (index + 1) whose look follows the last one; 0 = none
+    uint32_t looks
     uint32_t heap
     uint64_t outcome_after
     uint64_t answer_after
@@ -51,7 +54,10 @@ ctypedef struct Round:
 
 
 cdef inline uint64_t report_size(Extent *x) noexcept nogil:
-    return sizeof(ReportHeader) + x.outcomes * sizeof(OutcomeRecord) + x.answers * sizeof(WireAnswer) + x.heap
+    return (
+        sizeof(ReportHeader) + x.outcomes * sizeof(OutcomeRecord) + x.answers * sizeof(WireAnswer)
+        + x.looks * sizeof(LookRecord) + x.heap
+    )
 
 
 cdef inline uint32_t names_length(Arena *a, OpRecord *op) noexcept nogil:
@@ -127,6 +133,16 @@ cdef inline void measure(
         link = answer_at(a, link).prev
 
 
+cdef inline void measure_looks(Arena *a, uint32_t slot, uint32_t looks_max, Extent *x) noexcept nogil:
+    """Add the client's looks that were not sent."""
+    cdef uint32_t number = a.members.report_states[slot].next_look
+    x.first_look = number
+    while number and x.looks < looks_max:
+        x.looks += 1
+        number = a.members.looks[number - 1].next
+    x.behind_looks = number
+
+
 cdef inline void fill_outcome(
     Arena *a, OpRecord *op, OutcomeRecord *out, uint8_t *heap, uint32_t *used, uint32_t *last_value, uint32_t *last_at
 ) noexcept nogil:
@@ -138,8 +154,8 @@ cdef inline void fill_outcome(
     out.deadline_ns = op.deadline_ns
     out.registered_ns = op.registered_ns
     out.sequence = op.seen
-    out.satisfied = op.progress if op.condition != CONDITION_TOTAL else 0
-    out.failed = op.failed
+    out.satisfied = op.progress if op.condition != CONDITION_TOTAL and op.condition != CONDITION_OWNER else 0
+    out.failed = op.failed if op.condition != CONDITION_OWNER else 0
     out.heap_offset = 0
     out.value_length = length
     out.payload_length = 0
@@ -186,7 +202,8 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
     cdef ReportHeader *header = <ReportHeader *>out
     cdef OutcomeRecord *outcome = <OutcomeRecord *>(out + sizeof(ReportHeader))
     cdef WireAnswer *answer = <WireAnswer *>(<uint8_t *>outcome + x.outcomes * sizeof(OutcomeRecord))
-    cdef uint8_t *heap = <uint8_t *>answer + x.answers * sizeof(WireAnswer)
+    cdef LookRecord *due = <LookRecord *>(<uint8_t *>answer + x.answers * sizeof(WireAnswer))
+    cdef uint8_t *heap = <uint8_t *>due + x.looks * sizeof(LookRecord)
     cdef uint32_t i, link = x.first, used = 0, last_value = 0, last_at = 0
     cdef AnswerRecord *kept
     memset(header, 0, sizeof(ReportHeader))
@@ -195,6 +212,7 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
     header.kind = kind
     header.outcomes = x.outcomes
     header.answers = x.answers
+    header.looks = x.looks
     header.incarnation = a.header.incarnation
     header.applied = c.last_command
     header.outcome_first = x.outcome_after + 1
@@ -220,6 +238,11 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
         answer[i].code = kept.code
         answer[i].reserved = 0
         link = kept.next
+    link = x.first_look
+    for i in range(x.looks):
+        due[i].command = a.ops[link - 1].command
+        due[i].sequence = a.ops[link - 1].progress
+        link = a.members.looks[link - 1].next
 
 
 cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogil:
@@ -233,6 +256,8 @@ cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogi
         a.members.report_states[slot].outcome = op_at(a, at(a, x.behind).prev).outcome_number
     if x.answers:
         a.members.report_states[slot].answer = answer_at(a, c.answers_prev).command
+    if x.looks:
+        a.members.report_states[slot].next_look = x.behind_looks
     a.members.report_states[slot].command = c.last_command
 
 
@@ -272,6 +297,7 @@ cdef inline int next_report(Arena *a, Round *r, bint full, Extent *x) noexcept n
             report_states.due = NOT_DUE
             if is_live(a, slot):
                 measure(a, slot, report_states.unreported, report_states.outcome, report_states.answer, r.outcomes_max, x)
+                measure_looks(a, slot, r.outcomes_max, x)
                 return slot
     return -1
 

@@ -10,6 +10,8 @@ cdef extern from *:
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* a member of a group takes one of these kinds, or both */
     enum { NOT_DUE = 0, WAITS = 1, QUEUED = 2 };  /* the report of a client: nothing is new; what is new may wait; it is due */
     #define CONFIRM_COMMANDS 1024 /* so many applied commands are confirmed at once */
+    #define TICKETS_OF_OPERATION 64  /* checks for which the owner of one operation is to look at a time */
+    enum { CHECK_FREE = 0, CHECK_IN_DELIVERY = 1, CHECK_DELIVERED = 2 };
     #define REFUSALS 64
     #define REFUSALS_NAMED 32 /* of these, so many may name a client; the others are more than there are codes and limits */
     _Static_assert((LATEST_OUTCOMES & (LATEST_OUTCOMES - 1)) == 0, "join_outcomes() takes a position modulo LATEST_OUTCOMES with a mask");
@@ -23,6 +25,10 @@ cdef extern from *:
         WAITS
         QUEUED
         CONFIRM_COMMANDS
+        TICKETS_OF_OPERATION
+        CHECK_FREE
+        CHECK_IN_DELIVERY
+        CHECK_DELIVERED
         REFUSALS
         REFUSALS_NAMED
 
@@ -38,7 +44,39 @@ ctypedef struct ReportState:
     uint16_t prev
     uint8_t due  # NOT_DUE, WAITS or QUEUED
     uint8_t at  # position in `latest` of the operation that joined longest ago
+    uint16_t checks  # checks of the client that run
+    # Its operations at which it is to look (index + 1), and the first of them that was not sent; 0 = none.
+    uint32_t first_look
+    uint32_t last_look
+    uint32_t next_look
     OpRecord *latest[LATEST_OUTCOMES]  # the last operations that joined its outcomes, for their `prefetch_hint`
+
+
+ctypedef struct Look:
+    # An operation's place in the list of its owner's looks, in order of events. A start makes the lists anew.
+    uint32_t next  # operation (index + 1); 0 = none
+    uint32_t prev
+    uint32_t owner  # slot + 1; 0 = it is in no list
+    uint32_t ticket  # its first ticket (index + 1); 0 = none
+
+
+ctypedef struct Ticket:
+    # A check waits for the owner of an operation to look.
+    uint32_t check  # index
+    uint32_t serial  # of the check: another serial says that the check has ended
+    uint32_t next  # of the same operation, or of the free ones (index + 1)
+
+
+ctypedef struct Check:
+    # A CHECK command whose owners have not all looked. Not in the arena: with the daemon its checks end.
+    uint64_t command
+    uint64_t sequence  # of its event
+    uint32_t slot
+    uint32_t serial  # raised when it ends
+    uint32_t remaining  # owners that have not looked
+    uint32_t completed
+    uint32_t next  # of the free ones (index + 1)
+    uint8_t state
 
 
 ctypedef struct Holdings:
@@ -93,14 +131,23 @@ ctypedef struct Members:
     uint64_t groups_due_ns
     uint64_t tombstones_due_ns
     uint32_t tombstones
+    Look *looks  # of each operation; untouched pages of it take no memory
+    Check *checks
+    Ticket *tickets  # made for the first check; NULL: not yet
+    uint32_t free_check  # index + 1
+    uint32_t free_ticket  # index + 1
+    uint32_t tickets_used  # how many were ever used: those behind are free, and in no list
+    uint32_t check_in_delivery  # index + 1
+    uint8_t checks_finished  # one has finished since take_finished()
     # Why commands were refused since take_refusals(), each reason once.
     Refusal refusals[REFUSALS]
     uint32_t refused
 
 
-cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups) noexcept nogil:
+cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uint32_t operations) noexcept nogil:
     """False if there is no memory; drop_members() frees what was made."""
     cdef int kind
+    cdef uint32_t i
     cdef bint made = True
     m.report_states = <ReportState *>calloc(clients, sizeof(ReportState))
     m.holdings = <Holdings *>calloc(clients + groups, sizeof(Holdings))
@@ -111,7 +158,13 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups) noe
         m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
         made = made and m.rings[kind] != NULL and m.turns[kind] != NULL
-    made = made and m.holdings != NULL
+    m.looks = <Look *>calloc(operations, sizeof(Look))
+    m.checks = <Check *>calloc(CHECKS_MAX, sizeof(Check))
+    made = made and m.holdings != NULL and m.looks != NULL and m.checks != NULL
+    if made:
+        for i in range(CHECKS_MAX - 1):
+            m.checks[i].next = i + 2
+        m.free_check = 1
     return made and m.report_states != NULL and m.queue != NULL and m.unmatched != NULL and m.outdated != NULL
 
 
@@ -122,6 +175,9 @@ cdef inline void drop_members(Members *m) noexcept nogil:
     free(m.queue)
     free(m.unmatched)
     free(m.outdated)
+    free(m.looks)
+    free(m.checks)
+    free(m.tickets)
     for kind in range(KINDS):
         free(m.rings[kind])
         free(m.turns[kind])

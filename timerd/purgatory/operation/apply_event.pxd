@@ -23,10 +23,12 @@ from timerd.purgatory.index.watchers cimport detach
 from timerd.purgatory.events.ring cimport event_at, fill_event, stage_event
 from timerd.purgatory.members.answers cimport fill_answer, keep_answer, stage_answer
 from timerd.purgatory.members.clients cimport is_live, owner_of
+from timerd.purgatory.members.checks cimport end_check_delivery
 from timerd.purgatory.members.groups cimport adopt_if_orphaned
+from timerd.purgatory.members.looks cimport look
 from timerd_shm.generated.records cimport *
 
-from .condition cimport Verdict, is_observed, is_used_up, judge, settled_keys
+from .condition cimport Verdict, concerns, is_used_up, judge, settled_keys
 from .settle cimport finish_free, finish_settle, is_overdue, settle, stage_free, stage_settle
 
 
@@ -35,7 +37,7 @@ cdef inline void visit(Arena *a, EventRecord *e, WatchNode *node, uint32_t numbe
     cdef OpRecord *op = a.ops + node.op
     cdef Verdict v
     a.turn.touched += 1
-    if op.seen >= e.sequence:
+    if op.seen >= e.sequence or (node.kind == KEY_KIND_OBSERVE and not concerns(op, e)):
         return
     if is_overdue(op, e):
         # The wheel is late. Whether an operation expires must not depend on that, so the event does not count.
@@ -45,6 +47,10 @@ cdef inline void visit(Arena *a, EventRecord *e, WatchNode *node, uint32_t numbe
     if e.flags & EVENT_FLAG_LIMITED and node.kind != KEY_KIND_OBSERVE and op.group == 0 and owner_of(a, op) == NULL:
         # It has no live owner, and a grant must reach one (rule 5).
         return
+    if op.condition == CONDITION_OWNER and owner_of(a, op) == NULL:
+        # Nobody looks any more: the operation runs to its deadline. It can be cancelled by its key.
+        if e.kind != EVENT_KIND_CANCEL_FOR_KEY:
+            return
     v = judge(op, node.kind, node.ordinal, node.target, e)
     if v.outcome != OUTCOME_NONE:
         stage_settle(a, op, v.outcome, node.ordinal + 1, e, &v)
@@ -55,7 +61,9 @@ cdef inline void visit(Arena *a, EventRecord *e, WatchNode *node, uint32_t numbe
         td_put(&a.tx, &op.failed, v.failed)
         td_put(&a.tx, &op.seen, e.sequence)
         commit(a)
-        if settled_keys(op) & (<uint64_t>1 << node.ordinal):
+        if op.condition == CONDITION_OWNER:
+            look(a, op, e)
+        elif settled_keys(op) & (<uint64_t>1 << node.ordinal):
             detach(a, node, number)
 
 
@@ -79,9 +87,9 @@ cdef inline uint32_t first_watcher(Arena *a, EventRecord *e, uint32_t kind) noex
     """The node (index + 1) that stands first among the key's watchers of that kind, if the event concerns this kind."""
     cdef uint8_t room[KEY_SIZE_MAX]
     if kind == KEY_KIND_OBSERVE:
-        if a.observers == 0 or not is_observed(e):
+        if a.observers == 0 or e.kind == EVENT_KIND_FORGET or e.flags & EVENT_FLAG_REDELIVERED:
             return 0
-    elif e.kind == EVENT_KIND_FORGET or e.kind == (EVENT_KIND_ADVANCE if kind == KEY_KIND_EVENT else EVENT_KIND_FIRE):
+    elif e.kind == (EVENT_KIND_ADVANCE if kind == KEY_KIND_EVENT else EVENT_KIND_FIRE) or e.kind >= EVENT_KIND_FORGET:
         return 0
     return find_first(a, e.key_hash, e.purgatory, kind, event_key(a, e, room), e.key_length)
 
@@ -104,6 +112,8 @@ cdef inline void finish_delivery(Arena *a, EventRecord *e) noexcept nogil:
     """The event has reached every watcher: leave the answer of a fire_wait, unless the daemon before has left it."""
     cdef ClientRecord *c = a.clients + e.client
     cdef AnswerRecord *answer
+    if e.kind == EVENT_KIND_CHECK:
+        end_check_delivery(a, e)
     a.header.unfinished = 0
     a.delivery.first = a.delivery.top = a.delivery.cursor = 0
     if not e.flags & EVENT_FLAG_WANTS_ANSWER or c.generation != e.client_generation or not is_live(a, e.client):

@@ -2,6 +2,8 @@
 
 For example, an operation waits for any 2 of 3 keys. A fire on its first key sets a bit of `progress`, and the verdict
 is OUTCOME_NONE. A fire on its second key sets another bit, and the verdict is OUTCOME_COMPLETED.
+
+Under OWNER an event decides nothing: the verdict is that the owner is to look (members/looks.pxd).
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -30,6 +32,8 @@ cdef inline uint64_t settled_keys(OpRecord *op) noexcept nogil:
     """The keys that are satisfied or failed. Further events on them mean nothing to the operation."""
     if op.condition == CONDITION_TOTAL:
         return op.failed
+    if op.condition == CONDITION_OWNER:
+        return 0
     return op.progress | op.failed
 
 
@@ -102,6 +106,20 @@ cdef inline bint is_observed(EventRecord *e) noexcept nogil:
     return EVENT_KIND_FIRE <= e.kind <= EVENT_KIND_FAIL and not e.flags & EVENT_FLAG_REDELIVERED
 
 
+cdef inline bint is_to_look_at(EventRecord *e) noexcept nogil:
+    """Whether the event makes an owner look. A limited event passes it by: a look takes nothing."""
+    if e.kind == EVENT_KIND_CHECK:
+        return True
+    return EVENT_KIND_FIRE <= e.kind <= EVENT_KIND_FAIL and not e.flags & EVENT_FLAG_LIMITED
+
+
+cdef inline bint concerns(OpRecord *op, EventRecord *e) noexcept nogil:
+    """Whether the event means something to an operation that observes its key: under OBSERVE, or under OWNER."""
+    if op.condition == CONDITION_OWNER:
+        return is_to_look_at(e) or e.kind == EVENT_KIND_CANCEL_FOR_KEY
+    return is_observed(e)
+
+
 cdef inline bint is_used_up(EventRecord *e, uint32_t kind) noexcept nogil:
     """Whether a limited event has nothing left for watchers of that kind. One that observes takes nothing of it."""
     return e.flags & EVENT_FLAG_LIMITED and e.left == 0 and kind != KEY_KIND_OBSERVE
@@ -120,6 +138,13 @@ cdef inline Verdict judge_observed(OpRecord *op, EventRecord *e) noexcept nogil:
 cdef inline Verdict judge(OpRecord *op, uint32_t kind, uint32_t ordinal, uint64_t target, EventRecord *e) noexcept nogil:
     """The meaning of the event to the operation through its key `ordinal`. Changes nothing."""
     cdef Verdict v = unmoved(op)
+    if op.condition == CONDITION_OWNER:
+        if e.kind == EVENT_KIND_CANCEL_FOR_KEY:
+            v.outcome = OUTCOME_CANCELLED
+        elif is_to_look_at(e):
+            v.changed = True
+            v.progress = e.sequence
+        return v
     if kind == KEY_KIND_OBSERVE:
         return judge_observed(op, e)
     if e.kind == EVENT_KIND_FIRE:

@@ -79,6 +79,7 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
     """The code if the command itself is wrong, or ERROR_CODE_NONE. `limit` becomes the limit that it met."""
     cdef RegisterCommand *command = r.command
     cdef OpRecord *followed
+    cdef bint observes = command.condition == CONDITION_OBSERVE or command.condition == CONDITION_OWNER
     cdef uint32_t i, k
     limit[0] = 0
     if command.keys == 0:
@@ -114,12 +115,14 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
         return ERROR_CODE_INVALID_CONDITION
     if command.condition == CONDITION_TOTAL and command.total == 0:
         return ERROR_CODE_INVALID_CONDITION
+    if command.condition == CONDITION_OWNER and command.flags & REGISTER_FLAG_FOR_GROUP:
+        return ERROR_CODE_INVALID_CONDITION  # it would have no owner
     for i in range(command.keys):
         if r.keys[i].length == 0:
             return ERROR_CODE_INVALID_KEY
         if r.keys[i].kind == KEY_KIND_WATERMARK and command.condition == CONDITION_TOTAL:
             return ERROR_CODE_INVALID_CONDITION
-        if (r.keys[i].kind == KEY_KIND_OBSERVE) != (command.condition == CONDITION_OBSERVE):
+        if (r.keys[i].kind == KEY_KIND_OBSERVE) != observes:
             return ERROR_CODE_INVALID_CONDITION
         for k in range(i):
             if (

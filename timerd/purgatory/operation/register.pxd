@@ -29,6 +29,7 @@ from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events,
 from timerd.purgatory.members.answers cimport fill_answer, keep_answer, met, refuse, refuse_for, stage_answer
 from timerd.purgatory.members.clients cimport charge, charge_id, nodes_of
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, find_call
+from timerd.purgatory.members.looks cimport list_look, look_is_due
 from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, is_used_up, judge, satisfy, settled_keys, unmoved
@@ -89,6 +90,8 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command
         generation = 0
         if command.flags & REGISTER_FLAG_CALL:
             flags = OP_FLAG_CALL
+    elif command.condition == CONDITION_OWNER:
+        flags = OP_FLAG_OWNER
     fill_record(
         a, op, number, kind_word(command, orphans, group, flags), owner_word(slot, generation),
         registered_of(a, command.registered_ns), deadline_of(a, command.registered_ns, command.timeout_ns),
@@ -371,6 +374,8 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     link_registered(a, op, index, r.tag, op.group == 0, pending)
     if pending:
         attach_nodes(a, op)
+        if look_is_due(op):
+            list_look(a, op)
     else:
         if by != NULL:
             counter(a, op.purgatory, COUNT_REPLAYED)[0] += 1

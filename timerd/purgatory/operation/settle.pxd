@@ -25,6 +25,7 @@ from timerd.purgatory.members.answers cimport met, note_refusal
 from timerd.purgatory.members.state cimport LATEST_OUTCOMES, ReportState
 from timerd.purgatory.members.clients cimport charge, further_keys, leave_outcomes, nodes_of, owner_of, queue_report
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, queue_in_group
+from timerd.purgatory.members.looks cimport leave_looks
 from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, unmoved
@@ -242,6 +243,8 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
     if was_pending:
         counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
         charge(a, op, -1, 0, nodes_of(op) - further_keys(op), 0)
+        if op.flags & OP_FLAG_OWNER:
+            leave_looks(a, op)
         wheel_remove(a, op)
         counter(a, op.purgatory, COUNT_WATCHED)[0] -= leave_keys(a, op)
     elif not op.flags & OP_FLAG_KEYS_KEPT:

@@ -60,7 +60,9 @@ cdef inline bint make_rooms(Arena *a) noexcept nogil:
         make_remembered(&a.remembered, capacity(a, REGION_CLIENTS))
         and make_wheel(&a.wheel, a.header.tick_ns, capacity(a, REGION_BUCKETS))
         and make_delivery(&a.delivery)
-        and make_members(&a.members, capacity(a, REGION_CLIENTS), capacity(a, REGION_GROUPS))
+        and make_members(
+            &a.members, capacity(a, REGION_CLIENTS), capacity(a, REGION_GROUPS), capacity(a, REGION_OPS)
+        )
     )
 
 

@@ -21,17 +21,18 @@ from timerd.purgatory.memory.hash cimport id_hash
 from timerd.purgatory.memory.list cimport append, is_empty, make_empty
 from timerd.purgatory.memory.nodes cimport first_node, next_node
 from timerd.purgatory.memory.slab cimport free_record
-from timerd.purgatory.memory.transaction cimport td_put
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.index.ids cimport chain_id
 from timerd.purgatory.index.remembered cimport remember_id
 from timerd.purgatory.index.watermarks cimport chain_watermark
 from timerd.purgatory.wheel.state cimport Joined
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
 from timerd.purgatory.members.state cimport CALLS, KINDS
-from timerd.purgatory.members.clients cimport charge, nodes_of, setter_generation, queue_report
+from timerd.purgatory.members.clients cimport charge, nodes_of, owner_of, setter_generation, queue_report
 from timerd.purgatory.members.groups cimport (
     after_retention, holds_unaccepted, join_group, kind_of, look_again_at, queue_in_group,
 )
+from timerd.purgatory.members.looks cimport list_look, look_is_due
 from timerd.purgatory.operation.condition cimport settled_keys
 from timerd.purgatory.operation.apply_event cimport begin_delivery
 from timerd_shm.generated.records cimport *
@@ -406,6 +407,22 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
         queue_report(a, slot)
 
 
+cdef inline void restore_looks(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
+    """Put the looks that owners have not taken back into their lists, in order of events."""
+    cdef uint32_t i
+    cdef uint64_t count = 0, k
+    if a.observers == 0 or TD_DEFECT(DEFECT_LOOKS_NOT_RESTORED):
+        return
+    for i in range(a.regions[REGION_OPS].high_water):
+        if a.ops[i].state == OP_STATE_PENDING and look_is_due(a.ops + i) and owner_of(a, a.ops + i) != NULL:
+            items[count].number = a.ops[i].progress
+            items[count].index = i
+            count += 1
+    sort_by_number(items, spare, count)
+    for k in range(count):
+        list_look(a, a.ops + items[k].index)
+
+
 cdef inline void restore_groups(Arena *a) noexcept nogil:
     cdef uint32_t group
     for group in range(capacity(a, REGION_GROUPS)):
@@ -499,6 +516,7 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
         free_unreached(a, m.ids, REGION_IDS)
         free_unreached(a, m.answers, REGION_ANSWERS)
         restore_clients(a)
+        restore_looks(a, order.items, order.spare)
         restore_undelivered(a, order.items, order.spare)
         restore_groups(a)
         restore_counters(a)

@@ -97,6 +97,8 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
         return False
     if op.group == 0 and op.flags & OP_FLAG_CALL:
         return False
+    if (op.condition == CONDITION_OWNER) != (op.flags & OP_FLAG_OWNER != 0):
+        return False
     if op.group == 0 and op.orphans == ORPHANS_GROUP and op.client_generation == a.clients[op.client].generation:
         # Its owner's group would adopt it, so there has to be one.
         if a.clients[op.client].group == 0:
@@ -149,7 +151,7 @@ cdef inline bint watermark_is_sound(Arena *a, uint8_t *blocks, WatermarkRecord *
 
 
 cdef inline bint event_is_sound(Arena *a, uint8_t *blocks, EventRecord *e, uint64_t sequence) noexcept nogil:
-    if e.sequence != sequence or e.previous >= sequence or not EVENT_KIND_FIRE <= e.kind <= EVENT_KIND_FORGET:
+    if e.sequence != sequence or e.previous >= sequence or not EVENT_KIND_FIRE <= e.kind <= EVENT_KIND_CHECK:
         return False
     if e.client >= capacity(a, REGION_CLIENTS) or not purgatory_is_there(a, e.purgatory) or e.key_length == 0:
         return False

@@ -21,6 +21,7 @@ from timerd.purgatory.members.clients cimport bury_client, free_client, further_
 from timerd.purgatory.members.groups cimport (
     adopt, after_retention, holds_unaccepted, is_abandoned, kind_of, requeue_outcome, accepts,
 )
+from timerd.purgatory.members.looks cimport leave_looks
 from timerd.purgatory.members.state cimport CALLS, Holdings, OUTCOMES
 from timerd.purgatory.operation.apply_event cimport requeue_grant
 from timerd.purgatory.operation.settle cimport drop_settled, free_settled, settle
@@ -59,6 +60,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
             OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
         )
         commit(a)
+        leave_looks(a, op)
         handle_remove(a, <uint32_t>(op - a.ops))
         if endless:
             wheel_insert(a, op)

@@ -50,7 +50,7 @@ cdef inline void prefetch_cell(PendingBatches *batches, int64_t at, uint64_t com
 
 
 def settle_all(
-    Pending pending not None, list ready not None, bytes frame not None, uint64_t outcomes, uint64_t answers,
+    Pending pending not None, list ready not None, bytes frame not None, uint64_t outcomes, uint64_t behind,
     uint64_t arena, unclaimed,
 ):
     cdef const char *start = PyBytes_AS_STRING(frame)
@@ -61,9 +61,9 @@ def settle_all(
     cdef PyObject *waiter
     cdef object value, shared = _EMPTY, one
     cdef bint notify
-    heap = sizeof(ReportHeader) + outcomes * sizeof(OutcomeRecord) + answers * sizeof(WireAnswer)
+    heap = sizeof(ReportHeader) + outcomes * sizeof(OutcomeRecord) + behind
     if heap > size:
-        raise ValueError(f"{outcomes} outcomes and {answers} answers do not fit")
+        raise ValueError(f"{outcomes} outcomes and {behind} bytes of answers and looks do not fit")
     for row in range(outcomes):
         if row % PREFETCHED == 0:
             while prefetched < min(row + 2 * PREFETCHED, outcomes):

@@ -12,9 +12,9 @@ from timerd_client.groups.outcome import GroupOutcome
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.operations.delayed import Delayed
 from timerd_client.outcome import State
 from timerd_client.protocol.state import LinkState
+from timerd_client.threaded.delayed import DelayedOperation
 from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.limits import GRACE_NS
 
@@ -109,7 +109,7 @@ class Books:
         self.arena = 0  # how many there have been
         self.watched: list[Watched] = []
         self.batches: list[tuple[Process, ThreadedBatch]] = []
-        self.delayed: list[tuple[Process, Delayed, list[object]]] = []
+        self.delayed: list[tuple[Process, DelayedOperation, list[object]]] = []
         self.totals: dict[str, Total] = {}
         self.limits: dict[bytes, int] = {}  # value of a limited event -> its limit
         self.grants: Counter[bytes] = Counter()
@@ -359,10 +359,11 @@ class Books:
             if process.alive and not batch.done():
                 self.fail(f"{process.name}: {batch!r} at the end")
         for process, delayed, results in self.delayed:
-            if process.alive and len(results) != 1:
-                self.fail(
-                    f"{process.name}: a delayed operation was called back {len(results)} times, state {delayed.state}"
-                )
+            wanted = ["complete", "expired"] if delayed.state is State.EXPIRED else ["complete"]
+            if process.alive and (
+                not delayed.done() or results != wanted * (delayed.state in (State.COMPLETED, State.EXPIRED))
+            ):
+                self.fail(f"{process.name}: {delayed!r} has run {results}")
         for key, (watched, fired) in self.pairs.items():
             outcome = watched.operation.outcome()
             if not (watched.process.alive and watched.arena == self.arena and fired.applied()) or outcome is None:
@@ -414,6 +415,7 @@ def is_expected(error: TimerdError) -> bool:
         ErrorCode.OPERATION_EXISTS,
         ErrorCode.UNKNOWN_OPERATION,
         ErrorCode.TOO_OLD_TO_TELL,
+        ErrorCode.CHECK_INCOMPLETE,
         ErrorCode.MARK_TOO_OLD,
         ErrorCode.UNAVAILABLE,
         ErrorCode.BACKPRESSURE,

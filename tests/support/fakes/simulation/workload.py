@@ -17,6 +17,7 @@ from timerd_client.groups.steps import Call
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.protocol.session import CALLS
 from timerd_client.threaded.client import Client
+from timerd_client.threaded.delayed import DelayedOperation
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_client.types import CallExists, WhenLost
 from timerd_shm.declare.errors import ResourceLimitError, TimerdError
@@ -191,13 +192,17 @@ class Worker:
     def do_delayed(self) -> None:
         results: list[object] = []
         looks = [self.rng.random() < 0.3 for _ in range(3)]
-        delayed = self.client.try_complete_else_watch(
+        delayed = DelayedOperation(
             lambda: looks.pop() if looks else True,
-            self.rng.choice(KEYS),
-            timeout=self.rng.random(),
-            on_done=results.append,
+            on_complete=lambda: results.append("complete"),
+            on_expiration=lambda: results.append("expired"),
         )
+        keys = [self.rng.choice(KEYS)] if self.rng.random() < 0.8 else [f"{n}" for n in range(70)]
+        self.client.try_complete_else_watch(delayed, keys, timeout=self.rng.random())
         self.books.delayed.append((self.process, delayed, results))
+
+    def do_check(self) -> None:
+        self.client.check_and_complete(self.rng.choice(KEYS), timeout=self.rng.random())
 
     def do_flush(self) -> None:
         self.client.flush(timeout=self.rng.random())

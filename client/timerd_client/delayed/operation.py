@@ -1,0 +1,338 @@
+"""What both faces of a delayed operation share: its keys, its looks, and how it ends (DESIGN.md, "Looks").
+
+    started --register--> pending --look: try_complete() is false--> LOOKED, pending
+                                  --look: try_complete() is true---> COMPLETE, and the daemon's outcome
+                                  --deadline, cancel---------------> the daemon's outcome
+
+The daemon is the arbiter: on_complete() runs when it has confirmed. An operation of more than 64 keys has *parts*, each
+an operation of the daemon's with up to 64 of the keys. All have one mark, and the first part's outcome is that of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from timerd_client.arguments import key_bytes, payload_bytes, shown
+from timerd_client.arguments import timeout_ns as nanoseconds
+from timerd_client.conditions import OWNED
+from timerd_client.hot.commands import look_command
+from timerd_client.link.link import Link
+from timerd_client.link.operation import Operation
+from timerd_client.link.promise import Reply
+from timerd_client.link.surface import Surface
+from timerd_client.mark import Mark
+from timerd_client.one_process import OneProcess
+from timerd_client.outcome import State
+from timerd_client.types import IfExists, Key, OrphanPolicy, Payload, Timeout
+from timerd_shm.declare.errors import InvalidKeyError, InvalidValueError, TooManyKeysError
+from timerd_shm.declare.limits import KEYS_MAX
+from timerd_shm.declare.wire import CommandFlag, CommandKind
+
+DELAYED_KEYS_MAX = 10_000
+LinkT = TypeVar("LinkT", bound=Link)
+
+
+def keys_of(keys: Key | Iterable[Key]) -> list[Key]:
+    """The keys of a delayed operation. Raises InvalidKeyError, TooManyKeysError."""
+    if isinstance(keys, (str, bytes)):
+        keys = (keys,)
+    if isinstance(keys, Mapping) or not isinstance(keys, Iterable):
+        raise InvalidKeyError(
+            f"keys={shown(keys)}: give str, bytes, or an iterable of them; it watches all their events"
+        )
+    given = list(islice(keys, DELAYED_KEYS_MAX + 1))
+    if not given:
+        raise InvalidKeyError("no keys: nothing would make the owner look; give at least one")
+    if len(given) > DELAYED_KEYS_MAX:
+        raise TooManyKeysError(
+            f"more than {DELAYED_KEYS_MAX:,} keys: split the operation, or let one key stand for many"
+        )
+    seen: set[bytes] = set()
+    for key in given:
+        encoded = key_bytes(key)
+        if encoded in seen:
+            raise InvalidKeyError(f"key {shown(key)} is given twice")
+        seen.add(encoded)
+    return given
+
+
+class Part:
+    """One operation of the daemon's, with up to 64 keys of a delayed operation."""
+
+    __slots__ = ("_whole", "answered", "operation", "sequence")
+
+    def __init__(self, whole: Whole[Any]) -> None:
+        self._whole = whole
+        self.operation: Operation | None = None
+        self.sequence = 0  # of the newest look
+        self.answered = 0  # of the newest look that was answered
+
+    def look(self, command: int, sequence: int) -> bool:
+        """An event has come. Called by the protocol, with the lock held."""
+        if sequence <= self.sequence:
+            return False  # the daemon says it again
+        self.sequence = sequence
+        return self._whole.is_awake()
+
+    def notify(self) -> None:
+        """Evaluate the condition, in the client's thread or loop."""
+        self._whole.wake()
+
+
+class Whole(OneProcess, Generic[LinkT]):
+    """A delayed operation. It settles once: completed, expired, cancelled, failed or unavailable.
+
+    Give functions, or derive a class that overrides `try_complete`, `on_complete` and `on_expiration`.
+    """
+
+    IN_PLACE = "make one in each process"
+    _link: LinkT
+
+    def __init__(self, try_complete: Any, on_complete: Any, on_expiration: Any) -> None:
+        given = {"try_complete": try_complete, "on_complete": on_complete, "on_expiration": on_expiration}
+        for name, function in given.items():
+            if function is not None:
+                if not callable(function):
+                    raise InvalidValueError(
+                        f"{name}={shown(function)} is {type(function).__name__}: give a function without arguments"
+                    )
+                setattr(self, name, function)
+        self._started = False
+        self._wakes = False  # whether a wake-up is under way
+        self._parts: list[Part] = []
+        self._names: tuple[Key, ...] = ()
+        self._end: Reply | None = None  # answered when it has settled and its callbacks have run
+        self._state: State | None = None
+        self._error: Exception | None = None
+
+    # what its owner gives ---------------------------------------------------------------------------------------------
+
+    def try_complete(self) -> Any:
+        """Whether its condition holds. Called at once, and after events on its keys. It must not block."""
+        raise NotImplementedError(f"{type(self).__name__}: give try_complete, or override it")
+
+    def on_complete(self) -> Any:
+        """It has completed or expired. Called exactly once, then. Not if it was cancelled, or is unavailable."""
+
+    def on_expiration(self) -> Any:
+        """It has expired. Called after on_complete()."""
+
+    # what can be seen -------------------------------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Whether it has settled."""
+        return self._state is not None
+
+    @property
+    def state(self) -> State | None:
+        """How it has settled; None while it is delayed."""
+        return self._state
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it is FAILED or UNAVAILABLE, else None."""
+        return self._error
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The keys that it watches."""
+        return self._names
+
+    def __repr__(self) -> str:
+        state = self._state.name if self._state is not None else "PENDING" if self._started else "NEW"
+        keys = self._names[0] if len(self._names) == 1 else self._names
+        return f"<{type(self).__name__} {shown(keys)} {state}>"
+
+    # what its owner does, shared by both faces ------------------------------------------------------------------------
+
+    def force_complete(self) -> None:
+        """Complete it, whatever its condition says. Returns at once, and does nothing if it has settled."""
+        self._complete(None)
+
+    def cancel(self) -> None:
+        """Withdraw it. Returns at once, and does nothing if it has settled. No callback runs."""
+        if self._parts and not self.done():
+            self._first().cancel()
+
+    def _complete(self, reply: Reply | None) -> bool:
+        """Send COMPLETE; False if it has settled, or was not started. Raises as `ask` if there is a `reply`."""
+        if not self._parts or self.done():
+            return False
+        link = self._link
+        with link.lock:
+            if link.sealed:
+                link.refuse_closed()
+            if reply is not None:
+                link.refuse_lost()
+            flags = 0 if reply is None else CommandFlag.WANTS_ANSWER
+            number = link.protocol.ledger.issue(
+                look_command(CommandKind.COMPLETE, self._first().command, 0, flags=flags)
+            )
+            if reply is not None:
+                link.protocol.incoming.replies[number] = reply
+            link.wake_if_due(number)
+        return True
+
+    # starting ---------------------------------------------------------------------------------------------------------
+
+    def _begin(self, surface: Surface[Any, LinkT], keys: Key | Iterable[Key], timeout: Timeout) -> Mark:
+        """Check what can be checked, and read the mark from which events count. It may be started once."""
+        if self._started:
+            raise InvalidValueError(f"{self!r} was started before: make a new one")
+        names = keys_of(keys)
+        nanoseconds(timeout)
+        self._link = surface._live()
+        mark = surface.mark()
+        self._names, self._started = tuple(names), True
+        self._end = Reply(self._link)
+        return mark
+
+    def _watch(
+        self,
+        surface: Surface[Any, LinkT],
+        timeout: Timeout,
+        payload: Payload,
+        id: Key | None,
+        if_exists: IfExists,
+        orphans: OrphanPolicy | None,
+        mark: Mark,
+        *,
+        may_exceed: bool,
+    ) -> None:
+        """Register its parts, with this mark. Raises as `register`; then nothing stays registered."""
+        payload_bytes(payload)
+        names = iter(self._names)
+        rest: tuple[Payload, Key | None, IfExists, OrphanPolicy] = (b"", None, "error", "cancel")
+        try:
+            while some := list(islice(names, KEYS_MAX)):
+                part = Part(self)
+                given = rest if self._parts else (payload, id, if_exists, orphans)
+                part.operation = surface._register(
+                    some, timeout, OWNED, *given[:3], mark, given[3], None, may_exceed=may_exceed, looker=part
+                )
+                if self._is_kept(part):
+                    self._state = State.KEPT
+                    return
+                self._parts.append(part)
+        except BaseException:
+            self._withdraw(self._parts)
+            raise
+
+    def _is_kept(self, part: Part) -> bool:
+        """Whether its id is that of another operation of this client, which is kept instead."""
+        operation = self._operation(part)
+        with self._link.lock:
+            return not operation.done() and self._link.protocol.incoming.lookers.get(operation.command) is not part
+
+    def _follow(self) -> None:
+        """Wait for the outcomes of all parts; the callbacks run in the client's thread or loop."""
+        for part in self._parts:
+            operation = self._operation(part)
+            if not operation._add(self._part_settled):
+                self._part_settled(operation)
+
+    def _first(self) -> Operation:
+        return self._operation(self._parts[0])
+
+    @staticmethod
+    def _operation(part: Part) -> Operation:
+        assert part.operation is not None, "a part is kept when it is registered"
+        return part.operation
+
+    # looking ----------------------------------------------------------------------------------------------------------
+
+    def is_awake(self) -> bool:
+        """Whether to wake it: it is not being woken. With the lock held."""
+        wakes, self._wakes = self._wakes, True
+        return not wakes
+
+    def wake(self) -> None:
+        """Evaluate the condition for the looks that are due. Without the lock."""
+        raise NotImplementedError
+
+    def _take_looks(self) -> list[tuple[Part, int]]:
+        """The looks that are due, which the next evaluation answers. None: the next look wakes it again."""
+        with self._link.lock:
+            due = [(part, part.sequence) for part in self._parts if part.sequence > part.answered]
+            if not due or self.done():
+                self._wakes = False
+                return []
+            return due
+
+    def _answer_looks(self, looks: list[tuple[Part, int]], complete: bool) -> None:
+        """Tell the daemon what the evaluation has found. These commands may exceed the window: one for each look."""
+        link = self._link
+        with link.lock:
+            for part, sequence in looks:
+                part.answered = sequence
+            if link.sealed:
+                return
+            kind = CommandKind.COMPLETE if complete else CommandKind.LOOKED
+            commands = [look_command(kind, self._operation(part).command, sequence) for part, sequence in looks]
+            if complete and looks[0][0] is not self._parts[0]:
+                commands.insert(0, look_command(kind, self._first().command, 0))
+            link.protocol.ledger.issue_all(commands)
+            link.wake_if_due(link.protocol.ledger.issued)
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        """A function of its owner has raised. The operation goes on."""
+        self._link.complain(f"{what} of {self!r} failed", error)
+
+    # settling ---------------------------------------------------------------------------------------------------------
+
+    def _part_settled(self, operation: Operation) -> None:
+        """The first part's outcome is that of all. Another part that was cancelled or refused ends all of them."""
+        outcome = operation._outcome()
+        if operation is not self._first():
+            if outcome.state is State.CANCELLED and not self.done():
+                self._first().cancel()
+            elif outcome.state is State.FAILED and not self.done():
+                self._settle(State.FAILED, outcome.error)
+            return
+        self._settle(outcome.state, outcome.error)
+
+    def _settle(self, state: State, error: Exception | None) -> None:
+        with self._link.lock:
+            if self._state is not None:
+                return
+            self._state, self._error = state, error
+        self._withdraw(self._parts)
+        self.ended(state)
+
+    def ended(self, state: State) -> None:
+        """Run the callbacks, then _tell()."""
+        raise NotImplementedError
+
+    def _callbacks(self, state: State) -> Iterator[tuple[str, Any]]:
+        """What runs when it has settled so (KAFKA.md, O2: an expired operation completes first)."""
+        if state in (State.COMPLETED, State.EXPIRED):
+            yield "on_complete", self.on_complete
+        if state is State.EXPIRED:
+            yield "on_expiration", self.on_expiration
+
+    def _tell(self) -> None:
+        """Its callbacks have run: wake those who wait for its end."""
+        assert self._end is not None, "it was started"
+        with self._link.lock:
+            notify = self._end.answer(True)
+        if notify:
+            self._end.notify()
+
+    def _withdraw(self, parts: list[Part]) -> None:
+        """Nothing more is to come for these parts."""
+        link = self._link
+        with link.lock:
+            for part in parts:
+                link.protocol.incoming.lookers.pop(self._operation(part).command, None)
+            pending = [self._operation(part).command for part in parts if not self._operation(part).done()]
+        if pending and not link.sealed:
+            link.abandon(pending)
+
+    def _raise_if_never(self) -> Reply:
+        if self._end is None:
+            raise InvalidValueError(
+                f"{self!r} was not started: purgatory.try_complete_else_watch(operation, keys, ...)"
+            )
+        return self._end

@@ -1,1 +1,0 @@
-"""Kafka's delayed operations, over the public surface of a purgatory."""

@@ -1,0 +1,129 @@
+"""A delayed operation of a threaded client: its functions are called in the client's thread, or in a greenlet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from timerd_client.arguments import is_coroutine_function
+from timerd_client.delayed.operation import Whole
+from timerd_client.link.flows import Evaluate
+from timerd_client.link.promise import Reply
+from timerd_client.link.surface import Surface
+from timerd_client.outcome import State
+from timerd_client.types import IfExists, Key, OrphanPolicy, Patience, Payload, Timeout
+from timerd_client.waits.evaluating import evaluating
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+
+from .link import ThreadedLink, do
+
+
+class DelayedOperation(Whole[ThreadedLink]):
+    """An operation whose condition its owner evaluates: `try_complete()` after each event on its keys.
+
+        class Fetch(td.DelayedOperation):
+            def try_complete(self): return len(self.messages) >= 10
+            def on_complete(self): self.respond(self.messages)
+
+        client.try_complete_else_watch(Fetch(...), ["topic/0", "topic/1"], timeout=0.5)
+
+    `on_complete()` runs exactly once, when the daemon has confirmed, or after the deadline; then `on_expiration()` runs
+    as well. `lock` is held while a function of it runs, for example one lock for all operations of a group (default: a
+    lock of its own). The functions must not block; a thread that holds the lock must not wait for the client.
+
+    Source: Kafka, kafka.server.DelayedOperation. docs/delayed.md says what differs.
+    """
+
+    def __init__(
+        self,
+        try_complete: Callable[[], bool] | None = None,
+        *,
+        on_complete: Callable[[], object] | None = None,
+        on_expiration: Callable[[], object] | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        super().__init__(try_complete, on_complete, on_expiration)
+        for function in (self.try_complete, self.on_complete, self.on_expiration):
+            if is_coroutine_function(function):
+                raise InvalidValueError(
+                    f"{function!r} is a coroutine function, and a threaded client awaits nothing: use td.aio"
+                )
+        self.lock = threading.RLock() if lock is None else lock
+
+    def force_complete_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`force_complete`, and whether this call has completed it. Raises TimerdUnavailableError after `timeout` s."""
+        self._raise_if_never()
+        reply = Reply(self._link)
+        return self._complete(reply) and bool(reply.answer_in_time(timeout))
+
+    def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """`cancel`, and whether it was cancelled, not settled otherwise. Raises TimerdUnavailableError."""
+        self.cancel()
+        if not self.settled(timeout):
+            raise self._link.unavailable(timeout)
+        return self.state is State.CANCELLED
+
+    def settled(self, timeout: Patience | None = None) -> bool:
+        """Wait until it has settled and its callbacks have run, `timeout` seconds at most; whether that is so."""
+        end = self._raise_if_never()
+        return end._wait(timeout) and bool(end.get())
+
+    def wake(self) -> None:
+        self._run(lambda _: self._evaluate())
+
+    def ended(self, state: State) -> None:
+        self._run(lambda _: self._finish(state))
+
+    def _run(self, function: Callable[[Any], object]) -> None:
+        """Run it in the client's thread, in which this is; with gevent in a greenlet of its own."""
+        self._link.callback(function)(self)
+
+    def _evaluate(self) -> None:
+        with self.lock:
+            while looks := self._take_looks():
+                self._answer_looks(looks, self._try())
+
+    def _try(self) -> bool:
+        try:
+            with evaluating():
+                return bool(do(Evaluate(self.try_complete)))
+        except Exception as error:
+            self._failed("try_complete", error)
+            return False
+
+    def _finish(self, state: State) -> None:
+        with self.lock:
+            for name, function in self._callbacks(state):
+                try:
+                    with evaluating():
+                        do(Evaluate(function))
+                except Exception as error:
+                    self._failed(name, error)
+        self._tell()
+
+    def _start(
+        self,
+        surface: Surface[Any, ThreadedLink],
+        keys: Key | Iterable[Key],
+        timeout: Timeout,
+        payload: Payload,
+        id: Key | None,
+        if_exists: IfExists,
+        orphans: OrphanPolicy | None,
+    ) -> None:
+        mark = self._begin(surface, keys, timeout)
+        with self.lock:
+            with evaluating():
+                complete = do(Evaluate(self.try_complete))
+            if not complete:
+                # In the client's thread it cannot wait for room.
+                own = self._link.in_own_thread()
+                self._watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=own)
+        if self._parts:
+            self._follow()
+        else:
+            self._state = self._state or State.COMPLETED
+            self._finish(self._state)

@@ -1,0 +1,28 @@
+"""Whether the caller is a callback of a delayed operation, which must not wait for owners to look: it is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_evaluating: ContextVar[bool] = ContextVar("timerd_evaluating", default=False)
+
+
+@contextmanager
+def evaluating() -> Iterator[None]:
+    """A callback of a delayed operation runs in the block."""
+    token = _evaluating.set(True)
+    try:
+        yield
+    finally:
+        _evaluating.reset(token)
+
+
+def refuse_in_callback() -> None:
+    """Raises RuntimeError in a callback of a delayed operation."""
+    if _evaluating.get():
+        raise RuntimeError(
+            "check_and_complete() in a callback of a delayed operation: it waits until owners have looked, and this "
+            "one is looking. Fire an event on the key: the owners look then, and nobody waits"
+        )

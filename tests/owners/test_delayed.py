@@ -1,0 +1,527 @@
+"""Delayed operations of both faces, on a manual clock: when the owner looks, who decides, and what callbacks see."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S
+from timerd.testing import Manual
+from timerd_client import aio
+
+Made = list[str]
+
+
+@pytest.fixture
+def manual() -> Iterator[Manual]:
+    with Manual() as made:
+        yield made
+
+
+@pytest.fixture
+def client(manual: Manual) -> Iterator[td.Client]:
+    with td.connect() as made:
+        yield made
+
+
+@pytest.fixture
+def other(manual: Manual) -> Iterator[td.Client]:
+    """The client of another process."""
+    with td.Client() as made:
+        yield made
+
+
+class Delayed(td.DelayedOperation):
+    """One that notes what happens to it, and completes when it is told to."""
+
+    def __init__(self, ready: bool = False, **more: Any) -> None:
+        super().__init__(**more)
+        self.ready, self.looks, self.ran = ready, 0, Made()
+
+    def try_complete(self) -> bool:
+        self.looks += 1
+        return self.ready
+
+    def on_complete(self) -> None:
+        self.ran.append("complete")
+
+    def on_expiration(self) -> None:
+        self.ran.append("expiration")
+
+
+def watching(client: td.Client, *keys: td.Key, timeout: float | None = 30, **more: Any) -> Delayed:
+    delayed = Delayed()
+    assert client.try_complete_else_watch(delayed, keys or ("k",), timeout=timeout, **more) is delayed
+    return delayed
+
+
+# when the owner looks -------------------------------------------------------------------------------------------------
+
+
+def test_kafkas_counts_four_operations_and_three_failed_checks(client: td.Client, other: td.Client) -> None:
+    """The issue's example: 0, 0, 0, and then 4; 4 registered, 4 completed."""
+    four = [watching(client if n % 2 else other, "orders") for n in range(4)]
+    assert [other.check_and_complete("orders") for _ in range(3)] == [0, 0, 0]
+    for each in four:
+        each.ready = True
+    assert other.check_and_complete("orders") == 4
+    assert all(each.settled(30) and each.state is td.State.COMPLETED for each in four)
+    assert [each.looks for each in four] == [5] * 4, "once at first, and once for each check"
+    assert [each.ran for each in four] == [["complete"]] * 4
+
+
+def test_an_operation_that_is_complete_at_once_is_not_registered(client: td.Client) -> None:
+    delayed = Delayed(ready=True)
+    client.try_complete_else_watch(delayed, "k", timeout=30)
+    assert (delayed.state, delayed.ran, delayed.looks) == (td.State.COMPLETED, ["complete"], 1)
+    assert delayed.settled(0) and not delayed.cancel_wait() and not delayed.force_complete_wait()
+    assert client.check_and_complete("k") == 0
+
+
+def test_a_function_is_an_operation(client: td.Client) -> None:
+    ready: list[int] = []
+    delayed = client.try_complete_else_watch(lambda: bool(ready), ["a", "b"], timeout=30)
+    client.fire_wait("a")
+    assert client.check_and_complete("b") == 0 and not delayed.done()
+    ready.append(1)
+    client.fire("b")
+    assert delayed.settled(30) and delayed.state is td.State.COMPLETED and delayed.keys == ("a", "b")
+
+
+@pytest.mark.parametrize("event", ["fire", "advance", "fail"])
+def test_each_kind_of_event_makes_the_owner_look(client: td.Client, other: td.Client, event: str) -> None:
+    delayed = watching(client)
+    delayed.ready = True
+    getattr(other, event)("k", *([3] if event == "advance" else []))
+    assert delayed.settled(30) and delayed.ran == ["complete"]
+
+
+def test_an_event_between_the_try_and_the_registration_is_not_missed(client: td.Client, other: td.Client) -> None:
+    class Slow(Delayed):
+        def try_complete(self) -> bool:
+            self.looks += 1
+            if self.looks == 1:
+                other.fire_wait("k")
+                return False
+            return True
+
+    delayed = Slow()
+    client.try_complete_else_watch(delayed, "k", timeout=30)
+    assert delayed.settled(30) and delayed.looks == 2
+
+
+def test_a_limited_event_passes_it_by(client: td.Client, other: td.Client) -> None:
+    delayed = watching(client)
+    plain = other.register("k", timeout=30)
+    other.fire("k", limit=1)
+    assert plain.result(30)
+    assert client.check_and_complete("k") == 0 and delayed.looks == 2, "at first, and for the check"
+
+
+def test_events_while_it_looks_are_one_more_look(daemon: Daemon) -> None:
+    client, other = td.connect(timeout=PATIENCE_S), td.Client()
+    began, going_on = threading.Event(), threading.Event()
+
+    class Busy(Delayed):
+        def try_complete(self) -> bool:
+            self.looks += 1
+            if self.looks == 2:
+                began.set()
+                going_on.wait(30)
+            return self.looks == 3
+
+    delayed = Busy()
+    client.try_complete_else_watch(delayed, "k", timeout=30)
+    other.fire("k")
+    assert began.wait(30)
+    for _ in range(10):
+        other.fire_wait("k")
+    going_on.set()
+    assert delayed.settled(PATIENCE_S) and delayed.looks == 3
+    client.close()
+    other.close()
+
+
+# how it ends ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_expired_operation_completes_and_then_expires(manual: Manual, client: td.Client) -> None:  # O2
+    delayed = watching(client, timeout=5)
+    manual.advance(4.9)
+    assert not delayed.settled(0)
+    manual.advance(0.1)
+    assert delayed.settled(30) and delayed.ran == ["complete", "expiration"] and delayed.state is td.State.EXPIRED
+    assert delayed.looks == 1, "the deadline is no event"
+
+
+def test_without_a_deadline_it_waits_for_its_condition(manual: Manual, client: td.Client) -> None:
+    delayed = Delayed()
+    client.try_complete_else_watch(delayed, "k", timeout=None)
+    manual.advance(1000)
+    assert not delayed.done()
+    delayed.ready = True
+    assert client.check_and_complete("k") == 1
+
+
+def test_of_several_that_force_it_one_has_completed_it(client: td.Client) -> None:  # O1
+    delayed = watching(client)
+    assert [delayed.force_complete_wait() for _ in range(3)] == [True, False, False]
+    assert delayed.settled(30) and delayed.ran == ["complete"]
+    delayed.force_complete()
+    assert delayed.ran == ["complete"]
+
+
+@pytest.mark.parametrize("how", ["own", "id", "key"])
+def test_a_cancelled_operation_runs_no_callback(client: td.Client, other: td.Client, how: str) -> None:
+    delayed = watching(client, "k", "l", id="mine")
+    if how == "own":
+        assert delayed.cancel_wait()
+    elif how == "id":
+        assert other.cancel_wait("mine")
+    else:
+        assert other.cancel_for_key_wait("l") == 1
+    assert delayed.settled(30) and (delayed.state, delayed.ran) == (td.State.CANCELLED, [])
+
+
+def test_a_refusal_is_its_error_and_runs_no_callback(client: td.Client, other: td.Client) -> None:
+    other.register_wait("x", timeout=30, id="taken")
+    delayed = watching(client, id="taken")
+    assert delayed.settled(30) and (delayed.state, delayed.ran) == (td.State.FAILED, [])
+    assert isinstance(delayed.error, td.OperationExistsError)
+    kept = watching(client, id="taken", if_exists="keep")
+    assert kept.settled(30) and (kept.state, kept.ran) == (td.State.KEPT, [])
+    mine = watching(client, id="mine")
+    again = watching(client, id="mine", if_exists="keep")
+    assert (again.state, mine.state) == (td.State.KEPT, None)
+
+
+def test_with_a_lost_daemon_it_is_unavailable_and_runs_no_callback(manual: Manual, client: td.Client) -> None:
+    delayed = watching(client, timeout=5)
+    manual.stop()
+    manual.advance(5.5)
+    assert not delayed.settled(0)
+    manual.advance(1)
+    assert delayed.settled(30) and (delayed.state, delayed.ran) == (td.State.UNAVAILABLE, [])
+    assert isinstance(delayed.error, td.TimerdUnavailableError)
+    manual.start()
+
+
+def test_looks_outlive_the_daemon(manual: Manual, client: td.Client, other: td.Client) -> None:
+    delayed = watching(client, timeout=300)
+    manual.stop()
+    delayed.ready = True
+    other.fire("k")
+    manual.start()
+    manual.advance(2)
+    assert delayed.settled(30) and delayed.state is td.State.COMPLETED
+
+
+def test_what_raises_is_logged_and_the_operation_goes_on(
+    client: td.Client, caplog: pytest.LogCaptureFixture
+) -> None:  # O6
+    class Raises(Delayed):
+        def try_complete(self) -> bool:
+            self.looks += 1
+            if self.looks == 2:
+                raise ValueError("no")
+            return self.looks == 3
+
+        def on_complete(self) -> None:
+            raise ValueError("never")
+
+    delayed = Raises()
+    client.try_complete_else_watch(delayed, "k", timeout=30)
+    assert [client.check_and_complete("k") for _ in range(2)] == [0, 1]
+    assert delayed.settled(30)
+    assert "try_complete of <Raises" in caplog.text and "on_complete of <Raises" in caplog.text
+    with pytest.raises(ValueError, match="at first"):
+        client.try_complete_else_watch(lambda: (_ for _ in ()).throw(ValueError("at first")), "k", timeout=30)
+
+
+def test_its_owners_lock_is_held_while_a_function_of_it_runs(client: td.Client) -> None:
+    lock = threading.RLock()
+    held: list[bool] = []
+
+    class Locked(Delayed):
+        def try_complete(self) -> bool:
+            held.append(not other_thread_gets(lock))
+            return super().try_complete()
+
+        def on_complete(self) -> None:
+            held.append(not other_thread_gets(lock))
+
+    delayed = Locked(lock=lock)
+    client.try_complete_else_watch(delayed, "k", timeout=30)
+    delayed.ready = True
+    assert client.check_and_complete("k") == 1 and delayed.settled(30)
+    assert held == [True] * 3 and delayed.lock is lock
+
+
+def other_thread_gets(lock: Any) -> bool:
+    got: list[bool] = []
+    thread = threading.Thread(target=lambda: got.append(bool(lock.acquire(blocking=False) and not lock.release())))
+    thread.start()
+    thread.join()
+    return got[0]
+
+
+# many keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_operation_of_many_keys_is_one(client: td.Client, other: td.Client, manual: Manual) -> None:
+    keys = [f"k{n}" for n in range(300)]
+    delayed = watching(client, *keys, timeout=300)
+    other.fire("k299")
+    other.fire("k0")
+    assert other.check_and_complete("k150") == 0 and delayed.looks >= 2
+    delayed.ready = True
+    assert other.check_and_complete("k256") == 1
+    assert delayed.settled(30) and (delayed.state, delayed.ran) == (td.State.COMPLETED, ["complete"])
+    assert [other.check_and_complete(key) for key in ("k0", "k299")] == [0, 0]
+    expires = watching(client, *keys, timeout=5)
+    manual.advance(6)
+    assert expires.settled(30) and expires.ran == ["complete", "expiration"]
+    cancelled = watching(client, *keys)
+    assert other.cancel_for_key_wait("k200") == 1
+    assert cancelled.settled(30) and cancelled.state is td.State.CANCELLED
+
+
+def test_when_a_part_is_refused_all_of_it_has_failed(client: td.Client) -> None:
+    delayed = watching(client, *(f"k{n}" for n in range(500)))
+    assert delayed.settled(30) and delayed.state is td.State.FAILED
+    assert isinstance(delayed.error, td.QuotaExceededError) and "--quota-nodes" in str(delayed.error)
+    assert delayed.ran == [] and client.check_and_complete("k0") == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [([], "no keys"), (["a", "a"], "given twice"), ({"a": 1}, "an iterable of them"), (5, "an iterable of them"),
+     ([f"{n}" for n in range(10_001)], "more than 10,000 keys"), ([""], "empty")],
+)  # fmt: skip
+def test_wrong_keys_are_told_by_name(client: td.Client, keys: Any, error: str) -> None:
+    delayed = Delayed()
+    with pytest.raises((td.InvalidKeyError, td.TooManyKeysError), match=error):
+        client.try_complete_else_watch(delayed, keys, timeout=30)
+    assert delayed.looks == 0
+
+
+# wrong calls ----------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_calls_are_told_by_name(client: td.Client) -> None:
+    with pytest.raises(td.InvalidValueError, match=r"was not started: purgatory\.try_complete_else_watch"):
+        Delayed().settled(1)
+    delayed = watching(client)
+    with pytest.raises(td.InvalidValueError, match="was started before: make a new one"):
+        client.try_complete_else_watch(delayed, "k", timeout=1)
+    with pytest.raises(td.InvalidValueError, match="try_complete=5 is int: give a function without arguments"):
+        client.try_complete_else_watch(5, "k", timeout=1)  # type: ignore[arg-type]
+
+    async def coroutine() -> bool:
+        return True
+
+    with pytest.raises(td.InvalidValueError, match=r"a coroutine function.* use td.aio"):
+        client.try_complete_else_watch(coroutine, "k", timeout=1)  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError, match="DelayedOperation: give try_complete, or override it"):
+        client.try_complete_else_watch(td.DelayedOperation(), "k", timeout=1)
+    with pytest.raises(td.TimeoutOutOfRangeError):
+        watching(client, timeout=-1)
+    assert repr(delayed) == "<Delayed 'k' PENDING>"
+
+
+# checks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_check_in_a_callback_is_refused(client: td.Client) -> None:
+    errors: list[BaseException] = []
+
+    def checks() -> bool:
+        try:
+            client.check_and_complete("k")
+        except BaseException as error:
+            errors.append(error)
+        return len(errors) == 2
+
+    delayed = client.try_complete_else_watch(checks, "k", timeout=30)
+    client.fire("k")
+    assert delayed.settled(30)
+    assert all(isinstance(error, RuntimeError) and "it is one" not in str(error) for error in errors)
+    assert "waits until owners have looked" in str(errors[0])
+
+
+def test_a_check_that_not_all_have_looked_for_says_how_many_completed(daemon: Daemon) -> None:
+    client, other = td.connect(timeout=PATIENCE_S), td.connect(timeout=PATIENCE_S)
+    going_on = threading.Event()
+
+    class Blocks(Delayed):
+        def try_complete(self) -> bool:
+            self.looks += 1
+            if self.looks == 2:
+                going_on.wait(PATIENCE_S)
+            return self.looks == 2
+
+    slow = Blocks()
+    client.try_complete_else_watch(slow, "k", timeout=None)
+    quick = watching(other, timeout=300)
+    quick.ready = True
+    client.flush()
+    other.flush()
+    with td.connect(timeout=PATIENCE_S) as checker:
+        try:
+            with pytest.raises(td.CheckIncompleteError) as raised:
+                checker.check_and_complete("k", timeout=0.5)
+        finally:
+            going_on.set()
+        assert raised.value.completed == 1
+        assert "not every owner that watches 'k' has looked within 0.5 s; completed so far: 1" in str(raised.value)
+    assert slow.settled(PATIENCE_S) and slow.state is td.State.COMPLETED
+    client.close()
+    other.close()
+
+
+def test_a_check_without_a_daemon_is_unavailable(manual: Manual, client: td.Client) -> None:
+    manual.stop()
+    manual.advance(4)
+    with pytest.raises(td.TimerdUnavailableError):
+        client.check_and_complete("k")
+
+
+def test_a_hundred_operations_and_twenty_checkers(manual: Manual, client: td.Client, other: td.Client) -> None:
+    """Kafka's DelayedOperationTest: what 20 threads complete by checks adds up to the operations, none twice."""
+    rounds = 20
+    waits = [watching(client if n % 2 else other, f"k{n % 10}", f"k{(n + 3) % 10}", timeout=None) for n in range(100)]
+    client.flush()
+    other.flush()  # a registration that comes after a check is looked at, and not counted
+    counted: list[int] = []
+    lock = threading.Lock()
+
+    def check(number: int) -> None:
+        for turn in range(rounds):
+            for each in waits[number * 5 : number * 5 + 5]:
+                each.ready = each.ready or turn >= number % 7
+            mine = (client, other)[number % 2]
+            found = mine.check_and_complete(f"k{(number + turn) % 10}", timeout=30)
+            with lock:
+                counted.append(found)
+
+    threads = [threading.Thread(target=check, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counted += [client.check_and_complete(f"k{n}", timeout=30) for n in range(10)]
+    assert all(each.settled(30) and each.state is td.State.COMPLETED for each in waits)
+    assert [each.ran for each in waits] == [["complete"]] * 100
+    assert sum(counted) == 100
+
+
+# processes ------------------------------------------------------------------------------------------------------------
+
+
+def test_in_a_forked_child_it_is_the_parents(client: td.Client) -> None:
+    delayed = watching(client)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            try:
+                delayed.settled(5)
+            except td.ClosedError as error:
+                os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as pipe:
+        assert b"made before a fork" in pipe.read()
+    assert delayed.cancel_wait()
+
+
+def test_a_closed_client_ends_it(manual: Manual) -> None:
+    client = td.connect()
+    delayed = watching(client)
+    client.close()
+    assert delayed.settled(30) and delayed.state is td.State.FAILED and isinstance(delayed.error, td.ClosedError)
+    assert delayed.ran == []
+
+
+# asyncio --------------------------------------------------------------------------------------------------------------
+
+
+def run(program: Callable[[Manual, aio.Client, aio.Client], Any]) -> None:
+    async def main(manual: Manual) -> None:
+        async with aio.connect() as one, aio.Client() as two:
+            await asyncio.wait_for(program(manual, one, two), 60)
+
+    with Manual() as manual:
+        asyncio.run(main(manual))
+
+
+class LoopDelayed(aio.DelayedOperation):
+    def __init__(self, ready: bool = False, **more: Any) -> None:
+        super().__init__(**more)
+        self.ready, self.looks, self.ran = ready, 0, Made()
+
+    async def try_complete(self) -> bool:
+        self.looks += 1
+        await asyncio.sleep(0)
+        return self.ready
+
+    async def on_complete(self) -> None:
+        self.ran.append("complete")
+
+    def on_expiration(self) -> None:
+        self.ran.append("expiration")
+
+
+def test_the_same_in_a_loop() -> None:
+    async def program(manual: Manual, one: aio.Client, two: aio.Client) -> None:
+        four = [LoopDelayed() for _ in range(4)]
+        for n, each in enumerate(four):
+            assert await (one if n % 2 else two).try_complete_else_watch(each, "orders", timeout=30) is each
+        assert [await two.check_and_complete("orders") for _ in range(3)] == [0, 0, 0]
+        for each in four:
+            each.ready = True
+        assert await two.check_and_complete("orders") == 4
+        for each in four:
+            assert await each.settled(30)
+        assert [(each.looks, each.ran) for each in four] == [(5, ["complete"])] * 4
+        ready = LoopDelayed(ready=True)
+        await one.try_complete_else_watch(ready, "k", timeout=30)
+        assert ready.done() and ready.ran == ["complete"]
+        plain = await one.try_complete_else_watch(lambda: False, [f"k{n}" for n in range(200)], timeout=30)
+        assert await plain.force_complete_wait() and not await plain.force_complete_wait()
+        assert await plain.settled(30) and plain.state is td.State.COMPLETED
+        cancelled = await one.try_complete_else_watch(LoopDelayed(), "k", timeout=30)
+        assert await cancelled.cancel_wait() and cancelled.state is td.State.CANCELLED
+        expires = LoopDelayed()
+        await one.try_complete_else_watch(expires, "k", timeout=5)
+        manual.advance(6)
+        assert await expires.settled(30) and expires.ran == ["complete", "expiration"]
+
+    run(program)
+
+
+def test_in_a_loop_a_check_in_a_callback_is_refused_and_one_beside_it_waits() -> None:
+    async def program(manual: Manual, one: aio.Client, two: aio.Client) -> None:
+        errors: list[BaseException] = []
+
+        async def checks() -> bool:
+            try:
+                await one.check_and_complete("k")
+            except RuntimeError as error:
+                errors.append(error)
+            return len(errors) == 2
+
+        delayed = await one.try_complete_else_watch(checks, "k", timeout=30)
+        assert await two.check_and_complete("k", timeout=30) == 1
+        assert await delayed.settled(30) and len(errors) == 2
+
+    run(program)
