@@ -1,4 +1,4 @@
-"""Owners in processes of their own, with a real daemon: checks of many at once, and processes and daemons that are killed."""
+"""Owners in processes of their own, with a real daemon: many checks at once; processes and daemons that are killed."""
 
 from __future__ import annotations
 
