@@ -357,7 +357,7 @@ class Model:
             ordinal = op.ordinal(event.key) if op.purgatory == event.purgatory else None
             if ordinal is not None:
                 target = op.keys[ordinal].target
-                found.append((not op.observes, target is not None, target or 0, op.registration, op))
+                found.append((not (op.observes or op.is_owners), target is not None, target or 0, op.registration, op))
         return [op for *_, op in sorted(found, key=lambda row: row[:4])]
 
     def _apply_event(self, op: Operation, event: Event, now_ns: int) -> None:
