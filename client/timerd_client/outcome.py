@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from enum import Enum
 from typing import Final
 
 from timerd_client.arguments import shown
 from timerd_client.types import Key
-from timerd_client.waiter import RawSettlement
+from timerd_client.waiter import RawSettlement, value_and_codes
 from timerd_shm.declare.errors import error_for
 from timerd_shm.declare.fields import offset_of, struct_of
 from timerd_shm.declare.limits import NO_DEADLINE
@@ -42,12 +43,12 @@ class State(Enum):
         return f"State.{self.name}"
 
 
+_CODE = struct.Struct("<I")
 _STATE_AT = offset_of(OutcomeRecord, "state")
 _KEY_AT = offset_of(OutcomeRecord, "settled_key")
 _UNPACK = struct_of(OutcomeRecord).unpack
 # positions in a RawSettlement: its names would cost a third object for each outcome
 _RECORD: Final = 0
-_VALUE: Final = 1
 _ARENA: Final = 2
 _ERROR: Final = 3
 _STATES = {int(state.value): state for state in State}
@@ -98,7 +99,7 @@ class Outcome:
     @property
     def value(self) -> bytes:
         """The value of the event that settled it; empty if no event did, or if it was dropped: see `value_dropped`."""
-        return self._settlement[_VALUE]
+        return value_and_codes(self._settlement)[0]
 
     @property
     def value_dropped(self) -> bool:
@@ -143,6 +144,16 @@ class Outcome:
         """The keys that were settled as failed."""
         bits = self._record.failed if self._record is not None else 0
         return tuple(name for ordinal, name in enumerate(self._names) if bits >> ordinal & 1)
+
+    @property
+    def failures(self) -> dict[Key, int]:
+        """The code of each failed key, as it was given to fail(), in the order of the registration.
+
+        Also where the operation completed all the same, or expired: the keys that had failed by then. `error` says why
+        the operation itself has failed. Empty where the daemon did not settle it.
+        """
+        codes = value_and_codes(self._settlement)[1]
+        return dict(zip(self.failed, (code for (code,) in _CODE.iter_unpack(codes)), strict=True)) if codes else {}
 
     @property
     def error(self) -> Exception | None:

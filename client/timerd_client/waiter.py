@@ -9,10 +9,12 @@ Both are called with the link's lock held. If they return True, the protocol put
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from typing import Protocol as Interface
 
 from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord
 from timerd_wire.refusals import Subject
 
 
@@ -27,6 +29,20 @@ class Settlement(NamedTuple):
 
 RawSettlement: TypeAlias = tuple[bytes | None, bytes, int, TimerdError | None]
 """A Settlement as the hot path makes it: a plain tuple costs a quarter."""
+
+
+_FLAGS_AT: Final = offset_of(OutcomeRecord, "flags")
+_LENGTH_AT: Final = offset_of(OutcomeRecord, "value_length")
+_HAS_FAILURES: Final = int(OutcomeFlag.HAS_FAILURES)
+
+
+def value_and_codes(settlement: RawSettlement) -> tuple[bytes, bytes]:
+    """The value of a settlement, and behind it in the heap the codes of the failed keys, a u32 each."""
+    record, value = settlement[0], settlement[1]
+    if record is None or not record[_FLAGS_AT] & _HAS_FAILURES:
+        return value, b""
+    length = int.from_bytes(record[_LENGTH_AT : _LENGTH_AT + 4], "little")
+    return value[:length], value[length:]
 
 
 def local(error: TimerdError) -> Settlement:

@@ -397,3 +397,42 @@ def test_after_any_exception_of_a_callback_the_others_run_and_the_client_lives(c
 def test_a_wrong_timeout_of_connect_is_a_named_error(daemon: Daemon, face: Face, timeout: Any) -> None:
     with pytest.raises(td.TimeoutOutOfRangeError, match="timeout="):
         face.connect(timeout=timeout)
+
+
+def test_failures_map_each_failed_key_to_its_code(client: Any, fresh: str) -> None:
+    a, b, c = (f"{fresh}/{name}" for name in "abc")
+    largest = 2**32 - 1
+    settles = client.register([a, b, c], timeout=PATIENCE_S, when=td.ALL_SETTLED)
+    fails = client.register([a, b], timeout=PATIENCE_S, when=td.at_least(1))
+    wide = client.register([a, *(f"{fresh}/{n}" for n in range(60))], timeout=PATIENCE_S, when=td.ALL)
+    batch = client.register_many([[a, b, c]] * 3, timeout=PATIENCE_S, when=td.ALL_SETTLED)
+    late = client.register({a: 5, b: 1}, timeout=0.3, when=td.ALL_SETTLED)
+    client.fail(a, code=3, value=b"v" * 300)
+    client.fail(b, code=largest, value=b"not leader")
+    client.fire(c, value=b"c" * 50)
+    outcome = settles.result(PATIENCE_S)
+    assert (outcome.state, outcome.failures, outcome.value) == (State.COMPLETED, {a: 3, b: largest}, b"c" * 50)
+    assert (outcome.failed, outcome.satisfied, outcome.error) == ((a, b), (c,), None)
+    outcome = fails.result(PATIENCE_S)
+    assert (outcome.state, outcome.failures, outcome.value) == (State.FAILED, {a: 3, b: largest}, b"not leader")
+    outcome = wide.result(PATIENCE_S)
+    assert (outcome.state, outcome.failures, outcome.value) == (State.FAILED, {a: 3}, b"v" * 300)
+    assert batch.values(PATIENCE_S) == [b"c" * 50] * 3
+    assert [each.failures for each in batch.outcomes(PATIENCE_S)] == [{a: 3, b: largest}] * 3
+    assert late.result(PATIENCE_S).failures == {a: 3, b: largest}
+    mark = client.mark()
+    client.fail(a, code=7)
+    client.flush()
+    assert client.register([a, b], timeout=0.05, when=td.ALL_SETTLED, since=mark).result(PATIENCE_S).failures == {a: 7}
+    assert client.register(a, timeout=0).result(PATIENCE_S).failures == {}
+
+
+def test_a_groups_outcome_has_the_codes_of_its_failed_keys(daemon: Daemon) -> None:
+    with td.connect(group="web", timeout=PATIENCE_S) as client:
+        client.register(["a", "b"], timeout=60, when=td.ALL_SETTLED, payload=b"p" * 200, group=True)
+        client.fail("a", code=9, value=b"v" * 100)
+        client.fire("b", value=b"w")
+        for outcome in client.outcomes(timeout=PATIENCE_S):
+            assert (outcome.failures, outcome.value, outcome.payload) == ({"a": 9}, b"w", b"p" * 200)
+            outcome.ack()
+            break

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from timerd_client.arguments import U64_MAX, each, key_bytes, timeout_ns, unsigned, watch
 from timerd_client.conditions import When
 from timerd_client.types import Key
-from timerd_client.waiter import Notified, RawSettlement, Waiter
+from timerd_client.waiter import Notified, RawSettlement, Waiter, value_and_codes
 from timerd_shm.declare.fields import fields, offset_of, size_of
 from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
-from timerd_shm.declare.wire import CommandKind, OutcomeRecord, ReportHeader
+from timerd_shm.declare.wire import CommandKind, OutcomeFlag, OutcomeRecord, ReportHeader
 from timerd_wire import native
 
 from .commands import (
@@ -38,6 +38,10 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 ISSUED_MAX: Final = (1 << 63) - 1  # the largest number of a command
 _HEADER_SIZE: Final = size_of(ReportHeader)
 _OUTCOME_SIZE: Final = size_of(OutcomeRecord)
+_FLAGS_AT: Final = offset_of(OutcomeRecord, "flags")
+_FAILED_AT: Final = offset_of(OutcomeRecord, "failed")
+_HAS_FAILURES: Final = int(OutcomeFlag.HAS_FAILURES)
+_CODE_SIZE: Final = 4  # of the code of a failed key
 _STATE_AT: Final = offset_of(OutcomeRecord, "state")
 _DROPPED_AT_ONCE: Final = 1_024  # else each acknowledgement would move the list
 _REGISTER: Final = int(CommandKind.REGISTER)
@@ -304,7 +308,7 @@ class Rows(Promised):
 
     def values_in_records(self) -> list[bytes]:
         """The value of each row; empty where there is none."""
-        return [b"" if one is None else one[1] for one in self._settlements]
+        return [b"" if one is None else value_and_codes(one)[0] for one in self._settlements]
 
 
 def copy_records_in(settlements: Sequence[RawSettlement | None], into: bytearray, at: int) -> bool:
@@ -498,6 +502,9 @@ def settle_all(
     for command, heap_offset, value_length in _OUTCOMES.iter_unpack(memoryview(frame)[offset:end]):
         waiter = take(command, None)
         if waiter is not None:
+            if frame[offset + _FLAGS_AT] & _HAS_FAILURES:  # their codes stand behind the value
+                failed = int.from_bytes(frame[offset + _FAILED_AT : offset + _FAILED_AT + 8], "little")
+                value_length += _CODE_SIZE * failed.bit_count()
             value = frame[heap + heap_offset : heap + heap_offset + value_length] if value_length else b""
             if waiter.settle(command, (frame[offset : offset + size], value, arena, None)):
                 notify(waiter)

@@ -43,6 +43,7 @@ Ask: TypeAlias = Callable[[dict[str, Any], Answerable, int], None]
 """Asks the daemon. The arguments are the question, who waits for the answer, and the time in ns."""
 
 _UNPACK: Final = struct_of(OutcomeRecord).unpack
+_CODE_SIZE: Final = 4  # of the code of a failed key
 
 
 class DeliveredOutcome:
@@ -55,12 +56,13 @@ class DeliveredOutcome:
         self.row = row
         self.record = record = OutcomeRecord._make(_UNPACK(row))
         value_at = heap + record.heap_offset
-        payload_at = value_at + record.value_length
+        codes = _CODE_SIZE * record.failed.bit_count() if record.flags & OutcomeFlag.HAS_FAILURES else 0
+        payload_at = value_at + record.value_length + codes
         names_at = payload_at + record.payload_length
         end = names_at + record.keys_length
         if end > len(frame):
             raise ValueError(f"outcome {record.number} has its payload outside of the frame")
-        self.value = frame[value_at:payload_at]
+        self.value = frame[value_at:payload_at]  # and the codes of the failed keys
         self.payload = frame[payload_at:names_at]
         names = _names(frame[names_at:end])
         self.purgatory = names[0].decode() if names else ""

@@ -140,7 +140,9 @@ class WatchNode(NamedTuple):
     """
 
     hash: Annotated[int, U64, "keyed hash of purgatory and name"]
-    target: Annotated[int, U64, "watermark to reach; 0 for an event key"]
+    target: Annotated[
+        int, U64, "watermark to reach; 0 for an event key. When the key has failed, the code given to fail()"
+    ]
     op: Annotated[int, U32, "its operation (index)"]
     next_of_op: Annotated[int, U32, "next node of the same operation (index + 1)"]
     purgatory: Annotated[int, U8, "index of its purgatory"]

@@ -126,6 +126,7 @@ class OutcomeFlag(IntFlag):
     HAS_PAYLOAD = 8  # the receiver did not register it: payload, and names of the keys, are in the heap
     HAS_VALUE = 16
     CALL = 32  # a group's call: for the handler of its first key
+    HAS_FAILURES = 64  # the codes of the failed keys are in the heap: a u32 for each bit of `failed`
 
 
 class Met(IntEnum):
@@ -252,7 +253,7 @@ class OutcomeRecord(NamedTuple):
     failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0"]
     heap_offset: Annotated[int, U32, "of its value from the start of the heap"]
     value_length: Annotated[int, U32, "bytes"]
-    payload_length: Annotated[int, U32, "bytes; after the value, with HAS_PAYLOAD"]
+    payload_length: Annotated[int, U32, "bytes; after the value and the codes of failed keys, with HAS_PAYLOAD"]
     keys_length: Annotated[int, U32, "bytes of names (u8 length, bytes): purgatory, then keys; with HAS_PAYLOAD"]
     error: Annotated[int, U32, "code given to fail(), or an ErrorCode"]
     state: Annotated[int, U8, "Outcome"]

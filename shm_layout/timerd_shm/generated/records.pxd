@@ -301,6 +301,7 @@ cdef extern from "timerd_layout.h" nogil:
         OUTCOME_FLAG_HAS_PAYLOAD
         OUTCOME_FLAG_HAS_VALUE
         OUTCOME_FLAG_CALL
+        OUTCOME_FLAG_HAS_FAILURES
         ROW_FLAG_GRANTED
         ROW_FLAG_REDELIVERED
         ROW_FLAG_VALUE_DROPPED

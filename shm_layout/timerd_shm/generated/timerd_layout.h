@@ -309,6 +309,7 @@
 #define OUTCOME_FLAG_HAS_PAYLOAD 8
 #define OUTCOME_FLAG_HAS_VALUE 16
 #define OUTCOME_FLAG_CALL 32
+#define OUTCOME_FLAG_HAS_FAILURES 64
 #define ROW_FLAG_GRANTED 1
 #define ROW_FLAG_REDELIVERED 2
 #define ROW_FLAG_VALUE_DROPPED 4
@@ -593,7 +594,7 @@ _Static_assert(offsetof(OpRecord, first_node) == 128, "OpRecord.first_node");
 /* One key of one operation, with the key's name. Its index counts operations first, and then the records of NODES. */
 typedef struct WatchNode {
     uint64_t hash; /* keyed hash of purgatory and name */
-    uint64_t target; /* watermark to reach; 0 for an event key */
+    uint64_t target; /* watermark to reach; 0 for an event key. When the key has failed, the code given to fail() */
     uint32_t op; /* its operation (index) */
     uint32_t next_of_op; /* next node of the same operation (index + 1) */
     uint8_t purgatory; /* index of its purgatory */
@@ -1201,7 +1202,7 @@ typedef struct OutcomeRecord {
     uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0 */
     uint32_t heap_offset; /* of its value from the start of the heap */
     uint32_t value_length; /* bytes */
-    uint32_t payload_length; /* bytes; after the value, with HAS_PAYLOAD */
+    uint32_t payload_length; /* bytes; after the value and the codes of failed keys, with HAS_PAYLOAD */
     uint32_t keys_length; /* bytes of names (u8 length, bytes): purgatory, then keys; with HAS_PAYLOAD */
     uint32_t error; /* code given to fail(), or an ErrorCode */
     uint8_t state; /* Outcome */

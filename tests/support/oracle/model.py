@@ -72,7 +72,7 @@ class Model:
         for client in self.clients:
             for each in client.unacknowledged:
                 op = each.operation
-                if op.orphans is Orphans.GROUP or each.is_granted:
+                if op.orphans is Orphans.GROUP or each.is_granted or op.failed:
                     found.append((client, len(op.keys) - 1))
         for (group, _), outcome in self.group_outcomes.items():
             found.append((group, len(outcome.keys) - 1))
@@ -119,7 +119,12 @@ class Model:
 
     def _leave_to_group(self, group: bytes, op: Operation, delivered: Delivered) -> None:
         self.group_outcomes[group, op.payload] = GroupOutcome(
-            delivered.state, delivered.settled_key, delivered.value, op.purgatory, tuple(key.name for key in op.keys)
+            delivered.state,
+            delivered.settled_key,
+            delivered.value,
+            op.purgatory,
+            tuple(key.name for key in op.keys),
+            delivered.codes,
         )
 
     def _requeue(self, settled: Settled, now_ns: int) -> None:
@@ -383,6 +388,7 @@ class Model:
             return self._settle(op, Outcome.CANCELLED, now_ns, ordinal, event)
         if event.kind is EventKind.FAIL:
             op.failed |= bit
+            op.codes[ordinal] = event.amount
         elif event.kind is EventKind.ADVANCE and key.target is not None and event.amount >= key.target:
             op.satisfied |= bit
         elif event.kind is EventKind.FIRE and key.target is None:
@@ -462,6 +468,7 @@ class Model:
             registered_ns=op.registered_ns,
             deadline_ns=op.deadline_ns,
             settled_ns=now_ns,
+            codes=tuple(code for _, code in sorted(op.codes.items())),
         )
         if op.group:
             return self._leave_to_group(op.group, op, delivered)

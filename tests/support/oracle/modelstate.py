@@ -61,6 +61,7 @@ class Operation:
     satisfied: int = 0
     failed: int = 0
     counted: int = 0  # sequence of the newest event that changed it
+    codes: dict[int, int] = field(default_factory=dict)  # of its failed keys, by ordinal
     look: int = 0  # under OWNER: sequence of the newest event at which the owner is to look
     looked: int = 0  # and of the newest at which it has looked
     uncounted: int = 0  # sequence of the first event on its keys that came after its deadline; 0 = none

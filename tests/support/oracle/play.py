@@ -151,7 +151,7 @@ class Play:
             CommandKind.CHECK,
         )
         kind = choose.choices(kinds, weights=(12, 6, 3, 1, 1, 1))[0]
-        amount = {CommandKind.FIRE: choose.randrange(6), CommandKind.ADVANCE: choose.randrange(14)}.get(kind, 7)
+        amount = choose.randrange({CommandKind.FIRE: 6, CommandKind.ADVANCE: 14}.get(kind, 1 << 32))
         return KeyAct(
             kind,
             choose.choice(KEYS),
@@ -439,7 +439,9 @@ class Play:
 
     def as_modelled(self, delivered: DeliveredForGroup) -> GroupOutcome:
         purgatory = self.purgatories[(b"default", b"other").index(delivered.purgatory)]
-        return GroupOutcome(delivered.state, delivered.settled_key, delivered.value, purgatory, delivered.keys)
+        return GroupOutcome(
+            delivered.state, delivered.settled_key, delivered.value, purgatory, delivered.keys, delivered.codes
+        )
 
     def kept_by_groups(self) -> list[tuple[bytes, bytes]]:
         """Group and payload of each outcome of a group that is not done."""

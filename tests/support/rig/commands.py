@@ -122,6 +122,7 @@ class Delivered(NamedTuple):
     registered_ns: int
     deadline_ns: int
     settled_ns: int
+    codes: tuple[int, ...] = ()  # of the failed keys
 
 
 class GroupOutcome(NamedTuple):
@@ -132,6 +133,7 @@ class GroupOutcome(NamedTuple):
     value: bytes
     purgatory: int
     keys: tuple[bytes, ...]
+    codes: tuple[int, ...] = ()
 
 
 class Answer(NamedTuple):

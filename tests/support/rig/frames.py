@@ -124,6 +124,13 @@ def encode_register(command: Register) -> bytes:
     )
 
 
+def codes_of(record: OutcomeRecord, heap: bytes) -> tuple[int, ...]:
+    """The codes of the failed keys, from the bytes of the heap behind its value."""
+    if not record.flags & OutcomeFlag.HAS_FAILURES:
+        return ()
+    return struct.unpack_from(f"<{record.failed.bit_count()}I", heap)
+
+
 class DeliveredForGroup(NamedTuple):
     """An outcome of a group, as it is delivered to a member."""
 
@@ -137,12 +144,15 @@ class DeliveredForGroup(NamedTuple):
     payload: bytes
     purgatory: bytes
     keys: tuple[bytes, ...]
+    codes: tuple[int, ...] = ()
 
 
 def read_delivered_for_group(record: OutcomeRecord, heap: bytes) -> DeliveredForGroup:
     """From the record, and the bytes of the heap that are its own."""
     assert record.flags & OutcomeFlag.HAS_PAYLOAD and record.deliveries, record
-    payload = record.value_length + record.payload_length
+    codes = codes_of(record, heap[record.value_length :])
+    start = record.value_length + 4 * len(codes)
+    payload = start + record.payload_length
     at, names = payload, list[bytes]()
     while at < payload + record.keys_length:
         names.append(heap[at + 1 : at + 1 + heap[at]])
@@ -156,7 +166,8 @@ def read_delivered_for_group(record: OutcomeRecord, heap: bytes) -> DeliveredFor
         heap[: record.value_length],
         record.deliveries,
         OutcomeFlag(record.flags),
-        heap[record.value_length : payload],
+        heap[start:payload],
         names[0],
         tuple(names[1:]),
+        codes,
     )

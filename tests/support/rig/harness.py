@@ -20,7 +20,7 @@ from typing import Any
 import timerd.core
 from arenas import SEED, Memory, violations
 from commands import Answer, Command, Delivered, KeyAct, LookAct, Mark, OperationAct
-from frames import DeliveredForGroup, encode, read_delivered_for_group
+from frames import DeliveredForGroup, codes_of, encode, read_delivered_for_group
 from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena
 from timerd_shm.declare.fields import size_of, struct_of, unpack
@@ -158,6 +158,7 @@ class Client:
                     record.registered_ns,
                     record.deadline_ns,
                     record.settled_ns,
+                    codes_of(record, frame[start + record.value_length :]),
                 )
             )
         if header.outcome_first <= self.received + 1:

@@ -158,6 +158,7 @@ cdef inline uint32_t find_events(
         if event_is_on(a, e, hash, purgatory, key, length):
             a.delivery.found[count].sequence = sequence
             a.delivery.found[count].ordinal = ordinal
+            a.delivery.found[count].failed = 0
             count += 1
         sequence = e.previous
     return count

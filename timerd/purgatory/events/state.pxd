@@ -8,7 +8,8 @@ from timerd_shm.generated.records cimport *
 ctypedef struct Found:
     # An event of the ring that concerns a registration.
     uint64_t sequence
-    uint64_t ordinal
+    uint32_t ordinal  # of the key that it is on
+    uint32_t failed  # whether it has failed that key
 
 
 ctypedef struct Delivery:
@@ -18,6 +19,7 @@ ctypedef struct Delivery:
     uint32_t top  # the node at the top of its key's heap
     uint32_t cursor  # link of the next watcher in the list to visit; 0 = none is left
     Found *found  # by the replay of a registration; room for REPLAY_WALK_MAX
+    uint32_t count  # of these
 
 
 cdef inline bint make_delivery(Delivery *d) noexcept nogil:

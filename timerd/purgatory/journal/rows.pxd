@@ -97,7 +97,7 @@ cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
         row.reserved = 0
         row.key = key
         row.operation = op_id(a, op)
-        row.target = node.target
+        row.target = 0 if op.failed & (<uint64_t>1 << node.ordinal) and op.condition < CONDITION_OBSERVE else node.target
         memset(row.rest, 0, sizeof(row.rest))
         node = next_node(a, node)
 

@@ -9,6 +9,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from timerd.purgatory.memory.arena cimport Arena, op_id
 from timerd.purgatory.memory.blob cimport blob_length, copy_blob
+from timerd.purgatory.memory.builtins cimport __builtin_popcountll
 from timerd.purgatory.memory.list cimport answer_at, at, link_of, op_at
 from timerd.purgatory.memory.nodes cimport first_node, next_node
 from timerd_shm.generated.records cimport *
@@ -89,11 +90,35 @@ cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept n
     return <uint32_t>(p - out)
 
 
+cdef inline uint32_t failures_length(OpRecord *op) noexcept nogil:
+    """Bytes of the codes of its failed keys. Those of an operation that settled without its keys are not known."""
+    if not op.flags & OP_FLAG_KEYS_KEPT or op.condition >= CONDITION_OBSERVE:
+        return 0
+    return sizeof(uint32_t) * <uint32_t>__builtin_popcountll(op.failed)
+
+
+cdef inline uint32_t copy_failures(Arena *a, OpRecord *op, uint8_t *out) noexcept nogil:
+    """Write these codes, in the order of the keys: failures_length() bytes."""
+    cdef WatchNode *node = first_node(op)
+    cdef uint8_t *p = out
+    cdef uint32_t code
+    if failures_length(op) == 0:
+        return 0
+    while node != NULL:
+        if op.failed & (<uint64_t>1 << node.ordinal):
+            code = <uint32_t>node.target
+            memcpy(p, &code, sizeof(code))
+            p += sizeof(code)
+        node = next_node(a, node)
+    return <uint32_t>(p - out)
+
+
 cdef inline uint32_t heap_length(Arena *a, OpRecord *op, uint32_t last_value) noexcept nogil:
     """Bytes that its outcome needs in the heap, behind an outcome with the value `last_value`."""
+    cdef uint32_t failures = failures_length(op)
     if op.group:
-        return blob_length(a, op.value) + blob_length(a, op.payload) + names_length(a, op)
-    return blob_length(a, op.value) if op.value != last_value else 0
+        return blob_length(a, op.value) + failures + blob_length(a, op.payload) + names_length(a, op)
+    return blob_length(a, op.value) + failures if op.value != last_value or failures else 0
 
 
 cdef inline void measure(
@@ -120,7 +145,7 @@ cdef inline void measure(
                 x.first = link
             x.outcomes += 1
             x.heap += length
-            if op.group == 0 and op.value:
+            if op.group == 0 and op.value and failures_length(op) == 0:
                 last_value = op.value
         link = op.next
         x.behind = link
@@ -146,7 +171,7 @@ cdef inline void measure_looks(Arena *a, uint32_t slot, uint32_t looks_max, Exte
 cdef inline void fill_outcome(
     Arena *a, OpRecord *op, OutcomeRecord *out, uint8_t *heap, uint32_t *used, uint32_t *last_value, uint32_t *last_at
 ) noexcept nogil:
-    cdef uint32_t length = blob_length(a, op.value)
+    cdef uint32_t length = blob_length(a, op.value), failures = failures_length(op)
     out.command = 0 if op.group else op.command
     out.number = op.outcome_number
     out.operation = op_id(a, op)
@@ -175,6 +200,8 @@ cdef inline void fill_outcome(
         out.flags |= OUTCOME_FLAG_VALUE_DROPPED
     if length:
         out.flags |= OUTCOME_FLAG_HAS_VALUE
+    if failures:
+        out.flags |= OUTCOME_FLAG_HAS_FAILURES
     if op.group:
         out.flags |= OUTCOME_FLAG_HAS_PAYLOAD
         if op.flags & OP_FLAG_CALL:
@@ -182,11 +209,18 @@ cdef inline void fill_outcome(
         out.heap_offset = used[0]
         copy_blob(a, op.value, heap + used[0])
         used[0] += length
+        used[0] += copy_failures(a, op, heap + used[0])
         out.payload_length = blob_length(a, op.payload)
         copy_blob(a, op.payload, heap + used[0])
         used[0] += out.payload_length
         out.keys_length = copy_names(a, op, heap + used[0])
         used[0] += out.keys_length
+    elif failures:
+        # A value that others share follows theirs; the codes are its own.
+        out.heap_offset = used[0]
+        copy_blob(a, op.value, heap + used[0])
+        used[0] += length
+        used[0] += copy_failures(a, op, heap + used[0])
     elif length:
         if op.value != last_value[0]:
             copy_blob(a, op.value, heap + used[0])

@@ -28,7 +28,7 @@ from timerd.purgatory.members.groups cimport adopt_if_orphaned
 from timerd.purgatory.members.looks cimport look
 from timerd_shm.generated.records cimport *
 
-from .condition cimport Verdict, concerns, is_used_up, judge, settled_keys
+from .condition cimport Verdict, concerns, has_failures, is_used_up, judge, settled_keys
 from .settle cimport finish_free, finish_settle, is_overdue, settle, stage_free, stage_settle
 
 
@@ -52,6 +52,8 @@ cdef inline void visit(Arena *a, EventRecord *e, WatchNode *node, uint32_t numbe
         if e.kind != EVENT_KIND_CANCEL_FOR_KEY:
             return
     v = judge(op, node.kind, node.ordinal, node.target, e)
+    if e.kind == EVENT_KIND_FAIL and v.changed and has_failures(op, v.failed):
+        td_put(&a.tx, &node.target, e.amount)
     if v.outcome != OUTCOME_NONE:
         stage_settle(a, op, v.outcome, node.ordinal + 1, e, &v)
         commit(a)

@@ -37,6 +37,11 @@ cdef inline uint64_t settled_keys(OpRecord *op) noexcept nogil:
     return op.progress | op.failed
 
 
+cdef inline bint has_failures(OpRecord *op, uint64_t failed) noexcept nogil:
+    """Whether that mask names failed keys: under OBSERVE and OWNER it does not."""
+    return failed != 0 and op.condition != CONDITION_OBSERVE and op.condition != CONDITION_OWNER
+
+
 cdef inline Verdict satisfy(OpRecord *op, uint32_t ordinal) noexcept nogil:
     """The verdict when the key's own part of the condition holds."""
     cdef Verdict v = unmoved(op)

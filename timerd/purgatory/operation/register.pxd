@@ -32,7 +32,7 @@ from timerd.purgatory.members.groups cimport adopt_if_orphaned, find_call
 from timerd.purgatory.members.looks cimport list_look, look_is_due
 from timerd_shm.generated.records cimport *
 
-from .condition cimport Verdict, is_used_up, judge, satisfy, settled_keys, unmoved
+from .condition cimport Verdict, has_failures, is_used_up, judge, satisfy, settled_keys, unmoved
 from .quota cimport group_of, has_too_many_ids, refusal_of
 from .register_command cimport Key, Registration, deadline_of, read_registration, registered_of
 from .settle cimport finish_free, finish_settle, is_overdue, stage_free, stage_settle
@@ -141,6 +141,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
     by[0] = NULL
     code[0] = ERROR_CODE_NONE
     v[0] = unmoved(op)
+    a.delivery.count = 0
     if not command.flags & REGISTER_FLAG_NO_MARK and not TD_DEFECT(DEFECT_NO_REPLAY):
         if mark > a.header.newest or is_before(a, mark, command.purgatory):  # ahead: it is no mark of this arena
             code[0] = ERROR_CODE_MARK_TOO_OLD
@@ -157,6 +158,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             return
         if count > 1:
             sort_found(a, count)
+        a.delivery.count = count
         for i in range(count):
             e = event_at(a, a.delivery.found[i].sequence)
             if (
@@ -173,10 +175,11 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
                 # new registration since that mark counts the event.
                 op.seen = e.sequence - 1
                 break
-            ordinal[0] = <uint32_t>a.delivery.found[i].ordinal
+            ordinal[0] = a.delivery.found[i].ordinal
             if is_used_up(e, r.keys[ordinal[0]].kind):
                 continue
             v[0] = judge(op, r.keys[ordinal[0]].kind, ordinal[0], r.keys[ordinal[0]].target, e)
+            a.delivery.found[i].failed = e.kind == EVENT_KIND_FAIL and v[0].changed
             if v.outcome != OUTCOME_NONE:
                 by[0] = e
                 return
@@ -195,6 +198,19 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
                 return
             op.progress = v.progress
     v[0] = unmoved(op)
+
+
+cdef inline void fill_failures(Arena *a, OpRecord *op, uint64_t failed) noexcept nogil:
+    """The codes of the keys that fill_replay() has found to be failed. The journal's rows, which have targets, are written."""
+    cdef WatchNode *node = first_node(op)
+    cdef uint32_t i
+    while node != NULL:
+        if failed & (<uint64_t>1 << node.ordinal):
+            for i in range(a.delivery.count):
+                if a.delivery.found[i].failed and a.delivery.found[i].ordinal == node.ordinal:
+                    node.target = event_at(a, a.delivery.found[i].sequence).amount
+                    break
+        node = next_node(a, node)
 
 
 cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nogil:
@@ -331,6 +347,8 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     charge(a, op, 0, 0, 0, command.payload_length)  # before a value is: both have to fit into the quota
     # One transaction: the operation, its id, the one it replaces, the one it follows, an answer, the command's number.
     journal_register(a, op, r.slot, command)
+    if has_failures(op, v.failed):
+        fill_failures(a, op, v.failed)
     if command.flags & REGISTER_FLAG_FOLLOWS:
         followed = find_call(a, r.slot, command.mark_sequence)
         stage_free(a, followed)

@@ -28,7 +28,7 @@ from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, queu
 from timerd.purgatory.members.looks cimport leave_looks
 from timerd_shm.generated.records cimport *
 
-from .condition cimport Verdict, unmoved
+from .condition cimport Verdict, has_failures, unmoved
 
 
 cdef inline uint64_t granted_word(EventRecord *e) noexcept nogil:
@@ -136,7 +136,7 @@ cdef inline void stage_settle(
             value = share_value(a, op, e, held, &flags)
         if takes and e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
             td_put(&a.tx, EventRecord_word_completed(e), granted_word(e))
-    if op.group or op.orphans == ORPHANS_GROUP:
+    if op.group or op.orphans == ORPHANS_GROUP or (number and has_failures(op, v.failed)):
         flags |= OP_FLAG_KEYS_KEPT
     if v.progress != op.progress:
         td_put(&a.tx, &op.progress, v.progress)

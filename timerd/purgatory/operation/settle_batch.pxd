@@ -41,7 +41,7 @@ cdef inline bint has_live_owner(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_plain(OpRecord *op, uint64_t owner, uint32_t purgatory) noexcept nogil:
-    """Whether it is pending, that live owner's own, in that purgatory, without an id, and not staged.
+    """Whether it is pending, that live owner's own, in that purgatory, without an id or a failed key, and not staged.
 
     Such an operation settles by its state word alone. outcome_number is 0 before it is staged. (A crash may leave
     another number. Then the operation takes the general path.)
@@ -50,6 +50,7 @@ cdef inline bint is_plain(OpRecord *op, uint64_t owner, uint32_t purgatory) noex
     return (
         op.state == OP_STATE_PENDING and owner_word_of(op) == owner and op.purgatory == purgatory
         and OpRecord_word_orphans(op)[0] >> ORPHANS_SHIFT < <uint64_t>ORPHANS_GROUP and op.id_record == 0 and op.outcome_number == 0
+        and op.failed == 0
     )
 
 

@@ -60,6 +60,7 @@ cdef inline bint is_usual(const OutcomeRecord *record, uint64_t command, uint64_
         and record.payload_length == 0
         and record.keys_length == 0
         and record.deliveries == 0
+        and not record.flags & OUTCOME_FLAG_HAS_FAILURES
     )
 
 

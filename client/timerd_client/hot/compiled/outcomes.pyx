@@ -7,7 +7,7 @@ is in no cache: outcomes are therefore handled in groups of 16, and each group i
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd_client.hot.compiled.kept cimport INLINE_MAX, settlement_of
 from timerd_client.hot.compiled.ledger cimport Pending
@@ -18,9 +18,11 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
+    #define popcount(mask) __builtin_popcountll(mask)
     #define PREFETCHED 16u /* outcomes that are prefetched at together, before the turn of those before them */
     """
     const uint64_t PREFETCHED
+    int popcount(uint64_t mask)
 
 cdef object _EMPTY = b""
 
@@ -87,6 +89,8 @@ def settle_all(
         Py_DECREF(one)
         at = min(heap + record.heap_offset, size)
         end = min(at + record.value_length, size)
+        if record.flags & OUTCOME_FLAG_HAS_FAILURES:  # their codes stand behind the value
+            end = min(end + sizeof(uint32_t) * <uint64_t>popcount(record.failed), size)
         if at == end or (isinstance(one, Handle) and end - at <= INLINE_MAX):  # a Handle keeps the bytes themselves
             value = _EMPTY
         elif at == shared_at and end == shared_end:  # one event has settled several operations

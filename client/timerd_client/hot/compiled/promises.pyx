@@ -13,6 +13,7 @@ from libc.string cimport memcpy
 from timerd_client.hot.compiled.pending_table cimport prefetch, prefetch_handle
 
 from timerd_client.hot import python
+from timerd_client.waiter import value_and_codes
 
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
@@ -194,14 +195,21 @@ cdef class Rows(Promised):
 
     def values_in_records(self):
         cdef int64_t row
-        values = [value_of(self, row) for row in range(self.rows)]
+        values = [own_value_of(self, row) for row in range(self.rows)]
         for row, settlement in self.others.items():
-            values[row] = settlement[1]
+            values[row] = value_and_codes(settlement)[0]
         return values
 
 
 cdef inline object value_of(Rows rows, int64_t row):
+    """The value of a row, with the codes of failed keys behind it."""
     return _EMPTY if rows.column[row] == NULL else <object>rows.column[row]
+
+
+cdef inline object own_value_of(Rows rows, int64_t row):
+    """The value of a row alone."""
+    value = value_of(rows, row)
+    return value[:rows.cells[row].value_length] if rows.cells[row].flags & OUTCOME_FLAG_HAS_FAILURES else value
 
 
 cdef char *room_in(bytearray into, Py_ssize_t at, Py_ssize_t records) except NULL:
