@@ -154,6 +154,8 @@ class Core:
         A new one is charged to the process of that client; -1 = to nobody. Raises ArenaFullError, InvalidNameError,
         QuotaExceededError (the process has made a quarter of all there are; all processes that are not known, half).
         """
+    def watermark(self, purgatory: int, key: bytes) -> tuple[int, int, int] | None:
+        """A key's watermark, the index of its record, and its hash; None: it has none."""
     @property
     def touched(self) -> int:
         """Records that were touched since the start."""

@@ -29,7 +29,7 @@ from timerd.purgatory.turn.duty_cycle cimport (
 )
 from timerd.purgatory.binding.arguments cimport (
     PRESENT, accept_calls, accept_outcomes, check_share, daemon_counter, facts_of, group_named, is_maker, live_slot,
-    open_slot, purgatory_named, refusals, slot_of, tombstone_slot,
+    open_slot, purgatory_named, refusals, slot_of, tombstone_slot, watermark_found,
 )
 from timerd.purgatory.binding.buffers cimport (
     Taken, attach_memory, begin_log, end_log, open_buffer, receive, release_memory, tend_buffer,
@@ -194,6 +194,9 @@ cdef class Core:
 
     def purgatory(self, bytes name not None, int slot=-1):
         return purgatory_named(self._here(), name, slot)
+
+    def watermark(self, int purgatory, bytes key not None):
+        return watermark_found(self._here(), purgatory, key)
 
     @property
     def touched(self):

@@ -21,6 +21,7 @@ from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S, eventually
 from timerd import ALL, ALL_SETTLED, State, at_least, total
+from timerd_client.link.link import Link
 from timerd_client.one_process import public_name
 
 
@@ -436,3 +437,54 @@ def test_a_groups_outcome_has_the_codes_of_its_failed_keys(daemon: Daemon) -> No
             assert (outcome.failures, outcome.value, outcome.payload) == ({"a": 9}, b"w", b"p" * 200)
             outcome.ack()
             break
+
+
+def test_a_watermark_is_asked_for_once_and_then_read(client: Any, fresh: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    query = Link.query
+
+    def asking(self: Link, question: dict[str, Any]) -> Any:
+        asked.append(question)
+        return query(self, question)
+
+    monkeypatch.setattr(Link, "query", asking)
+    keys = [f"{fresh}/{n}" for n in range(3)] + [f"{fresh}/" + "long" * 50]
+    assert [client.watermark(key) for key in keys] == [None] * 4
+    for n, key in enumerate(keys):
+        client.advance(key, 10 + n)
+    client.flush()
+    assert [client.watermark(key) for key in keys] == [10, 11, 12, 13]
+    assert len(asked) == 8
+    with td.connect() as other:
+        for advanced in range(20, 40):
+            other.advance(keys[0], advanced)
+            other.flush()
+            assert client.watermark(keys[0]) == advanced
+        other.advance(keys[0], 2)
+        other.flush()
+        assert (client.watermark(keys[0]), len(asked)) == (39, 8)
+        other.forget(keys[0])
+        other.advance(f"{fresh}/another", 7)  # it takes the record that is free
+        other.flush()
+    assert client.watermark(keys[0]) is None and len(asked) == 9
+    assert client.watermark(f"{fresh}/another") == 7
+    assert client.purgatory("other").watermark(keys[1]) is None
+
+
+def test_a_watermark_outlives_the_daemon_and_not_the_arena(make_daemon: Any, face: Face) -> None:
+    daemon = make_daemon()
+    with face.connect(timeout=PATIENCE_S) as client:
+        client.advance("p", 5)
+        client.flush()
+        assert client.watermark("p") == 5
+        daemon.kill()
+        daemon.start()
+        assert client.watermark("p") == 5
+        client.advance("p", 6)
+        client.flush(timeout=PATIENCE_S)
+        assert client.watermark("p") == 6
+        daemon.stop()
+        daemon.destroy()
+        daemon.start()
+        client.ready(timeout=PATIENCE_S)
+        eventually(lambda: client.watermark("p") is None)

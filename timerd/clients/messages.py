@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgpack
 from timerd_shm.declare.errors import InvalidNameError, MalformedError, NotSupportedError, UnsupportedVersionError
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
-from timerd_shm.declare.limits import NAME_FORM, NAME_PATTERN, NAME_SIZE_MAX, PURGATORIES_MAX, WAITS_MAX
+from timerd_shm.declare.limits import KEY_SIZE_MAX, NAME_FORM, NAME_PATTERN, NAME_SIZE_MAX, PURGATORIES_MAX, WAITS_MAX
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader
 from timerd_wire.proof import PROOF_SIZE, incarnation_of
@@ -60,6 +60,13 @@ class Query(NamedTuple):
     def amount(self, name: str, most: int) -> int:
         """A field that is a number from 0 to `most`."""
         return _number(self.fields, name, most)
+
+    def key(self, name: str) -> bytes:
+        """A field that is a key."""
+        key = _field(self.fields, name, bytes)
+        if not 1 <= len(key) <= KEY_SIZE_MAX:
+            raise MalformedError(f"query: {name!r} has {len(key)} bytes, and a key 1 to {KEY_SIZE_MAX}")
+        return key
 
     def texts(self, name: str, most: int) -> list[str]:
         """A field that is a list of so many str at most."""

@@ -68,11 +68,15 @@ class Queries:
                 most, names = query.amount("most", GROUP_HELD_MAX), query.texts("names", HANDLED_NAMES_MAX)
                 purgatory = core.purgatory(purgatory_name(query.text("purgatory")).encode(), session.slot)
                 return {"most": core.set_calls(session.slot, most, purgatory, [n.encode() for n in names], now_ns)}
+            case "watermark":
+                purgatory = core.purgatory(purgatory_name(query.text("purgatory")).encode(), session.slot)
+                found = core.watermark(purgatory, query.key("key"))
+                return dict(zip(("watermark", "index", "hash"), found or (None, 0, 0), strict=True))
             case "held":
                 return {"held": core.held(session.slot, query.numbers("operations", HELD_QUERY_MAX))}
         raise NotSupportedError(
-            "a query that this daemon does not know; it knows purgatory, mark, ping, listen, handle, held, check and "
-            "snapshot"
+            "a query that this daemon does not know; it knows purgatory, mark, ping, listen, handle, held, check, "
+            "watermark and snapshot"
         )
 
     def answer_checks(self, now_ns: int) -> None:

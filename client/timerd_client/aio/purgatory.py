@@ -89,6 +89,15 @@ class Purgatory(Surface[AioOperation, LoopLink]):
         """`reschedule`, and whether it was done. Raises UnknownOperationError if none of that id is pending."""
         return bool(await answer_of(self._ask_reschedule(id, delay), timeout))
 
+    async def watermark(self, key: Key, *, timeout: Patience = CLOSE_TIMEOUT_S) -> int | None:
+        """The watermark of a key, the highest offset that it was advanced to; None if it has none.
+
+        The daemon is asked once where the key's record is; after that the value is read from shared memory, in about a
+        microsecond. The daemon is asked again while the key has no watermark, when it was forgotten, in another arena,
+        and where the arena cannot be mapped. Raises TimerdUnavailableError after `timeout` s.
+        """
+        return await drive(flows.watermark(self, key, timeout))
+
     def register_many(
         self,
         keys: Sequence[Keys],

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from timerd_client.arguments import function_of, kept, orphans_of, patience_of, patience_s, shown, timeout_ns
+from timerd_client.arguments import function_of, kept, key_bytes, orphans_of, patience_of, patience_s, shown, timeout_ns
 from timerd_client.conditions import When
 from timerd_client.discovery.autostart import start_daemon
 from timerd_client.discovery.find_daemon import LOOK_AGAIN_S, Search
@@ -48,6 +48,7 @@ AGAIN = (
     ErrorCode.SESSION_GONE,
     ErrorCode.KEY_FAILED,
 )  # after these a waiter evaluates its predicate again
+WATERMARKS_KNOWN_MAX = 16_384  # keys of one purgatory whose records a client remembers
 ISSUED_AT_ONCE = 4_096  # commands that are issued in one go with the lock held
 
 
@@ -246,6 +247,38 @@ def check(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int]:
         f"not every owner that watches {shown(key)} has looked within {seconds:g} s; completed so far: {completed}",
         completed,
     )
+
+
+def watermark(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int | None]:
+    """A key's watermark: from shared memory where the daemon has said before where it stands there, else by asking."""
+    encoded, seconds, link = key_bytes(key), patience_s(timeout), surface._live()
+    known = surface._watermarks
+    if (place := known.get(encoded)) is not None:
+        if (found := _watermark_at(link, *place)) is not None:
+            return found
+        known.pop(encoded, None)
+    asked = link.query({"query": "watermark", "purgatory": surface._name, "key": encoded})
+    arena = link.protocol.session.arena
+    if not (yield Settles(asked, seconds)):
+        raise link.unavailable(timeout)
+    answer = asked.get()
+    if answer["watermark"] is None:
+        return None
+    while len(known) >= WATERMARKS_KNOWN_MAX:
+        known.pop(next(iter(known)), None)
+    known[encoded] = arena, int(answer["index"]), int(answer["hash"])
+    return int(answer["watermark"])
+
+
+def _watermark_at(link: Link, arena: int, index: int, hash: int) -> int | None:
+    """The watermark in a record of that arena, read from shared memory; None: ask the daemon."""
+    reader = link._reader
+    if reader is None or arena != link._mapped:
+        return None
+    try:
+        return reader.watermark_at(index, hash)
+    except ValueError:  # another thread has closed it: the arena is another one
+        return None
 
 
 # waiting for a predicate ------------------------------------------------------------------------------------------

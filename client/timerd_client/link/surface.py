@@ -56,6 +56,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
 
     def __init__(self, lazy: Lazy[LinkT], name: str, operation: type[OperationT]) -> None:
         self._lazy = lazy
+        self._watermarks: dict[bytes, tuple[int, int, int]] = {}  # of keys: arena, index and hash of their records
         super().__init__(DORMANT, NO_LEDGER, {}, name, operation)
         if (made := lazy.made) is not None:
             self._bind(made)

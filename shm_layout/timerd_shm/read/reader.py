@@ -59,6 +59,9 @@ LAYOUT_VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
 INCARNATION_WORD = offset_of(ArenaHeader, "incarnation") // 8
 NEWEST_WORD = offset_of(ArenaHeader, "newest") // 8
 TURN_WORD = offset_of(ArenaHeader, "turn") // 8
+_WATERMARK_WORD = offset_of(WatermarkRecord, "watermark") // 8
+_USED_WORD = offset_of(WatermarkRecord, "used") // 8
+assert offset_of(WatermarkRecord, "hash") == 0 and offset_of(WatermarkRecord, "used") % 8 == 0, "watermark_at()"
 RETRY = ": retry shortly"  # ends a message where a retry may succeed
 CHUNK = 1 << 16  # bytes that are looked at in one go
 ZEROS = bytes(CHUNK)
@@ -308,6 +311,18 @@ class ArenaReader:
         count = min(self.header().redo_count, layout.REDO_MAX)
         size = size_of(RedoEntry)
         return [unpack(RedoEntry, self.memory, layout.REDO_OFFSET + at * size) for at in range(count)]
+
+    def watermark_at(self, index: int, hash: int) -> int | None:
+        """The watermark in that record, while the record is in use for a key of that hash; else None.
+
+        Four words of memory are read without a wait. A record that becomes another key's meanwhile is noticed.
+        """
+        if not 0 <= index < self.watermarks.count:
+            return None
+        words, at = self.words, self.watermarks.offset_of(index) // 8
+        before, watermark = words[at], words[at + _WATERMARK_WORD]
+        used = words[at + _USED_WORD] & 0xFF
+        return watermark if used and before == words[at] == hash else None
 
     def blob(self, first: int) -> bytes:
         """The bytes of a payload, value or long name; `first` is its first block (index + 1), 0 the empty one.

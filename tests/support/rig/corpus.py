@@ -165,6 +165,10 @@ UP: dict[str, Case] = {
     "hello that is no map": Case(UpKind.HELLO, body=b"\xc1", code=ErrorCode.MALFORMED),
     "query": mapped(UpKind.QUERY, id=1, query="mark"),
     "query a purgatory": mapped(UpKind.QUERY, id=2, query="purgatory", name="fetch"),
+    "query a watermark": mapped(UpKind.QUERY, id=10, query="watermark", purgatory="fetch", key=b"p0"),
+    "query a watermark of no key": mapped(
+        UpKind.QUERY, ErrorCode.MALFORMED, id=11, query="watermark", purgatory="fetch", key=b""
+    ),
     "query a check": mapped(UpKind.QUERY, id=8, query="check", command=1, end=False),
     "query a check with a wrong end": mapped(UpKind.QUERY, ErrorCode.MALFORMED, id=9, query="check", command=1, end=1),
     "query a snapshot": mapped(UpKind.QUERY, id=3, query="snapshot"),

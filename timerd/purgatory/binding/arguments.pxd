@@ -7,7 +7,8 @@ they get.
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, in_use
-from timerd.purgatory.memory.hash cimport name_hash
+from timerd.purgatory.memory.hash cimport key_hash, name_hash
+from timerd.purgatory.index.watermarks cimport find_watermark
 from timerd.purgatory.index.purgatories cimport (
     find_purgatory, made_by, most_made, open_purgatory, purgatory_is_open, share_of_purgatories,
 )
@@ -159,6 +160,20 @@ cdef inline int purgatory_named(Arena *a, bytes name, int slot) except -1:
     if slot >= 0:
         name_purgatory(a, slot, index)
     return index
+
+
+cdef inline object watermark_found(Arena *a, int purgatory, bytes key):
+    """(watermark, index of its record, hash) of a key, or None. The hash of a key without a watermark is not told."""
+    cdef const uint8_t *name = <const uint8_t *>PyBytes_AS_STRING(key)
+    cdef uint32_t length = <uint32_t>len(key), number
+    cdef uint64_t hash
+    if purgatory < 0 or not purgatory_is_open(a, purgatory):
+        raise refusals().unknown_purgatory(purgatory)
+    hash = key_hash(a.seed, purgatory, name, length)
+    number = find_watermark(a, hash, purgatory, name, length)
+    if number == 0:
+        return None
+    return a.watermarks[number - 1].watermark, number - 1, hash
 
 
 cdef inline int accept_outcomes(Arena *a, uint32_t slot, bint listens, uint64_t now_ns) except -1:
