@@ -448,7 +448,7 @@ def test_a_watermark_is_asked_for_once_and_then_read(client: Any, fresh: str, mo
         return query(self, question)
 
     monkeypatch.setattr(Link, "query", asking)
-    keys = [f"{fresh}/{n}" for n in range(3)] + [f"{fresh}/" + "long" * 50]
+    keys = [f"{fresh}/{n}" for n in range(3)] + [f"{fresh}/" + "long" * 20]
     assert [client.watermark(key) for key in keys] == [None] * 4
     for n, key in enumerate(keys):
         client.advance(key, 10 + n)
