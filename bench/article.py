@@ -1,20 +1,26 @@
 """The experiment of the article that introduced Kafka's timing wheels: Kafka's old purgatory beside timerd's core.
 
     python bench/article.py [--rates 10k,20k,...] [--purge 100,1k,10k,never] [--requests 1M] [--seconds 3]
-                            [--memory 200] [--short] [--json FILE]
+                            [--memory 200] [--full] [--short] [--json FILE]
 
 Fake requests of 100 bytes arrive at a rate, as a Poisson process. They wait on the same three keys, with a timeout of
 200 ms. Each is forced to complete after a time of its own. This time is log-normal, with median and upper quartile
 (20, 60) ms in the low case and (200, 400) ms in the high case: so 7.9 % and 50 % of the requests expire. Everything is
 in one process. The loop is open: arrivals have an absolute schedule, and a late one is sent at once. A point has
---requests requests, or as many as arrive in --seconds, and ends at 1.25 times its planned time at the latest. Its rate
-is measured until the last registration.
+--requests requests, or as many as arrive in --seconds, and ends at 1.25 times its planned time at the latest. With
+--full each point has all --requests, 1M as in the article: a point of 10,000/s takes 100 s then, and the whole an hour.
+A rate is measured until the last registration.
 
 Both designs are compiled from the same language, by the same compiler, with the same options. Their records have the
 same sizes, and payloads are copied in the same way (bench/old_purgatory.pyx, bench/designs.py). Both have --memory MiB
 for records: a request that does not fit is refused, and the point fails. The old design is purged every so many
 entries; its lists and its queue have a trigger each. It has three threads, as in Kafka. timerd's core has one thread
 and none of the daemon's sockets, and gets whole frames. Each request's outcome is compared with the plan.
+
+The article also plots the time of the JVM's garbage collections. Nothing here makes garbage for a collector: all
+records are in memory of the program's own. Three figures stand for it (table "reclaiming"): the time that the old
+design's purges take, which find what is settled and still held; the most memory that a design had in records, for each
+request that was pending at a time; and the time of Python's own collections while the requests ran.
 
 A design keeps up with a rate if it reaches 99 % of the rate and refuses nothing. It saturates after the last rate that
 it keeps up with. `right` is stricter: also, at most one in a thousand expired that should have completed 5 ms before
@@ -24,10 +30,14 @@ because any machine has other things to do. After two rates in a row that are no
 
 from __future__ import annotations
 
+import argparse
+import gc
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from common import Parser, Row, Suite, amount, listed, need_memory, real, run_suite
 from designs import HIGH, LOW, Case, Point, Requests, S, Verdict, draw, judge, play_old, play_timerd
@@ -103,21 +113,77 @@ def saturation(rows: list[Row]) -> Row:
     }
 
 
+class Collections:
+    """How long Python's garbage collections took."""
+
+    def __init__(self) -> None:
+        self.took_ns = 0
+        self._began_ns = 0
+
+    def _note(self, phase: str, _: dict[str, Any]) -> None:
+        if phase == "start":
+            self._began_ns = time.perf_counter_ns()
+        else:
+            self.took_ns += time.perf_counter_ns() - self._began_ns
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count those in the block."""
+        gc.callbacks.append(self._note)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(self._note)
+
+
+def pending_max(requests: Requests, point: Point) -> int:
+    """The most requests that were pending at a time, by when they were registered and settled."""
+    steps = sorted(
+        [(at, 1) for at in point.registered_ns if at] + [(at, -1) for at in point.settled_ns if at],
+    )
+    most = now = 0
+    for _, step in steps:
+        now += step
+        most = max(most, now)
+    return most
+
+
+def reclaiming(requests: Requests, point: Point, collections: Collections) -> Row:
+    """What stands for the article's GC time."""
+    pending = pending_max(requests, point)
+    seconds = point.seconds + point.drained_seconds
+    return {
+        "purge_ms_per_second": point.work.get("purge_ns", 0) / 1e6 / seconds,
+        "pending_max": pending,
+        "bytes_per_pending": round(point.memory_bytes / max(pending, 1)),
+        "python_gc_ms_per_second": collections.took_ns / 1e6 / seconds,
+    }
+
+
 def play_point(suite: Suite, case: Case, rate: int, design: Design, requests: Requests) -> Row:
     """Measure one design at one rate, and add a row to each table. Of two attempts the better one counts."""
-    attempts: list[tuple[Row, Point]] = []
+    attempts: list[tuple[Row, Point, Row]] = []
     while not attempts or (len(attempts) < ATTEMPTS and NARROWLY <= attempts[0][0]["share"] < REACHED):
         suite.say(f"{case.name} case, {rate:,}/s, {design.name}{', again' * len(attempts)}")
-        point = design.play(requests)
+        collections = Collections()
+        with collections.counted():
+            point = design.play(requests)
         verdict = judge(requests, point)
         says = "; ".join(verdict.wrong[:3]) or "no request settled twice, early, or other than planned"
         suite.check("outcomes", not verdict.wrong, says)
-        attempts.append((row_of(design, rate, requests, point, verdict), point))
-    best, point = max(attempts, key=lambda attempt: attempt[0]["share"])
+        reclaimed = reclaiming(requests, point, collections)
+        attempts.append((row_of(design, rate, requests, point, verdict), point, reclaimed))
+    best, point, reclaimed = max(attempts, key=lambda attempt: attempt[0]["share"])
     suite.add(f"points_{case.name}", **best)
+    suite.add("reclaiming", case=case.name, design=design.name, asked=rate, **reclaimed)
     table = "wheel" if design.name == TIMERD else "reaper"
     suite.add(table, case=case.name, design=design.name, asked=rate, requests=best["requests"], **point.work)
     return best
+
+
+def requests_of_point(args: argparse.Namespace, rate: int) -> int:
+    """How many requests a point of that rate has."""
+    return int(args.requests if args.full else min(args.requests, round(rate * args.seconds)))
 
 
 def play_case(suite: Suite, case: Case) -> None:
@@ -127,7 +193,7 @@ def play_case(suite: Suite, case: Case) -> None:
     missed = dict.fromkeys(contestants, 0)
     try:
         for rate in sorted(args.rates):
-            requests = draw(case, rate, min(args.requests, round(rate * args.seconds)), suite.seed)
+            requests = draw(case, rate, requests_of_point(args, rate), suite.seed)
             for design in contestants:
                 if missed[design] < NOT_REACHED:
                     row = play_point(suite, case, rate, design, requests)
@@ -143,7 +209,7 @@ def play_case(suite: Suite, case: Case) -> None:
 
 def play(suite: Suite) -> None:
     args = suite.args
-    most = min(args.requests, round(max(args.rates) * args.seconds))
+    most = requests_of_point(args, max(args.rates))
     need = most * MEMORY_PER_REQUEST + (args.memory << 20)
     need_memory(need, f"{most:,} requests and {args.memory} MiB of records", "ask for fewer (--requests, --memory)")
     suite.tables["saturation"] = []  # the table with the results comes first
@@ -175,6 +241,7 @@ def main() -> int:
     parser.size("--purge", listed(interval), "100,1k,10k,never", "1k,never", "purge intervals of the old purgatory")
     parser.size("--requests", amount(1_000, 10_000_000, "requests"), "1M", "40k", "requests of a point at most")
     parser.size("--seconds", real(0.05, 1_000, "seconds"), "3", "0.8", "planned length of a point at most")
+    parser.add_argument("--full", action="store_true", help="all --requests at every point, however long that takes")
     parser.size("--memory", amount(16, 1 << 20, "MiB"), "200", "200", "MiB of records for each design")
     return run_suite(parser, play)
 

@@ -82,6 +82,7 @@ cdef bint reap(Purgatory *p, int64_t now_ns, bint waits) noexcept nogil:
     """One round of the reaper. Returns whether it expired an operation."""
     cdef uint32_t name, at
     cdef bint expired = False
+    cdef int64_t began_ns
     while not expired:
         name = poll(p, clock_ns() if waits else now_ns, waits)
         if name == 0:
@@ -93,11 +94,15 @@ cdef bint reap(Purgatory *p, int64_t now_ns, bint waits) noexcept nogil:
         release(p, name)
     if p.purge_interval and watched(p) >= p.purge_interval:
         p.list_purges += 1
+        began_ns = clock_ns()
         for at in range(read32(&p.keys_used)):
             p.watchers_visited += purge_list(p, at)
+        p.purge_ns += clock_ns() - began_ns
     if p.purge_interval and read32(&p.queued) >= p.purge_interval:
         p.queue_purges += 1
+        began_ns = clock_ns()
         purge_queue(p)
+        p.purge_ns += clock_ns() - began_ns
     return expired
 
 
@@ -314,6 +319,7 @@ cdef class OldPurgatory:
     def counters(self):
         cdef Purgatory *p = &self.p
         return {
+            "purge_ns": p.purge_ns,
             "list_purges": p.list_purges,
             "watchers_visited": p.watchers_visited,
             "queue_purges": p.queue_purges,

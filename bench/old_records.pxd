@@ -142,6 +142,7 @@ cdef struct Purgatory:
     int64_t last_ns
     # Counted by the reaper.
     uint64_t list_purges
+    uint64_t purge_ns
     uint64_t watchers_visited
     uint64_t queue_purges
     uint64_t queue_visited

@@ -92,7 +92,7 @@ TINY = {
     "cost": ("--seconds=0.2", "--rounds=1", "--transports=unix"),
     "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),
     "gil": ("--crews=2x2", "--rates=500", "--seconds=0.2"),
-    "article": ("--rates=5k", "--requests=1k", "--seconds=0.2", "--purge=100,never", "--memory=20"),
+    "article": ("--rates=5k", "--requests=1k", "--full", "--purge=100,never", "--memory=20"),
 }
 
 

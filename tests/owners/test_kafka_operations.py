@@ -1,7 +1,7 @@
 """Kafka's delayed operation and purgatory, point by point, over the public surface and on the manual clock.
 
-The codes are those of DESIGN.md's table. tests/core/test_kafka.py has the same points for operations whose condition the
-daemon evaluates, and the points of timer, task list and wheel.
+The codes are those of DESIGN.md's table. tests/core/test_kafka.py has the same points for operations whose condition
+the daemon evaluates, and the points of timer, task list and wheel.
 """
 
 from __future__ import annotations
@@ -171,10 +171,10 @@ def test_O5_a_state_change_followed_by_a_check_is_never_lost(daemon: Daemon, see
                     client.check_and_complete(f"k{n}", timeout=PATIENCE_S)
 
         threads = [threading.Thread(target=checks, args=(list(range(at, 100, 20)),)) for at in range(20)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         assert all(one.settled(PATIENCE_S) and one.state is td.State.COMPLETED for one in delayed)
 
 
