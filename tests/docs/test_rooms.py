@@ -35,6 +35,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"audit", "delayed", "delivery", "events", "groups"},
         {"aio", "threaded"},
         {"__init__", "metrics", "tracing", "web"},
+        {"operations"},
     ),
     "timerd_wire": (
         {"native"},

@@ -272,6 +272,24 @@ def other_thread_gets(lock: Any) -> bool:
     return got[0]
 
 
+def test_a_derived_class_may_choose_its_names(client: td.Client) -> None:
+    class Own(Delayed):
+        def __init__(self) -> None:
+            super().__init__()
+            self._state = self._error = self._parts = self._link = self._names = self._end = self._lock = "mine"
+
+        def _settle(self) -> str:
+            return "mine"
+
+        wake = ended = _run = _try = _finish = _start = start = begin = watch = _settle
+
+    own = Own()
+    client.try_complete_else_watch(own, "k", timeout=30)
+    own.ready = True
+    client.fire("k")
+    assert own.settled(30) and (own.state, own.ran, own._state) == (td.State.COMPLETED, ["complete"], "mine")
+
+
 # many keys ------------------------------------------------------------------------------------------------------------
 
 
@@ -329,6 +347,13 @@ def test_wrong_calls_are_told_by_name(client: td.Client) -> None:
 
     with pytest.raises(td.InvalidValueError, match=r"a coroutine function.* use td.aio"):
         client.try_complete_else_watch(coroutine, "k", timeout=1)  # type: ignore[arg-type]
+
+    class Forgets(td.DelayedOperation):
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(td.InvalidValueError, match=r"Forgets: call super\(\).__init__\(\) in its __init__"):
+        client.try_complete_else_watch(Forgets(), "k", timeout=1)
     with pytest.raises(NotImplementedError, match="DelayedOperation: give try_complete, or override it"):
         client.try_complete_else_watch(td.DelayedOperation(), "k", timeout=1)
     with pytest.raises(td.TimeoutOutOfRangeError):

@@ -114,16 +114,20 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
 def test_spark_and_python_agree_on_a_random_program_and_on_a_lie_about_what_was_observed(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
-    """With groups, requeued limited events, several keys, and operations that observe keys."""
+    """With groups, requeued limited events, several keys, operations that observe keys, and that owners complete."""
     made = play(seed, tmp_path)
     assert isinstance(made.rig, JournaledRig)
     made.rig.end()
     assert not audit_journal(tmp_path).wrong
     table = events_of(spark, tmp_path).toArrow()
     rows = table.to_pylist()
-    observing = {row["operation"] for row in rows if row["kind"] == "register" and row["condition"] == "observe"}
-    completed = [row for row in rows if row["operation"] in observing and row["outcome"] == "completed"]
-    assert len(completed) > 10, len(completed)
+
+    def completed_under(condition: str) -> list[dict[str, Any]]:
+        those = {row["operation"] for row in rows if row["kind"] == "register" and row["condition"] == condition}
+        return [row for row in rows if row["operation"] in those and row["outcome"] == "completed"]
+
+    completed = completed_under("observe")
+    assert len(completed) > 3 and completed_under("owner"), len(completed)
     lie = {**completed[-1], "sequence": completed[-1]["sequence"] - 1}
     told = [{**row, "host": "true"} for row in rows]
     told += [{**(lie if row is completed[-1] else row), "host": "false"} for row in rows]

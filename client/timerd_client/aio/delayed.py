@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
-from timerd_client.delayed.operation import Whole
+from timerd_client.delayed.operation import Delayed, Whole
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
@@ -25,11 +25,13 @@ async def called(function: Callable[[], Any]) -> Any:
         return await value if isinstance(value, Awaitable) else value
 
 
-class DelayedOperation(Whole[LoopLink]):
+class DelayedOperation(Delayed):
     """An operation whose condition its owner evaluates, as `td.DelayedOperation`; its functions may be coroutines.
 
     `lock` is held while a function of it runs (default: a lock of its own).
     """
+
+    _delayed: LoopWhole
 
     def __init__(
         self,
@@ -40,62 +42,76 @@ class DelayedOperation(Whole[LoopLink]):
         lock: asyncio.Lock | None = None,
     ) -> None:
         super().__init__(try_complete, on_complete, on_expiration)
-        self.lock = asyncio.Lock() if lock is None else lock
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop keeps weak references alone
+        self._delayed = LoopWhole(self, asyncio.Lock() if lock is None else lock)
+
+    @property
+    def lock(self) -> asyncio.Lock:
+        """The lock that is held while a function of it runs."""
+        return self._delayed.lock
 
     async def force_complete_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`force_complete`, and whether this call has completed it. Raises TimerdUnavailableError after `timeout` s."""
-        self._raise_if_never()
-        reply = Reply(self._link)
-        return self._complete(reply) and bool(await answer_of(reply, timeout))
+        whole = self._delayed
+        whole.end()
+        reply = Reply(whole.link)
+        return whole.complete(reply) and bool(await answer_of(reply, timeout))
 
     async def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`cancel`, and whether it was cancelled, not settled otherwise. Raises TimerdUnavailableError."""
         self.cancel()
         if not await self.settled(timeout):
-            raise self._link.unavailable(timeout)
+            raise self._delayed.link.unavailable(timeout)
         return self.state is State.CANCELLED
 
     async def settled(self, timeout: Patience | None = None) -> bool:
         """Wait until it has settled and its callbacks have run, `timeout` seconds at most; whether that is so."""
-        end = self._raise_if_never()
+        end = self._delayed.end()
         return await settled(end, timeout) and bool(end.get())
+
+
+class LoopWhole(Whole[LoopLink]):
+    """What an asyncio client does for a delayed operation."""
+
+    def __init__(self, owner: DelayedOperation, lock: asyncio.Lock) -> None:
+        super().__init__(owner)
+        self.lock = lock
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop keeps weak references alone
 
     def wake(self) -> None:
         self._run(self._evaluate())
 
     def ended(self, state: State) -> None:
-        if self._link.loop.is_closed():
+        if self.link.loop.is_closed():
             return
         self._run(self._finish(state))
 
-    def _run(self, coroutine: Any) -> None:
-        task = self._link.loop.create_task(coroutine)
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self.link.loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _evaluate(self) -> None:
         async with self.lock:
-            while looks := self._take_looks():
-                self._answer_looks(looks, await self._try())
+            while looks := self.take_looks():
+                self.answer_looks(looks, await self._try())
 
     async def _try(self) -> bool:
         try:
-            return bool(await called(self.try_complete))
+            return bool(await called(self.owner.try_complete))
         except Exception as error:
-            self._failed("try_complete", error)
+            self.failed("try_complete", error)
             return False
 
     async def _finish(self, state: State) -> None:
         async with self.lock:
-            for name, function in self._callbacks(state):
+            for name, function in self.callbacks(state):
                 try:
                     await called(function)
                 except Exception as error:
-                    self._failed(name, error)
-        self._tell()
+                    self.failed(name, error)
+        self.tell()
 
-    async def _start(
+    async def start(
         self,
         surface: Surface[Any, LoopLink],
         keys: Key | Iterable[Key],
@@ -105,12 +121,13 @@ class DelayedOperation(Whole[LoopLink]):
         if_exists: IfExists,
         orphans: OrphanPolicy | None,
     ) -> None:
-        mark = self._begin(surface, keys, timeout)
+        """Try; if that does not complete it, watch its keys."""
+        mark = self.begin(surface, keys, timeout)
         async with self.lock:
-            if not await called(self.try_complete):
-                self._watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=False)
-        if self._parts:
-            self._follow()
+            if not await called(self.owner.try_complete):
+                self.watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=False)
+        if self.parts:
+            self.follow()
         else:
-            self._state = self._state or State.COMPLETED
-            await self._finish(self._state)
+            self.state = self.state or State.COMPLETED
+            await self._finish(self.state)

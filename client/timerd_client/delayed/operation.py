@@ -81,14 +81,15 @@ class Part:
         self._whole.wake()
 
 
-class Whole(OneProcess, Generic[LinkT]):
-    """A delayed operation. It settles once: completed, expired, cancelled, failed or unavailable.
+class Delayed(OneProcess):
+    """A delayed operation, as its owner sees it. It settles once: completed, expired, cancelled, failed or unavailable.
 
-    Give functions, or derive a class that overrides `try_complete`, `on_complete` and `on_expiration`.
+    Give functions, or derive a class that overrides `try_complete`, `on_complete` and `on_expiration`. All that is
+    private to it is in `_delayed`, so that a derived class may choose its names.
     """
 
     IN_PLACE = "make one in each process"
-    _link: LinkT
+    _delayed: Whole[Any]
 
     def __init__(self, try_complete: Any, on_complete: Any, on_expiration: Any) -> None:
         given = {"try_complete": try_complete, "on_complete": on_complete, "on_expiration": on_expiration}
@@ -99,13 +100,6 @@ class Whole(OneProcess, Generic[LinkT]):
                         f"{name}={shown(function)} is {type(function).__name__}: give a function without arguments"
                     )
                 setattr(self, name, function)
-        self._started = False
-        self._wakes = False  # whether a wake-up is under way
-        self._parts: list[Part] = []
-        self._names: tuple[Key, ...] = ()
-        self._end: Reply | None = None  # answered when it has settled and its callbacks have run
-        self._state: State | None = None
-        self._error: Exception | None = None
 
     # what its owner gives ---------------------------------------------------------------------------------------------
 
@@ -123,44 +117,69 @@ class Whole(OneProcess, Generic[LinkT]):
 
     def done(self) -> bool:
         """Whether it has settled."""
-        return self._state is not None
+        return self._delayed.done()
 
     @property
     def state(self) -> State | None:
         """How it has settled; None while it is delayed."""
-        return self._state
+        return self._delayed.state
 
     @property
     def error(self) -> Exception | None:
         """Why it is FAILED or UNAVAILABLE, else None."""
-        return self._error
+        return self._delayed.error
 
     @property
     def keys(self) -> tuple[Key, ...]:
         """The keys that it watches."""
-        return self._names
+        return self._delayed.names
 
     def __repr__(self) -> str:
-        state = self._state.name if self._state is not None else "PENDING" if self._started else "NEW"
-        keys = self._names[0] if len(self._names) == 1 else self._names
+        whole = self._delayed
+        state = whole.state.name if whole.state is not None else "PENDING" if whole.started else "NEW"
+        keys = whole.names[0] if len(whole.names) == 1 else whole.names
         return f"<{type(self).__name__} {shown(keys)} {state}>"
 
     # what its owner does, shared by both faces ------------------------------------------------------------------------
 
     def force_complete(self) -> None:
         """Complete it, whatever its condition says. Returns at once, and does nothing if it has settled."""
-        self._complete(None)
+        self._delayed.complete(None)
 
     def cancel(self) -> None:
         """Withdraw it. Returns at once, and does nothing if it has settled. No callback runs."""
-        if self._parts and not self.done():
+        self._delayed.cancel()
+
+
+class Whole(Generic[LinkT]):
+    """What the client does for a delayed operation: its parts, its looks, and its end."""
+
+    link: LinkT
+
+    def __init__(self, owner: Delayed) -> None:
+        self.owner = owner
+        self.started = False
+        self._wakes = False  # whether a wake-up is under way
+        self.parts: list[Part] = []
+        self.names: tuple[Key, ...] = ()
+        self._end: Reply | None = None  # answered when it has settled and its callbacks have run
+        self.state: State | None = None
+        self.error: Exception | None = None
+
+    def done(self) -> bool:
+        """Whether it has settled."""
+        return self.state is not None
+
+    def cancel(self) -> None:
+        """Cancel it, if it is pending."""
+        if self.parts and not self.done():
             self._first().cancel()
 
-    def _complete(self, reply: Reply | None) -> bool:
+    def complete(self, reply: Reply | None) -> bool:
         """Send COMPLETE; False if it has settled, or was not started. Raises as `ask` if there is a `reply`."""
-        if not self._parts or self.done():
+        if not self.parts or self.done():
             return False
-        link = self._link
+        link = self.link
         with link.lock:
             if link.sealed:
                 link.refuse_closed()
@@ -177,19 +196,26 @@ class Whole(OneProcess, Generic[LinkT]):
 
     # starting ---------------------------------------------------------------------------------------------------------
 
-    def _begin(self, surface: Surface[Any, LinkT], keys: Key | Iterable[Key], timeout: Timeout) -> Mark:
+    @staticmethod
+    def of(owner: Delayed) -> Any:
+        """What the client does for this operation. Raises InvalidValueError where a derived class has not made it."""
+        if (whole := getattr(owner, "_delayed", None)) is None:
+            raise InvalidValueError(f"{type(owner).__name__}: call super().__init__() in its __init__")
+        return whole
+
+    def begin(self, surface: Surface[Any, LinkT], keys: Key | Iterable[Key], timeout: Timeout) -> Mark:
         """Check what can be checked, and read the mark from which events count. It may be started once."""
-        if self._started:
-            raise InvalidValueError(f"{self!r} was started before: make a new one")
+        if self.started:
+            raise InvalidValueError(f"{self.owner!r} was started before: make a new one")
         names = keys_of(keys)
         nanoseconds(timeout)
-        self._link = surface._live()
+        self.link = surface._live()
         mark = surface.mark()
-        self._names, self._started = tuple(names), True
-        self._end = Reply(self._link)
+        self.names, self.started = tuple(names), True
+        self._end = Reply(self.link)
         return mark
 
-    def _watch(
+    def watch(
         self,
         surface: Surface[Any, LinkT],
         timeout: Timeout,
@@ -203,38 +229,38 @@ class Whole(OneProcess, Generic[LinkT]):
     ) -> None:
         """Register its parts, with this mark. Raises as `register`; then nothing stays registered."""
         payload_bytes(payload)
-        names = iter(self._names)
+        names = iter(self.names)
         rest: tuple[Payload, Key | None, IfExists, OrphanPolicy] = (b"", None, "error", "cancel")
         try:
             while some := list(islice(names, KEYS_MAX)):
                 part = Part(self)
-                given = rest if self._parts else (payload, id, if_exists, orphans)
+                given = rest if self.parts else (payload, id, if_exists, orphans)
                 part.operation = surface._register(
                     some, timeout, OWNED, *given[:3], mark, given[3], None, may_exceed=may_exceed, looker=part
                 )
                 if self._is_kept(part):
-                    self._state = State.KEPT
+                    self.state = State.KEPT
                     return
-                self._parts.append(part)
+                self.parts.append(part)
         except BaseException:
-            self._withdraw(self._parts)
+            self._withdraw(self.parts)
             raise
 
     def _is_kept(self, part: Part) -> bool:
         """Whether its id is that of another operation of this client, which is kept instead."""
         operation = self._operation(part)
-        with self._link.lock:
-            return not operation.done() and self._link.protocol.incoming.lookers.get(operation.command) is not part
+        with self.link.lock:
+            return not operation.done() and self.link.protocol.incoming.lookers.get(operation.command) is not part
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """Wait for the outcomes of all parts; the callbacks run in the client's thread or loop."""
-        for part in self._parts:
+        for part in self.parts:
             operation = self._operation(part)
             if not operation._add(self._part_settled):
                 self._part_settled(operation)
 
     def _first(self) -> Operation:
-        return self._operation(self._parts[0])
+        return self._operation(self.parts[0])
 
     @staticmethod
     def _operation(part: Part) -> Operation:
@@ -252,18 +278,18 @@ class Whole(OneProcess, Generic[LinkT]):
         """Evaluate the condition for the looks that are due. Without the lock."""
         raise NotImplementedError
 
-    def _take_looks(self) -> list[tuple[Part, int]]:
+    def take_looks(self) -> list[tuple[Part, int]]:
         """The looks that are due, which the next evaluation answers. None: the next look wakes it again."""
-        with self._link.lock:
-            due = [(part, part.sequence) for part in self._parts if part.sequence > part.answered]
+        with self.link.lock:
+            due = [(part, part.sequence) for part in self.parts if part.sequence > part.answered]
             if not due or self.done():
                 self._wakes = False
                 return []
             return due
 
-    def _answer_looks(self, looks: list[tuple[Part, int]], complete: bool) -> None:
+    def answer_looks(self, looks: list[tuple[Part, int]], complete: bool) -> None:
         """Tell the daemon what the evaluation has found. These commands may exceed the window: one for each look."""
-        link = self._link
+        link = self.link
         with link.lock:
             for part, sequence in looks:
                 part.answered = sequence
@@ -271,14 +297,14 @@ class Whole(OneProcess, Generic[LinkT]):
                 return
             kind = CommandKind.COMPLETE if complete else CommandKind.LOOKED
             commands = [look_command(kind, self._operation(part).command, sequence) for part, sequence in looks]
-            if complete and looks[0][0] is not self._parts[0]:
+            if complete and looks[0][0] is not self.parts[0]:
                 commands.insert(0, look_command(kind, self._first().command, 0))
             link.protocol.ledger.issue_all(commands)
             link.wake_if_due(link.protocol.ledger.issued)
 
-    def _failed(self, what: str, error: BaseException) -> None:
+    def failed(self, what: str, error: BaseException) -> None:
         """A function of its owner has raised. The operation goes on."""
-        self._link.complain(f"{what} of {self!r} failed", error)
+        self.link.complain(f"{what} of {self.owner!r} failed", error)
 
     # settling ---------------------------------------------------------------------------------------------------------
 
@@ -294,35 +320,35 @@ class Whole(OneProcess, Generic[LinkT]):
         self._settle(outcome.state, outcome.error)
 
     def _settle(self, state: State, error: Exception | None) -> None:
-        with self._link.lock:
-            if self._state is not None:
+        with self.link.lock:
+            if self.state is not None:
                 return
-            self._state, self._error = state, error
-        self._withdraw(self._parts)
+            self.state, self.error = state, error
+        self._withdraw(self.parts)
         self.ended(state)
 
     def ended(self, state: State) -> None:
-        """Run the callbacks, then _tell()."""
+        """Run the callbacks, then tell()."""
         raise NotImplementedError
 
-    def _callbacks(self, state: State) -> Iterator[tuple[str, Any]]:
+    def callbacks(self, state: State) -> Iterator[tuple[str, Any]]:
         """What runs when it has settled so (KAFKA.md, O2: an expired operation completes first)."""
         if state in (State.COMPLETED, State.EXPIRED):
-            yield "on_complete", self.on_complete
+            yield "on_complete", self.owner.on_complete
         if state is State.EXPIRED:
-            yield "on_expiration", self.on_expiration
+            yield "on_expiration", self.owner.on_expiration
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         """Its callbacks have run: wake those who wait for its end."""
         assert self._end is not None, "it was started"
-        with self._link.lock:
+        with self.link.lock:
             notify = self._end.answer(True)
         if notify:
             self._end.notify()
 
     def _withdraw(self, parts: list[Part]) -> None:
         """Nothing more is to come for these parts."""
-        link = self._link
+        link = self.link
         with link.lock:
             for part in parts:
                 link.protocol.incoming.lookers.pop(self._operation(part).command, None)
@@ -330,9 +356,10 @@ class Whole(OneProcess, Generic[LinkT]):
         if pending and not link.sealed:
             link.abandon(pending)
 
-    def _raise_if_never(self) -> Reply:
+    def end(self) -> Reply:
+        """What is answered when it has ended. Raises InvalidValueError if it was not started."""
         if self._end is None:
             raise InvalidValueError(
-                f"{self!r} was not started: purgatory.try_complete_else_watch(operation, keys, ...)"
+                f"{self.owner!r} was not started: purgatory.try_complete_else_watch(operation, keys, ...)"
             )
         return self._end

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from timerd_client.arguments import is_coroutine_function
-from timerd_client.delayed.operation import Whole
+from timerd_client.delayed.operation import Delayed, Whole
 from timerd_client.link.flows import Evaluate
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
@@ -21,7 +21,7 @@ from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from .link import ThreadedLink, do
 
 
-class DelayedOperation(Whole[ThreadedLink]):
+class DelayedOperation(Delayed):
     """An operation whose condition its owner evaluates: `try_complete()` after each event on its keys.
 
         class Fetch(td.DelayedOperation):
@@ -37,6 +37,8 @@ class DelayedOperation(Whole[ThreadedLink]):
     Source: Kafka, kafka.server.DelayedOperation. docs/delayed.md says what differs.
     """
 
+    _delayed: ThreadedWhole
+
     def __init__(
         self,
         try_complete: Callable[[], bool] | None = None,
@@ -51,25 +53,39 @@ class DelayedOperation(Whole[ThreadedLink]):
                 raise InvalidValueError(
                     f"{function!r} is a coroutine function, and a threaded client awaits nothing: use td.aio"
                 )
-        self.lock = threading.RLock() if lock is None else lock
+        self._delayed = ThreadedWhole(self, threading.RLock() if lock is None else lock)
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """The lock that is held while a function of it runs."""
+        return self._delayed.lock
 
     def force_complete_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`force_complete`, and whether this call has completed it. Raises TimerdUnavailableError after `timeout` s."""
-        self._raise_if_never()
-        reply = Reply(self._link)
-        return self._complete(reply) and bool(reply.answer_in_time(timeout))
+        whole = self._delayed
+        whole.end()
+        reply = Reply(whole.link)
+        return whole.complete(reply) and bool(reply.answer_in_time(timeout))
 
     def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`cancel`, and whether it was cancelled, not settled otherwise. Raises TimerdUnavailableError."""
         self.cancel()
         if not self.settled(timeout):
-            raise self._link.unavailable(timeout)
+            raise self._delayed.link.unavailable(timeout)
         return self.state is State.CANCELLED
 
     def settled(self, timeout: Patience | None = None) -> bool:
         """Wait until it has settled and its callbacks have run, `timeout` seconds at most; whether that is so."""
-        end = self._raise_if_never()
+        end = self._delayed.end()
         return end._wait(timeout) and bool(end.get())
+
+
+class ThreadedWhole(Whole[ThreadedLink]):
+    """What a threaded client does for a delayed operation."""
+
+    def __init__(self, owner: DelayedOperation, lock: AbstractContextManager[Any]) -> None:
+        super().__init__(owner)
+        self.lock = lock
 
     def wake(self) -> None:
         self._run(lambda _: self._evaluate())
@@ -79,32 +95,32 @@ class DelayedOperation(Whole[ThreadedLink]):
 
     def _run(self, function: Callable[[Any], object]) -> None:
         """Run it in the client's thread, in which this is; with gevent in a greenlet of its own."""
-        self._link.callback(function)(self)
+        self.link.callback(function)(self)
 
     def _evaluate(self) -> None:
         with self.lock:
-            while looks := self._take_looks():
-                self._answer_looks(looks, self._try())
+            while looks := self.take_looks():
+                self.answer_looks(looks, self._try())
 
     def _try(self) -> bool:
         try:
             with evaluating():
-                return bool(do(Evaluate(self.try_complete)))
+                return bool(do(Evaluate(self.owner.try_complete)))
         except Exception as error:
-            self._failed("try_complete", error)
+            self.failed("try_complete", error)
             return False
 
     def _finish(self, state: State) -> None:
         with self.lock:
-            for name, function in self._callbacks(state):
+            for name, function in self.callbacks(state):
                 try:
                     with evaluating():
                         do(Evaluate(function))
                 except Exception as error:
-                    self._failed(name, error)
-        self._tell()
+                    self.failed(name, error)
+        self.tell()
 
-    def _start(
+    def start(
         self,
         surface: Surface[Any, ThreadedLink],
         keys: Key | Iterable[Key],
@@ -114,16 +130,17 @@ class DelayedOperation(Whole[ThreadedLink]):
         if_exists: IfExists,
         orphans: OrphanPolicy | None,
     ) -> None:
-        mark = self._begin(surface, keys, timeout)
+        """Try; if that does not complete it, watch its keys."""
+        mark = self.begin(surface, keys, timeout)
         with self.lock:
             with evaluating():
-                complete = do(Evaluate(self.try_complete))
+                complete = do(Evaluate(self.owner.try_complete))
             if not complete:
                 # In the client's thread it cannot wait for room.
-                own = self._link.in_own_thread()
-                self._watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=own)
-        if self._parts:
-            self._follow()
+                own = self.link.in_own_thread()
+                self.watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=own)
+        if self.parts:
+            self.follow()
         else:
-            self._state = self._state or State.COMPLETED
-            self._finish(self._state)
+            self.state = self.state or State.COMPLETED
+            self._finish(self.state)

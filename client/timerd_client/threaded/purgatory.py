@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from timerd_client.conditions import ANY, When
+from timerd_client.delayed.operation import Whole
 from timerd_client.events.subscription import BUFFER
 from timerd_client.link import flows
 from timerd_client.link.batch import ThreadedBatch, fire_many, register_many
@@ -221,7 +222,7 @@ class Purgatory(Surface[ThreadedOperation, ThreadedLink]):
         Raises what `try_complete` raises in this call, and what `register` raises.
         """
         delayed = operation if isinstance(operation, DelayedOperation) else DelayedOperation(operation)
-        delayed._start(self, keys, timeout, payload, id, if_exists, orphans)
+        Whole.of(delayed).start(self, keys, timeout, payload, id, if_exists, orphans)
         return delayed
 
     def check_and_complete(self, key: Key, *, timeout: Patience = CHECK_TIMEOUT_S) -> int:

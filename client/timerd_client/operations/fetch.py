@@ -1,0 +1,72 @@
+"""A fetch request that waits for enough bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Self
+
+from timerd_client import DelayedOperation, Purgatory
+from timerd_client.operations.codes import Errors
+
+
+class Asked(NamedTuple):
+    """What is asked of a partition: from which offset, how many bytes at most, and the leader's epoch (None: any)."""
+
+    offset: int
+    max_bytes: int = 1 << 20
+    epoch: int | None = None
+
+
+class Available(NamedTuple):
+    """What a partition has: the end of what may be read, the bytes from the asked offset to there, epoch, error."""
+
+    end_offset: int
+    size: int
+    error: int = Errors.NONE
+    epoch: int | None = None
+
+
+class DelayedFetch(DelayedOperation):
+    """Complete when the partitions together have at least `min_bytes`, or something is wrong with one of them.
+
+    As Kafka's DelayedFetch. It is complete at once if for ANY partition there is an error (not the leader, unknown, its
+    storage failed), the leader is of another epoch, or the asked offset lies beyond the end (the log was truncated):
+    the answer then says so. Bytes of a partition count up to its `max_bytes`. Nothing asked, no time to wait, and no
+    bytes needed are answered at once, without a registration. At the deadline the answer is what is there.
+
+    Keys: the partitions'.
+    """
+
+    def __init__(
+        self,
+        asked: Mapping[str, Asked],
+        look: Callable[[str, int], Available],
+        respond: Callable[[], object],
+        *,
+        min_bytes: int = 1,
+    ) -> None:
+        """`asked`: by partition key. `look(partition, offset)`: what is there. `respond()` reads and answers, once."""
+        super().__init__()
+        self._asked, self._look, self._respond, self._min_bytes = dict(asked), look, respond, min_bytes
+
+    def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
+        """Answer at once, or wait, `timeout` seconds (fetch.max.wait) at most. Returns at once."""
+        if self._asked and timeout > 0 and self._min_bytes > 0:
+            purgatory.try_complete_else_watch(self, list(self._asked), timeout=timeout)
+        else:
+            self.on_complete()
+        return self
+
+    def try_complete(self) -> bool:
+        size = 0
+        for partition, asked in self._asked.items():
+            there = self._look(partition, asked.offset)
+            if there.error or asked.offset > there.end_offset:
+                return True
+            if asked.epoch is not None and there.epoch != asked.epoch:
+                return True
+            size += min(there.size, asked.max_bytes)
+        return size >= self._min_bytes
+
+    def on_complete(self) -> None:
+        self._respond()

@@ -1,0 +1,78 @@
+"""A rebalance that waits until all members of a group have joined again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Self
+
+from timerd_client import DelayedOperation, Purgatory
+from timerd_client.operations.keys import join_key
+
+
+class Joined(NamedTuple):
+    """How a join phase has ended: the members of the next generation, and those that did not come and are removed."""
+
+    members: list[str]
+    removed: list[str]
+
+    @property
+    def leader(self) -> str | None:
+        """The first member, which assigns the work; None: the group is empty."""
+        return self.members[0] if self.members else None
+
+
+class DelayedJoin(DelayedOperation):
+    """Complete when every known member has joined again.
+
+    As Kafka's DelayedJoin (GroupCoordinator.tryCompleteJoin, onCompleteJoin): members that have not joined when the
+    rebalance timeout is over are removed, and the next generation begins with those that have. If none has, the group
+    is empty. The members that have joined wait for this: answer them in `respond`. A member that comes later begins
+    another rebalance.
+
+    With `initial_delay` the first rebalance of an empty group waits for that time whatever has joined, and for as long
+    again after each new member, up to the timeout (group.initial.rebalance.delay.ms, InitialDelayedJoin): else each of
+    many workers that start together would cause a rebalance of its own.
+
+    Key: join_key(group).
+    """
+
+    def __init__(
+        self,
+        group: str,
+        known: Callable[[], Collection[str]],
+        joined: Callable[[], Collection[str]],
+        respond: Callable[[Joined], object],
+        *,
+        initial_delay: float = 0.0,
+    ) -> None:
+        """`known()`: the group's members. `joined()`: those that have joined this generation, in order."""
+        super().__init__()
+        self._group, self._known, self._joined, self._respond = group, known, joined, respond
+        self._delay = initial_delay
+
+    def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
+        """Wait, `timeout` seconds (the rebalance timeout) at most. Returns at once."""
+        if self._delay <= 0:
+            purgatory.try_complete_else_watch(self, join_key(self._group), timeout=timeout)
+            return self
+        wait = min(self._delay, timeout)
+        left, before = timeout - wait, len(self._joined())
+
+        def over() -> None:
+            if left > 0 and len(self._joined()) > before:
+                self.watch(purgatory, timeout=left)
+            else:
+                self._delay = 0.0
+                self.on_complete()
+
+        pause = DelayedOperation(lambda: False, on_expiration=over)
+        purgatory.try_complete_else_watch(pause, join_key(self._group), timeout=wait)
+        return self
+
+    def try_complete(self) -> bool:
+        return set(self._known()) <= set(self._joined())
+
+    def on_complete(self) -> None:
+        joined = list(self._joined())
+        removed = [member for member in self._known() if member not in set(joined)]
+        self._respond(Joined(joined, removed))

@@ -1,0 +1,66 @@
+"""What produce, delete-records and topics share: an answer of parts, each pending until it is done or in error.
+
+A part that is still pending at the deadline is answered with REQUEST_TIMED_OUT; the others keep what they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Self
+
+from timerd_client import DelayedOperation, Purgatory
+from timerd_client.operations.codes import Errors
+
+
+class Part(NamedTuple):
+    """What is answered for one partition or topic: a code, and an offset (-1: there is none)."""
+
+    error: int
+    offset: int = -1
+
+
+Respond = Callable[[dict[str, Part]], object]
+PENDING = Part(Errors.REQUEST_TIMED_OUT)
+
+
+class PartsOperation(DelayedOperation):
+    """A delayed operation over parts. `respond` is called once with all of them, in the order of `parts`."""
+
+    def __init__(self, parts: Mapping[str, Part | None], respond: Respond) -> None:
+        """A part that is None is pending."""
+        super().__init__()
+        self._parts: dict[str, Part | None] = dict(parts)
+        self._respond = respond
+
+    def look_at(self, name: str) -> Part | None:
+        """What a pending part has become; None: it is pending still."""
+        raise NotImplementedError
+
+    @property
+    def pending(self) -> list[str]:
+        """The parts that are pending."""
+        return [name for name, part in self._parts.items() if part is None]
+
+    def watch_keys(self) -> Iterable[str]:
+        """The keys whose events make this look."""
+        return self.pending
+
+    def is_required(self) -> bool:
+        """Whether there is anything to wait for."""
+        return bool(self.pending)
+
+    def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
+        """Answer at once if nothing is to be waited for, else wait, `timeout` seconds at most. Returns at once."""
+        if self.is_required():
+            purgatory.try_complete_else_watch(self, self.watch_keys(), timeout=timeout)
+        else:
+            self.on_complete()
+        return self
+
+    def try_complete(self) -> bool:
+        for name in self.pending:
+            self._parts[name] = self.look_at(name)
+        return not self.pending
+
+    def on_complete(self) -> None:
+        self._respond({name: PENDING if part is None else part for name, part in self._parts.items()})

@@ -1,0 +1,99 @@
+"""A produce request that waits for its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from timerd_client import Purgatory
+from timerd_client.operations.codes import Errors
+from timerd_client.operations.keys import replica_key
+from timerd_client.operations.parts import Part, PartsOperation, Respond
+
+ALL_REPLICAS = -1  # acks=all
+
+
+class Appended(NamedTuple):
+    """What the leader's append to a partition gave: the first offset, and the one that replicas must reach."""
+
+    base_offset: int
+    required_offset: int
+    error: int = Errors.NONE
+
+
+class Replicas:
+    """Whether enough replicas have an offset, by the watermarks that they advance: `replicas.acknowledge(...)`.
+
+    A replica may be any process. The leader reads the watermarks from shared memory.
+    """
+
+    def __init__(self, purgatory: Purgatory, names: Sequence[str], needed: int | None = None) -> None:
+        """`needed` of these replicas, the leader included, must have an offset; None = all."""
+        self._purgatory, self.names = purgatory, names
+        self.needed = len(names) if needed is None else needed
+
+    def acknowledge(self, partition: str, replica: str, offset: int) -> None:
+        """The replica has the partition up to this offset (exclusive). In the replica's process."""
+        self._purgatory.advance(replica_key(partition, replica), offset)
+
+    def prepare(self, partition: str) -> None:
+        """Have a watermark for each replica, so that it can be read without a question in a callback."""
+        for name in self.names:
+            key = replica_key(partition, name)
+            if self._purgatory.watermark(key) is None:
+                self._purgatory.advance(key, 0)
+                self._purgatory.fire_wait(key)  # it is there when this is answered
+                self._purgatory.watermark(key)
+
+    def __call__(self, partition: str, offset: int) -> tuple[bool, int]:
+        """Whether enough replicas have the partition up to this offset, and an error code."""
+        reached = sum((self._purgatory.watermark(replica_key(partition, name)) or 0) >= offset for name in self.names)
+        return reached >= self.needed, Errors.NONE
+
+
+class DelayedProduce(PartsOperation):
+    """Complete when each partition has enough replicas at its required offset, or an error.
+
+    As Kafka's DelayedProduce (kafka.server.DelayedProduce, ReplicaManager.delayedProduceRequestRequired): it waits only
+    with acks=all, where something was appended, and not all partitions are in error. Else the answer is given at
+    once,
+    and nothing is registered; so it is where there is one replica, which has the records already. A partition that the
+    leader lost, or that has another error, settles with that error; it holds up no other. At the deadline the pending
+    ones are answered with REQUEST_TIMED_OUT: the records may still be replicated.
+
+    Keys: the partitions', and those of their replicas where `replicated` is a Replicas.
+    """
+
+    def __init__(
+        self,
+        appended: Mapping[str, Appended],
+        replicated: Callable[[str, int], tuple[bool, int]],
+        respond: Respond,
+        *,
+        acks: int = ALL_REPLICAS,
+    ) -> None:
+        """`appended`: by partition key. `replicated(partition, offset)`: whether enough have it, and an error code."""
+        waits = acks == ALL_REPLICAS
+        parts = {
+            name: None if waits and not one.error else Part(one.error, one.base_offset if not one.error else -1)
+            for name, one in appended.items()
+        }
+        super().__init__(parts, respond)
+        self._appended, self._replicated = appended, replicated
+
+    def look_at(self, name: str) -> Part | None:
+        one = self._appended[name]
+        enough, error = self._replicated(name, one.required_offset)
+        if error:
+            return Part(error)
+        return Part(Errors.NONE, one.base_offset) if enough else None
+
+    def watch_keys(self) -> Iterable[str]:
+        replicas = self._replicated.names if isinstance(self._replicated, Replicas) else ()
+        return [key for name in self.pending for key in (name, *(replica_key(name, replica) for replica in replicas))]
+
+    def is_required(self) -> bool:
+        if isinstance(self._replicated, Replicas):
+            for name in self.pending:
+                self._replicated.prepare(name)
+        return super().is_required()

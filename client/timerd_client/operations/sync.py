@@ -1,0 +1,52 @@
+"""A generation that waits until all members of a group have taken their assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Self
+
+from timerd_client import DelayedOperation, Purgatory
+from timerd_client.operations.keys import sync_key
+
+
+class DelayedSync(DelayedOperation):
+    """Complete when every member of a generation has synced, or when the group is in another generation.
+
+    As Kafka's DelayedSync (GroupCoordinator.tryCompletePendingSync, onExpirePendingSync): members that have not synced
+    within the rebalance timeout are removed, and a rebalance begins: `expired(missing)`. A generation that is over ends
+    it without effect. Its key is checked when a member syncs, leaves, or the generation changes.
+
+    Key: sync_key(group).
+    """
+
+    def __init__(
+        self,
+        group: str,
+        generation: int,
+        members: Collection[str],
+        synced: Callable[[], Collection[str]],
+        current: Callable[[], int],
+        expired: Callable[[list[str]], object],
+    ) -> None:
+        """`synced()`: members that have their assignment. `current()`: the group's generation now."""
+        super().__init__()
+        self._group, self._generation, self._members = group, generation, list(members)
+        self._synced, self._current, self._expired = synced, current, expired
+
+    def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
+        """Wait, `timeout` seconds (the rebalance timeout) at most. Returns at once."""
+        purgatory.try_complete_else_watch(self, sync_key(self._group), timeout=timeout)
+        return self
+
+    @property
+    def missing(self) -> list[str]:
+        """Members that have not synced."""
+        synced = set(self._synced())
+        return [member for member in self._members if member not in synced]
+
+    def try_complete(self) -> bool:
+        return self._current() != self._generation or not self.missing
+
+    def on_expiration(self) -> None:
+        if self._current() == self._generation and (missing := self.missing):
+            self._expired(missing)

@@ -1,0 +1,31 @@
+"""A request that creates, enlarges or deletes topics, and waits until the metadata shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from timerd_client.operations.codes import Errors
+from timerd_client.operations.keys import topic_key
+from timerd_client.operations.parts import Part, PartsOperation, Respond
+
+
+class DelayedTopics(PartsOperation):
+    """Complete when each topic without an error is as it was asked for: it has its leaders, or it is gone.
+
+    As Kafka's DelayedCreatePartitions and DelayedDeleteTopics: a topic that was refused at once keeps its error, and
+    is not waited for. At the deadline the others are answered with REQUEST_TIMED_OUT; what was asked for may still be
+    done.
+
+    Keys: topic_key() of each topic.
+    """
+
+    def __init__(self, topics: Mapping[str, int], is_done: Callable[[str], bool], respond: Respond) -> None:
+        """`topics`: the error code with which each was taken (NONE: it is under way). `is_done(topic)`: is it there?"""
+        super().__init__({name: Part(error) if error else None for name, error in topics.items()}, respond)
+        self._is_done = is_done
+
+    def look_at(self, name: str) -> Part | None:
+        return Part(Errors.NONE) if self._is_done(name) else None
+
+    def watch_keys(self) -> Iterable[str]:
+        return [topic_key(name) for name in self.pending]

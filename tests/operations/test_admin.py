@@ -1,0 +1,97 @@
+"""ThrottledChannel, DelayedDeleteRecords and DelayedTopics."""
+
+from __future__ import annotations
+
+import timerd as td
+from timerd.testing import Manual
+from timerd_client.operations import (
+    DelayedDeleteRecords,
+    DelayedTopics,
+    Errors,
+    Part,
+    Quota,
+    ThrottledChannel,
+    partition_key,
+    topic_key,
+)
+
+P0, P1 = partition_key("orders", 0), partition_key("orders", 1)
+
+
+# quotas ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_throttle_time_brings_the_rate_over_the_window_back_to_the_quota() -> None:
+    quota = Quota(rate=100, window=10)
+    assert [quota.record(500, now) for now in (0.0, 1.0)] == [0.0, 0.0]
+    assert quota.record(500, 2.0) == 5.0, "1,500 in 10 s are 150 a second, half too many: half a window"
+    assert quota.record(10**9, 3.0) == 10.0, "a window at most"
+    assert quota.record(0, 14.0) == 0.0, "what is older than the window does not count"
+
+
+def test_a_channel_is_muted_for_its_throttle_time_and_never_less(client: td.Client, manual: Manual) -> None:
+    said: list[str] = []
+    channel = ThrottledChannel("conn-1", lambda: said.append("mute"), lambda: said.append("unmute"))
+    channel.watch(client, timeout=2.5)
+    client.fire_wait("throttled:conn-1")
+    manual.advance(2.4)
+    assert said == ["mute"]
+    manual.advance(0.1)
+    assert said == ["mute", "unmute"]
+
+
+def test_a_closed_channel_is_not_unmuted_and_one_within_its_quota_not_muted(client: td.Client, manual: Manual) -> None:
+    said: list[str] = []
+    channel = ThrottledChannel("conn-1", lambda: said.append("mute"), lambda: said.append("unmute"))
+    channel.watch(client, timeout=2.5).close()
+    ThrottledChannel("conn-2", lambda: said.append("mute"), lambda: said.append("unmute")).watch(client, timeout=0)
+    manual.advance(100)
+    assert said == ["mute"]
+
+
+# delete records -------------------------------------------------------------------------------------------------------
+
+
+def test_records_are_deleted_when_the_low_watermark_is_there(client: td.Client, manual: Manual) -> None:
+    low: dict[str, tuple[int, int]] = {P0: (0, 0), P1: (0, 0)}
+    answers: list[dict[str, Part]] = []
+    waits = DelayedDeleteRecords({P0: 10, P1: 20, "gone": 5}, low.__getitem__, answers.append, errors={"gone": 3})
+    waits.watch(client, timeout=30)
+    client.flush()
+    low[P0] = (12, 0)
+    assert client.check_and_complete(P0) == 0 and waits.pending == [P1]
+    low[P1] = (0, Errors.NOT_LEADER_OR_FOLLOWER)
+    assert client.check_and_complete(P1) == 1
+    assert answers == [{P0: Part(0, 12), P1: Part(6), "gone": Part(3)}]
+
+
+def test_at_the_deadline_what_is_not_deleted_is_timed_out(client: td.Client, manual: Manual) -> None:
+    answers: list[dict[str, Part]] = []
+    DelayedDeleteRecords({P0: 10, P1: 0}, lambda _: (5, 0), answers.append).watch(client, timeout=30)
+    manual.advance(30)
+    assert answers == [{P0: Part(Errors.REQUEST_TIMED_OUT), P1: Part(0, 5)}]
+
+
+# topics ---------------------------------------------------------------------------------------------------------------
+
+
+def test_topics_are_answered_when_the_metadata_shows_them(client: td.Client, manual: Manual) -> None:
+    there: set[str] = set()
+    answers: list[dict[str, Part]] = []
+    topics = {"a": Errors.NONE, "b": Errors.NONE, "old": Errors.TOPIC_ALREADY_EXISTS}
+    DelayedTopics(topics, there.__contains__, answers.append).watch(client, timeout=30)
+    client.flush()
+    there.add("a")
+    assert client.check_and_complete(topic_key("a")) == 0
+    there.add("b")
+    assert client.check_and_complete(topic_key("b")) == 1
+    assert answers == [{"a": Part(0), "b": Part(0), "old": Part(36)}]
+
+
+def test_topics_that_are_refused_are_not_waited_for_and_the_others_time_out(client: td.Client, manual: Manual) -> None:
+    answers: list[dict[str, Part]] = []
+    DelayedTopics({"a": Errors.TOPIC_ALREADY_EXISTS}, lambda _: False, answers.append).watch(client, timeout=30)
+    assert answers == [{"a": Part(36)}]
+    DelayedTopics({"a": Errors.NONE}, lambda _: False, answers.append).watch(client, timeout=30)
+    manual.advance(30)
+    assert answers[1:] == [{"a": Part(7)}]
