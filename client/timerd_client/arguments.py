@@ -304,13 +304,10 @@ def if_exists_of(if_exists: object, id: object) -> str:
     return if_exists
 
 
-def function_of(what: str, given: Callable[..., Value]) -> Callable[..., Value]:
-    """A function that is called repeatedly. Raises InvalidValueError."""
+def function_of(what: str, given: Callable[..., Value], which: str) -> Callable[..., Value]:
+    """A function; `which` one it has to be. Raises InvalidValueError."""
     if not callable(given):
-        raise InvalidValueError(
-            f"{what}={shown(given)} is {type(given).__name__}: give a function without arguments, which is called "
-            "at once and after each event"
-        )
+        raise InvalidValueError(f"{what}={shown(given)} is {type(given).__name__}: give a function {which}")
     return given
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,8 +29,11 @@ class Fate(NamedTuple):
 class Network:
     """A transport that keeps a log, and ends each attempt as it was drawn."""
 
-    def __init__(self, draw: Any, room: int = 1 << 30) -> None:
+    def __init__(
+        self, draw: Any, room: int = 1 << 30, is_ready: Callable[[Hashable, int], bool] = lambda lane, now_ns: True
+    ) -> None:
         self.draw = draw
+        self.is_ready = is_ready  # a lane, at that time
         self.slots = room
         self.now_ns = 0
         self.running: dict[Attempt, tuple[int, Fate]] = {}
@@ -38,6 +42,9 @@ class Network:
 
     def room(self) -> int:
         return self.slots - len(self.running)
+
+    def ready(self, lane: Hashable) -> bool:
+        return self.is_ready(lane, self.now_ns)
 
     def send(self, attempt: Attempt) -> None:
         fate = self.draw(attempt)
@@ -120,7 +127,8 @@ class Program:
             buffer_bytes=rng.choice((100, 100_000)),
         )
         self.trouble = rng.choice((0.0, 0.3, 0.9))
-        self.network = Network(self.draw, rng.choice((1, 3, 1 << 30)))
+        self.away_ns = rng.choice((0, 0, 7, 500, 5_000)) * MS  # how long a lane is not ready, in each 10 s
+        self.network = Network(self.draw, rng.choice((1, 3, 1 << 30)), self.is_ready)
         self.holder = Holder(rng, rng.choice((0.0, 0.1))) if holder else None
         self.accumulator = Accumulator(self.options, self.network, self.holder, random.Random(rng.random()))
         self.now_ns = 1_000 * S
@@ -128,6 +136,9 @@ class Program:
         self.out: dict[int, tuple[int, Delivery]] = {}
         self.poll_gap_ns = rng.choice((0, 0, 5, 200)) * MS  # the loop that polls is stuck for up to so long
         self.stuck_ns = 0  # the longest that it was
+
+    def is_ready(self, lane: Hashable, now_ns: int) -> bool:
+        return lane == 2 or now_ns % (10 * S) >= self.away_ns
 
     def draw(self, attempt: Attempt) -> Fate:
         rng = self.rng
@@ -198,6 +209,7 @@ class Program:
         of_record: dict[int, list[tuple[int, Attempt]]] = defaultdict(list)
         for begun_ns, attempt, records in self.network.log:
             assert begun_ns < attempt.batch.deadline_ns, "sent after its deadline"
+            assert self.is_ready(self.entered[records[0]][1], begun_ns), "sent while its lane was not ready"
             self.judge_batch(records)
             for record in records:
                 of_record[record].append((begun_ns, attempt))
@@ -235,7 +247,7 @@ class Program:
         return EXPIRED
 
     def judge_order(self) -> None:
-        """In a lane one attempt at a time, and none of a record while an earlier one may still be sent."""
+        """In a lane one attempt at a time, and none of a record while an earlier one may still be sent, or expire."""
         free_ns: dict[int, int] = defaultdict(int)
         newest: dict[int, int] = defaultdict(lambda: -1)
         for begun_ns, attempt, records in self.network.log:
@@ -247,6 +259,11 @@ class Program:
             free_ns[lane] = self.network.ends.get(attempt, (NEVER, None))[0]
             assert records[0] >= newest[lane], f"lane {lane}: {records} after {newest[lane]}"
             newest[lane] = records[0]
+            for record, (ended_ns, delivery) in self.out.items():
+                if record < records[0] and self.entered[record][1] == lane and delivery.outcome is EXPIRED:
+                    attempts = [sent for _, sent, batch in self.network.log if record in batch]
+                    was_claimed = any(sent.batch.claimed is not None for sent in attempts)
+                    assert ended_ns <= begun_ns or was_claimed, f"lane {lane}: {records} sent before {record} expired"
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["by the clock", "held elsewhere"])

@@ -43,7 +43,7 @@ def make_courier(client: td.Client) -> Iterator[MakeCourier]:
     def make(send: Callable[[Sequence[Any]], object], **given: Any) -> Courier:
         short = {"delivery_timeout_ns": 20 * S, "request_timeout_ns": 1 * S, "linger_ns": 1 * MS}
         options = DeliveryOptions(**{**short, "retry_backoff_ns": 10 * MS, **given})
-        made.append(Courier(client, send, options, prefix=f"deliver/{len(made)}"))
+        made.append(Courier(client, lambda attempt: send(attempt.records), options, prefix=f"deliver/{len(made)}"))
         return made[-1]
 
     yield make

@@ -1,5 +1,23 @@
 """Deliveries as KIP-91 has them: one timeout over everything, from the accumulator to the last retry.
 
-accumulator.py decides, without threads or I/O; courier.py drives it with threads and with deadlines that timerd holds.
-Not here: deliveries of Spark's tasks (timerd_spark.tasks).
+    with Producer(td.client(), post) as producer:       # timerd_client.delivery.aio has that for asyncio
+        producer.send({"user": 7}, lane="user-7")
+
+accumulator.py decides, without threads or I/O. courier.py drives it with threads, and aio.py in a loop. timerd holds
+the deadlines. Not here: deliveries of Spark's tasks (timerd_spark.tasks), which use the courier.
 """
+
+from .batch import Delivery, DeliveryOutcome
+from .errors import DeliveryTimeoutTooShortError, RetriableError, is_retriable
+from .producer import Producer
+from .settings import Settings
+
+__all__ = [
+    "Delivery",
+    "DeliveryOutcome",
+    "DeliveryTimeoutTooShortError",
+    "Producer",
+    "RetriableError",
+    "Settings",
+    "is_retriable",
+]

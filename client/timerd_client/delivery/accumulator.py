@@ -6,9 +6,12 @@ deadline has come. The deadline counts from the batch's first record, and covers
 in flight; the request timeout bounds one attempt. A batch takes records for `linger` only, so a record has
 delivery_timeout - linger at least. (Kafka's batches take records until they are sent, so the last ones have less.)
 
+Readiness belongs to the transport: while `ready(lane)` is false, the lane's batches wait in the accumulator.
+
 Order: the records of a lane are sent in order. One batch of a lane is under way at a time, and a batch that is tried
 again goes to the front. Where a batch expires while an attempt is under way, the lane waits for that attempt, for the
-request timeout at most. Records without a lane (None) have no order, and wait for no other.
+request timeout at most, and until it is known that the batch has expired. Records without a lane (None) have no order,
+and wait for no other.
 
 Deadlines: where there is a `Deadlines`, it alone decides how a batch settles. It holds each batch's deadline elsewhere
 (in timerd: deadlines.py), so a deadline passes even when this process is stuck. The result of an attempt is then a
@@ -32,6 +35,7 @@ from timerd_shm.declare.errors import BackpressureError, ClosedError, PayloadToo
 from .batch import Attempt, Batch, Delivery, DeliveryOutcome, Lane
 from .options import NEVER, DeliveryOptions, seconds
 
+LOOK_AGAIN_NS: Final = 1_000_000  # a lane that is not ready is asked for again after this time at least
 JITTER: Final = 0.2  # a backoff is drawn from within so much of it, up and down
 
 
@@ -40,6 +44,9 @@ class Transport(Protocol):
 
     def room(self) -> int:
         """How many attempts could be begun now."""
+
+    def ready(self, lane: Hashable) -> bool:
+        """Whether the lane can be sent now. If not, it is asked for again after `retry_backoff`, and at wake()."""
 
     def send(self, attempt: Attempt) -> None:
         """Begin an attempt, without waiting; `Accumulator.finished` is called for it later, never from here."""
@@ -83,6 +90,7 @@ class Accumulator:
         self._wakes: list[tuple[int, int, Lane]] = []  # a heap: when a lane may be ready (linger, backoff)
         self._wake_number = 0
         self._candidates: OrderedDict[Lane, None] = OrderedDict()  # lanes that may be ready
+        self._unready: OrderedDict[Lane, None] = OrderedDict()  # lanes that have a batch, and could not be sent
         self._deliveries: list[Delivery] = []
         self._closed = False
         self.records = 0  # that have not settled
@@ -140,6 +148,15 @@ class Accumulator:
         """Take no more records; those that are there settle as usual, without lingering."""
         self._closed = True
         self.flush()
+
+    def give_up(self, why: str, now_ns: int) -> None:
+        """Settle all that is left at once: as it was claimed, else as failed, because of `why`."""
+        for batch in [*self._overdue.values(), *self._live.values()]:
+            if batch.claimed is None:
+                batch.error = why if batch.error is None else f"{why}; the last error: {batch.error}"
+                if batch.held and self._deadlines is not None:
+                    self._deadlines.claim(batch, DeliveryOutcome.FAILED)  # nobody waits for the answer
+            self._settle(batch, batch.claimed or DeliveryOutcome.FAILED, now_ns)
 
     def _open(self, lane: Lane, now_ns: int) -> Batch:
         self._number += 1
@@ -216,6 +233,11 @@ class Accumulator:
                 continue
             if not self._is_ready(batch, now_ns) or lane.busy is not None:
                 continue  # the event that it waits for makes it a candidate again
+            if not self._transport.ready(batch.key):
+                self._unready[lane] = None
+                self._wake_at(now_ns + max(self._options.retry_backoff_ns, LOOK_AGAIN_NS), lane)
+                continue
+            self._unready.pop(lane, None)
             lane.queue.popleft()
             self._send(batch, now_ns)
             room -= 1
@@ -236,8 +258,13 @@ class Accumulator:
             batch.lane.busy = attempt
         self._transport.send(attempt)
 
+    def wake(self) -> None:
+        """A lane that could not be sent may be ready now: the next poll() asks for each."""
+        self._candidates.update(self._unready)
+
     def _let_go(self, lane: Lane) -> None:
         """Forget a lane that holds nothing; its next record makes it again."""
+        self._unready.pop(lane, None)
         if lane.busy is None and not lane.queue and self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
 
@@ -249,14 +276,14 @@ class Accumulator:
             return
         del self._in_flight[attempt]
         batch, lane = attempt.batch, attempt.batch.lane
+        if error is not None and not batch.settled:
+            batch.error = error
+        if now_ns >= batch.deadline_ns and not batch.settled:
+            return  # it has expired, and the holder of its deadline will report that: until then the lane waits
         lane.busy = None  # an ordered one has no other attempt under way
         self._candidates[lane] = None
         if batch.settled:
             return
-        if error is not None:
-            batch.error = error
-        if now_ns >= batch.deadline_ns:
-            return  # it has expired, and the holder of its deadline will report that
         if error is None:
             self._claim(batch, DeliveryOutcome.DELIVERED, now_ns)
         elif not retriable or (self._options.retries is not None and attempt.number > self._options.retries):
@@ -303,6 +330,9 @@ class Accumulator:
         self.records -= len(batch.records)
         self.size -= batch.size
         self._deliveries += batch.settle(outcome, now_ns)
+        busy = batch.lane.busy
+        if busy is not None and busy.batch is batch and busy not in self._in_flight:
+            batch.lane.busy = None
         self._candidates[batch.lane] = None
 
     def _why_expired(self, batch: Batch) -> str:

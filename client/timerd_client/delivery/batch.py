@@ -36,6 +36,7 @@ class Batch:
         "deadline_ns",
         "error",
         "held",
+        "key",
         "lane",
         "number",
         "opened_ns",
@@ -49,6 +50,7 @@ class Batch:
     def __init__(self, number: int, lane: Lane, now_ns: int, deadline_ns: int) -> None:
         self.number = number  # from 1, in order of opening
         self.lane = lane
+        self.key = lane.key
         self.opened_ns = now_ns
         self.deadline_ns = deadline_ns
         self.records: list[Any] = []

@@ -1,6 +1,6 @@
 """The courier: an accumulator, the thread that drives it, threads that send, and deadlines that timerd holds.
 
-courier = Courier(client, post, options)            # post(records) delivers them, or raises
+courier = Courier(client, post, options)            # post(attempt) delivers attempt.records, or raises
 taken = courier.offer(records, lanes, sizes)        # how many of them there was room for
 for delivery in courier.take(timeout=1.0): ...      # records that have settled
 courier.close(); courier.stop()
@@ -22,17 +22,18 @@ from timerd_shm.declare.errors import BackpressureError
 from .accumulator import Accumulator
 from .batch import Attempt, Batch, Delivery, DeliveryOutcome
 from .deadlines import TimerdDeadlines
-from .errors import is_retriable, text_of
+from .errors import Retriable, is_retriable, judged
 from .options import NEVER, DeliveryOptions, S
-from .senders import Send, Senders
-
-Retriable = Callable[[Exception], bool]
+from .senders import Ready, Send, Senders, always_ready
 
 IDLE_S: Final = 60.0
 
 
 class Courier:
-    """Delivers records. Each record that offer() took in comes out of take(), in time. One thread calls both."""
+    """Delivers records. Each record that offer() took in comes out of take(), in time.
+
+    One thread at a time calls offer(), and one take(). `pending` is right if that is one thread.
+    """
 
     def __init__(
         self,
@@ -43,15 +44,19 @@ class Courier:
         prefix: str,
         retriable: Retriable = is_retriable,
         random: Random | None = None,
+        ready: Ready = always_ready,
     ) -> None:
-        """`send(records)` runs in several threads; `prefix` names this courier's batches among all clients'."""
+        """`send(attempt)` runs in several threads; `prefix` names this courier's batches among all clients'.
+
+        `ready(lane)` says whether a lane can be sent; it is called with the accumulator's lock held.
+        """
         self._now_ns = purgatory._link.now_ns
         self._retriable = retriable
         # Functions for the courier's thread to call; any thread puts them in, which never blocks.
         self._work: SimpleQueue[Callable[[int], None] | None] = SimpleQueue()
         self._deliveries: SimpleQueue[list[Delivery]] = SlicedQueue()
         self._broken: BaseException | None = None
-        self._senders = Senders(send, options.max_in_flight, self._sent)
+        self._senders = Senders(send, options.max_in_flight, self._sent, ready)
         self._accumulator = Accumulator(
             options, self._senders, TimerdDeadlines(purgatory, prefix, self._settled), random
         )
@@ -107,11 +112,26 @@ class Courier:
             raise self._broken
         return deliveries
 
+    def wake(self) -> None:
+        """A lane may have become ready: ask for each that waits, and end a take(). Does not wait; takes no lock."""
+        self._work.put(lambda _: self._accumulator.wake())
+        self._deliveries.put([])
+
+    def flush(self) -> None:
+        """Send what is there without lingering. Does not wait."""
+        with self._lock:
+            self._accumulator.flush()
+        self._work.put(_look)
+
     def close(self) -> None:
         """Take no more records; those that are there are sent without lingering. Does not wait."""
         with self._lock:
             self._accumulator.close()
         self._work.put(_look)
+
+    def give_up(self, why: str) -> None:
+        """Settle what is left at once, as failed because of `why`. Does not wait."""
+        self._work.put(lambda now_ns: self._accumulator.give_up(why, now_ns))
 
     def stop(self) -> None:
         """End the threads that can be ended; records that have not settled never will. Waits for no send."""
@@ -153,12 +173,7 @@ class Courier:
     # in others ----------------------------------------------------------------------------------------------------
 
     def _sent(self, attempt: Attempt, error: BaseException | None) -> None:
-        retriable, text = True, None
-        if error is not None:
-            try:
-                retriable, text = isinstance(error, Exception) and self._retriable(error), text_of(error)
-            except BaseException as worse:  # of the user's code: it must not end the sender's thread
-                retriable, text = False, f"{type(error).__name__}, and {type(worse).__name__} when it was looked at"
+        text, retriable = judged(error, self._retriable)
 
         def happened(now_ns: int) -> None:
             self._senders.returned()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from timerd_client.errors import OperationFailed
-from timerd_client.link.operation import Operation, ThreadedOperation
+from timerd_client.link.operation import Operation
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
 from timerd_client.waits.polling import GRACE_S
@@ -23,9 +23,9 @@ Settled = Callable[[Batch, DeliveryOutcome | None], object]
 
 
 class TimerdDeadlines:
-    """An operation for each batch; `settled` is called in the client's thread with the batch and its outcome."""
+    """An operation for each batch; `settled(batch, outcome)` is called in the client's thread or loop."""
 
-    def __init__(self, purgatory: Surface[ThreadedOperation, Any], prefix: str, settled: Settled) -> None:
+    def __init__(self, purgatory: Surface[Any, Any], prefix: str, settled: Settled) -> None:
         """`prefix` begins the keys, PREFIX/NUMBER; no other client uses them."""
         self.grace_ns = round((GRACE_S + 0.5) * S)  # the client gives an operation up after GRACE_S
         self._purgatory = purgatory
@@ -38,7 +38,8 @@ class TimerdDeadlines:
     def hold(self, batch: Batch) -> bool:
         left_ns = max(0, batch.deadline_ns - self._purgatory._link.now_ns())
         try:
-            operation = self._purgatory.register(self._key(batch), timeout=left_ns / S)
+            # Not the client's policy: a batch is of no use to another process.
+            operation = self._purgatory.register(self._key(batch), timeout=left_ns / S, orphans="cancel")
         except TimerdError:
             return False
         operation.add_done_callback(lambda operation: self._settled(batch, outcome_of(operation)))

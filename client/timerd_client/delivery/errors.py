@@ -1,17 +1,23 @@
-"""Errors of deliveries; and for an error of a send: whether to send again, and the text that is kept of it."""
+"""Errors of deliveries, and their texts; and for an error of a send: whether to send again, and what is kept of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from timerd_shm.declare.errors import InvalidValueError
 
 ERROR_SIZE_MAX: Final = 1_000  # characters of an error that are kept
+CLOSED: Final = "this producer is closed: it takes no more records; make another one"
+GIVEN_UP: Final = "close() gave it up after its timeout"
 STATUS_RETRIABLE: Final = (408, 425, 429)  # of those below 500: timeout, too early, too many requests
 
 
 class DeliveryTimeoutTooShortError(InvalidValueError):
     """delivery_timeout < linger + request_timeout: no attempt would have its whole time. Give more, or those less."""
+
+
+Retriable = Callable[[Exception], bool]
 
 
 class RetriableError(Exception):
@@ -48,3 +54,26 @@ def text_of(error: BaseException) -> str:
     """The text of an error in a delivery. It can be encoded, whatever bytes a file's name in it has."""
     text = f"{type(error).__name__}: {error}"[:ERROR_SIZE_MAX]
     return text.encode(errors="backslashreplace").decode()
+
+
+def judged(error: BaseException | None, retriable: Retriable) -> tuple[str | None, bool]:
+    """The text of a send's error, None without one; and whether to send again."""
+    if error is None:
+        return None, True
+    try:
+        return text_of(error), isinstance(error, Exception) and retriable(error)
+    except BaseException as worse:  # of the user's code: it must not end who calls this
+        return f"{type(error).__name__}, and {type(worse).__name__} when it was looked at", False
+
+
+def buffer_full(max_block_s: float, records: int) -> str:
+    """The message of a send() that has waited for room in vain."""
+    return (
+        f"send() has waited max_block={max_block_s:g} s, and the buffer is full: {records} records are under way; "
+        "slow down, or give more buffer_records, buffer_bytes or max_block"
+    )
+
+
+def lane_unknown(max_block_s: float, lane: Hashable) -> str:
+    """The message of a send() that has waited for its lane in vain."""
+    return f"send() has waited max_block={max_block_s:g} s, and ready({lane!r}) is still None: not known where to send"

@@ -14,22 +14,33 @@ NEVER: Final = (1 << 63) - 1
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
 
+DELIVERY_TIMEOUT_S: Final = 120
+REQUEST_TIMEOUT_S: Final = 30
+LINGER_MS: Final = 5
+BACKOFF_MS: Final = 100
+BACKOFF_MAX_MS: Final = 1_000
+BATCH_RECORDS: Final = 500
+BATCH_BYTES: Final = 1 << 20
+IN_FLIGHT: Final = 8
+BUFFER_RECORDS: Final = 10_000
+BUFFER_BYTES: Final = 32 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOptions:
     """Times in ns; the defaults are Kafka's where it has them. Raises InvalidValueError and its kin."""
 
-    delivery_timeout_ns: int = 120 * S
-    request_timeout_ns: int = 30 * S
-    linger_ns: int = 5 * MS
-    batch_size: int = 500  # records
-    batch_bytes: int = 1 << 20
-    max_in_flight: int = 8  # batches, over all lanes
+    delivery_timeout_ns: int = DELIVERY_TIMEOUT_S * S
+    request_timeout_ns: int = REQUEST_TIMEOUT_S * S
+    linger_ns: int = LINGER_MS * MS
+    batch_size: int = BATCH_RECORDS  # records
+    batch_bytes: int = BATCH_BYTES
+    max_in_flight: int = IN_FLIGHT  # batches, over all lanes
     retries: int | None = None  # after the first attempt; None: until the deadline
-    retry_backoff_ns: int = 100 * MS  # doubles with each attempt
-    retry_backoff_max_ns: int = 1 * S
-    buffer_records: int = 10_000  # in the accumulator, in flight included
-    buffer_bytes: int = 32 << 20
+    retry_backoff_ns: int = BACKOFF_MS * MS  # doubles with each attempt
+    retry_backoff_max_ns: int = BACKOFF_MAX_MS * MS
+    buffer_records: int = BUFFER_RECORDS  # in the accumulator, in flight included
+    buffer_bytes: int = BUFFER_BYTES
 
     def __post_init__(self) -> None:
         for name, smallest in _SMALLEST.items():

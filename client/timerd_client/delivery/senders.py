@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from queue import SimpleQueue
-from typing import Any
 
 from .batch import Attempt
 
-Send = Callable[[Sequence[Any]], object]
+Send = Callable[[Attempt], object]
+Ready = Callable[[Hashable], bool]
+
+
+def always_ready(_lane: Hashable) -> bool:
+    """Every lane can be sent at any time."""
+    return True
+
+
+def guarded(
+    ready: Callable[[Hashable], bool | None] | None, complain: Callable[[str, BaseException | None], None]
+) -> Ready:
+    """The `ready` of a user, whose error is logged; the lane then waits."""
+    if ready is None:
+        return always_ready
+
+    def is_ready(lane: Hashable) -> bool:
+        try:
+            return bool(ready(lane))
+        except Exception as error:
+            complain(f"ready({lane!r}) failed; the lane waits", error)
+            return False
+
+    return is_ready
 
 
 class Senders:
@@ -19,9 +41,16 @@ class Senders:
     work, up to twice `threads` in all; it ends with its process.
     """
 
-    def __init__(self, send: Send, threads: int, finished: Callable[[Attempt, BaseException | None], object]) -> None:
-        """`finished` is called in a sender's thread."""
+    def __init__(
+        self,
+        send: Send,
+        threads: int,
+        finished: Callable[[Attempt, BaseException | None], object],
+        ready: Ready = always_ready,
+    ) -> None:
+        """`finished` is called in a sender's thread; `ready` in the one that polls the accumulator."""
         self._send = send
+        self.ready = ready
         self._limit = 2 * threads
         self._finished = finished
         self._jobs: SimpleQueue[Attempt | None] = SimpleQueue()
@@ -54,7 +83,7 @@ class Senders:
         while (attempt := self._jobs.get()) is not None:
             error: BaseException | None = None
             try:
-                self._send(attempt.records)
+                self._send(attempt)
             except BaseException as raised:  # also SystemExit: the attempt must be reported
                 error = raised
             self._finished(attempt, error)

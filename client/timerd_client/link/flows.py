@@ -295,7 +295,7 @@ def wait_for(
 ) -> Flow[Any]:
     """A condition variable across processes: see `Purgatory.wait_for`."""
     polling = Polling(unavailable, poll_interval)
-    function_of("predicate", predicate)
+    function_of("predicate", predicate, "without arguments, which is called at once and after each event")
     keys = kept(keys)
     link = surface._live()
     protocol = link.protocol

@@ -17,14 +17,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from timerd_client.delivery.batch import Delivery
+from timerd_client.delivery.batch import Attempt, Delivery
 from timerd_client.delivery.courier import Courier
 from timerd_client.delivery.errors import is_retriable
 from timerd_client.delivery.options import DeliveryOptions, S
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.durations import duration_ns
 
-from .rows import Row, check_columns, column_names, gather, rows_of, values_of
+from .rows import check_columns, column_names, gather, rows_of, values_of
 from .task import Sidecar, owner_name
 
 if TYPE_CHECKING:
@@ -154,8 +154,8 @@ class Delivering:
             finally:
                 courier.stop()
 
-    def _post(self, rows: Sequence[Row]) -> None:
-        given = self._send(gather(rows))
+    def _post(self, attempt: Attempt) -> None:
+        given = self._send(gather(attempt.records))
         if inspect.iscoroutine(given):
             given.close()
             raise InvalidValueError(f"send returned the coroutine {given!r}, which was not run: {PLAIN}")

@@ -1,0 +1,204 @@
+"""A producer: records in, each delivered, failed or expired within delivery_timeout (KIP-91).
+
+def post(lane, records): requests.post(URL, json=records, timeout=30).raise_for_status()
+
+with Producer(td.client(), post) as producer:
+    future = producer.send({"user": 7}, lane="user-7", on_delivery=print)
+    future.result().outcome
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from time import monotonic
+from typing import Any, Self, Unpack
+from uuid import uuid4
+
+from timerd_client.arguments import callback_of, function_of, is_coroutine_function, patience_s
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.surface import Surface
+from timerd_client.one_process import OneProcess
+from timerd_client.types import Patience
+from timerd_client.waits.slices import slices
+from timerd_shm.declare.errors import BackpressureError, ClosedError, InvalidValueError
+
+from .batch import Attempt, Delivery, DeliveryOutcome
+from .courier import Courier
+from .errors import CLOSED, GIVEN_UP, Retriable, buffer_full, is_retriable, lane_unknown, text_of
+from .records import Item, OnDelivery, UnderWay
+from .senders import guarded
+from .settings import Settings, options_of
+
+
+class Producer(OneProcess):
+    """Sends records in batches. Any thread may use it; a forked child makes its own. `with` closes it at the end.
+
+    `send(lane, records)` sends a batch, or raises: it is called in threads of the producer, and should end within
+    `request_timeout`. `retriable(error)` says whether a batch is sent again after that error.
+
+    `ready(lane)` says whether a lane can be sent now. True; or False: its records wait, up to `delivery_timeout`; or
+    None: not yet known, as in Kafka without metadata, and `producer.send` waits. It is called from several threads; it
+    must neither block nor send. Call `producer.wake()` after a change; else it is asked again after `retry_backoff`.
+
+    `settings` are named as Kafka's, with times in seconds: see `settings.Settings`. Deadlines are operations of timerd:
+    they pass on time, also while this process is stuck. While the daemon is lost they are up to 1.5 s late.
+
+    Sources: KIP-91; KIP-19 and KIP-580. docs/deliveries.md has the phases of a record.
+    """
+
+    IN_PLACE = "make a producer in each process"
+
+    def __init__(
+        self,
+        client: Surface[ThreadedOperation, Any],
+        send: Callable[[Any, Sequence[Any]], object],
+        *,
+        ready: Callable[[Any], bool | None] | None = None,
+        retriable: Retriable = is_retriable,
+        **settings: Unpack[Settings],
+    ) -> None:
+        """Raises DeliveryTimeoutTooShortError, and InvalidValueError that names the setting."""
+        if is_coroutine_function(send):
+            raise InvalidValueError(f"send={send!r} is a coroutine function: use timerd_client.delivery.aio.Producer")
+        self._send = function_of("send", send, "of a lane and its records")
+        self._ready = ready if ready is None else function_of("ready", ready, "of a lane")
+        options, self._max_block_s = options_of(**settings)
+        self._complain = client._live().complain
+        self._changed = threading.Condition()  # guards what follows; notified when records have settled, and by wake()
+        self._changes = 0
+        self._items = UnderWay[Future[Delivery]](self._complain)
+        self._closed = False
+        self._why_closed = CLOSED
+        self._courier = Courier(
+            client,
+            self._attempt,
+            options,
+            prefix=f"producer/{uuid4().hex}",
+            retriable=function_of("retriable", retriable, "of an error"),
+            ready=guarded(self._ready, self._complain),
+        )
+        self._caller = threading.Thread(target=self._call_back, name="timerd-producer", daemon=True)
+        self._caller.start()
+
+    def send(
+        self, record: Any, *, lane: Hashable = None, on_delivery: OnDelivery | None = None, size: int = 0
+    ) -> Future[Delivery]:
+        """Take a record in; a future of its Delivery. Waits `max_block` at most, while there is no room for it.
+
+        The records of a lane (Kafka's partition) are sent in order, and their callbacks come in order; records without
+        a lane have no order. `size` is the bytes of the record. `on_delivery(delivery)` is called once, in a thread of
+        the producer; it must not block. The future cannot be cancelled: the record is under way.
+
+        Raises BackpressureError, PayloadTooLargeError, ClosedError. Called in `on_delivery`, it does not wait.
+        """
+        if on_delivery is not None:
+            callback_of(on_delivery)
+        future = Future[Delivery]()
+        future.set_running_or_notify_cancel()
+        item = Item(record, lane, on_delivery, future)
+        end = monotonic() + (0.0 if self._in_callback() else self._max_block_s)
+        while True:
+            seen = self._changes
+            is_known = self._ready is None or self._ready(lane) is not None  # without a lock: it is the user's code
+            if is_known and self._take_in(item, size):
+                return future
+            if not self._wait(lambda seen=seen: self._changes != seen or self._closed, end - monotonic()):  # type: ignore[misc]
+                if not is_known:
+                    raise BackpressureError(lane_unknown(self._max_block_s, lane))
+                raise BackpressureError(buffer_full(self._max_block_s, self._items.count))
+
+    def _take_in(self, item: Item[Future[Delivery]], size: int) -> bool:
+        """Whether there was room."""
+        with self._changed:
+            if self._closed:
+                raise ClosedError(self._why_closed)
+            taken = self._courier.offer([item], [item.lane], [size])
+            if taken:
+                self._items.add(item)
+            return bool(taken)
+
+    def wake(self) -> None:
+        """Lanes may have become ready: ask for each that waits. Returns at once."""
+        self._courier.wake()  # whose take() ends: then senders are notified
+
+    def flush(self, *, timeout: Patience | None = None) -> bool:
+        """Send all without lingering, and wait until all has settled, callbacks included; False after `timeout` s."""
+        self._refuse_in_callback("flush")
+        self._courier.flush()
+        return self._wait(lambda: not self._items.count, patience_s(timeout))
+
+    def close(self, *, timeout: Patience | None = None) -> bool:
+        """Take no more records, and wait until all have settled; whether they have without being given up.
+
+        After `timeout` s (None: no limit, and delivery_timeout bounds it) the others are given up: they fail, and an
+        attempt that is under way may yet arrive.
+        """
+        self._refuse_in_callback("close")
+        with self._changed:
+            self._closed = True
+        self._notify()
+        self._courier.close()
+        settled = self._wait(lambda: not self._items.count, patience_s(timeout))
+        if not settled:
+            self._courier.give_up(GIVEN_UP)
+        self._courier.wake()  # whose take() ends, and so does the thread that called it
+        self._caller.join()
+        self._courier.stop()
+        return settled
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Producer, {self._items.count} records under way{', closed' if self._closed else ''}>"
+
+    def _wait(self, condition: Callable[[], bool], seconds: float | None) -> bool:
+        """Until the condition holds; whether it does."""
+        with self._changed:
+            for sleep_s in slices(seconds):
+                if self._changed.wait_for(condition, sleep_s):
+                    return True
+        return False
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
+
+    def _in_callback(self) -> bool:
+        return threading.current_thread() is self._caller
+
+    def _refuse_in_callback(self, what: str) -> None:
+        if self._in_callback():
+            raise RuntimeError(f"{what}() in a callback of its producer: it would wait for itself; call it elsewhere")
+
+    # in the courier's threads -----------------------------------------------------------------------------------------
+
+    def _attempt(self, attempt: Attempt) -> None:
+        self._send(attempt.batch.key, [item.record for item in attempt.records])
+
+    # in the thread of callbacks ---------------------------------------------------------------------------------------
+
+    def _call_back(self) -> None:
+        while not (self._closed and not self._items.count):
+            try:
+                deliveries = self._courier.take(timeout=0.5)
+            except BaseException as error:  # the courier's thread has ended
+                text = text_of(error)
+                self._closed, self._why_closed = True, f"this producer has ended by {text}; make another one"
+                deliveries = [
+                    Delivery(item, DeliveryOutcome.FAILED, 0, 0, text)
+                    for item in self._items.all()
+                    if item.delivery is None
+                ]
+            for delivery in deliveries:
+                with self._changed:
+                    items = list(self._items.settle(delivery))
+                for item in items:
+                    self._items.call_back(item)
+            self._notify()

@@ -1,0 +1,83 @@
+"""The records that a producer has under way, their futures, and the order of a lane's callbacks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from .batch import Delivery
+
+OnDelivery = Callable[[Delivery], object]
+
+
+class Settable(Protocol):
+    """A future, of threads or of asyncio."""
+
+    def set_result(self, result: Delivery, /) -> None:
+        """Settle it."""
+
+    def done(self) -> bool:
+        """Whether it is settled, or was cancelled."""
+
+
+FutureT = TypeVar("FutureT", bound=Settable)
+
+
+class Item(Generic[FutureT]):
+    """A record under way."""
+
+    __slots__ = ("delivery", "future", "lane", "on_delivery", "record")
+
+    def __init__(self, record: Any, lane: Hashable, on_delivery: OnDelivery | None, future: FutureT) -> None:
+        self.record, self.lane, self.on_delivery, self.future = record, lane, on_delivery, future
+        self.delivery: Delivery | None = None
+
+
+class UnderWay(Generic[FutureT]):
+    """The items whose callbacks are to come. In a lane an item waits for those before it."""
+
+    def __init__(self, complain: Callable[[str, BaseException | None], None]) -> None:
+        self._complain = complain
+        self._lanes: dict[Hashable, deque[Item[FutureT]]] = {}
+        self._without_lane: dict[Item[FutureT], None] = {}
+        self.count = 0
+
+    def add(self, item: Item[FutureT]) -> None:
+        """The accumulator takes it in."""
+        self.count += 1
+        if item.lane is None:
+            self._without_lane[item] = None
+        else:
+            self._lanes.setdefault(item.lane, deque()).append(item)
+
+    def settle(self, delivery: Delivery) -> Iterator[Item[FutureT]]:
+        """The delivery of an item has come: the items whose turn it now is, in order."""
+        item: Item[FutureT] = delivery.record
+        item.delivery = delivery._replace(record=item.record)
+        if item.lane is None:
+            del self._without_lane[item]
+            self.count -= 1
+            yield item
+            return
+        lane = self._lanes[item.lane]
+        while lane and lane[0].delivery is not None:
+            self.count -= 1
+            yield lane.popleft()
+        if not lane:
+            del self._lanes[item.lane]
+
+    def all(self) -> list[Item[FutureT]]:
+        """All of them, those of a lane in order."""
+        return [*self._without_lane, *(item for lane in self._lanes.values() for item in lane)]
+
+    def call_back(self, item: Item[FutureT]) -> None:
+        """Settle its future, and call its callback. An error of the callback is logged."""
+        assert item.delivery is not None, "it has settled"
+        try:
+            if not item.future.done():
+                item.future.set_result(item.delivery)
+            if item.on_delivery is not None:
+                item.on_delivery(item.delivery)
+        except Exception as error:
+            self._complain(f"on_delivery={item.on_delivery!r} failed", error)

@@ -1,0 +1,110 @@
+"""The settings of a producer, as keyword arguments with times in seconds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, TypedDict
+
+from timerd_client.arguments import patience_s, shown
+from timerd_shm.declare.errors import InvalidValueError
+
+from .options import (
+    BACKOFF_MAX_MS,
+    BACKOFF_MS,
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    BUFFER_BYTES,
+    BUFFER_RECORDS,
+    DELIVERY_TIMEOUT_S,
+    IN_FLIGHT,
+    LINGER_MS,
+    REQUEST_TIMEOUT_S,
+    DeliveryOptions,
+    S,
+)
+
+Seconds = float | timedelta
+MAX_BLOCK_S: Final = 60.0
+
+
+class Settings(TypedDict, total=False):
+    """What a producer may be given, named as in Kafka's configuration. Times in seconds, or as timedelta."""
+
+    delivery_timeout: Seconds
+    """From send() to the callback, over all. Default: 120, or linger + request_timeout if that is more (KIP-91)."""
+    request_timeout: Seconds
+    """One attempt. Default: 30."""
+    linger: Seconds
+    """How long a batch takes records. Default: 0.005."""
+    max_block: Seconds
+    """How long send() waits at most. Default: 60."""
+    retries: int | None
+    """After the first attempt. Default: None, until delivery_timeout."""
+    retry_backoff: Seconds
+    """Before the first retry; doubles with each (KIP-580). Default: 0.1."""
+    retry_backoff_max: Seconds
+    """Default: 1, or retry_backoff if that is more."""
+    batch_size: int
+    """Records in a batch. Default: 500."""
+    batch_bytes: int
+    """Their bytes, as send(size=) gives them. Default: 1 MiB."""
+    max_in_flight: int
+    """Attempts under way, over all lanes; in a lane there is one at a time. Default: 8."""
+    buffer_records: int
+    """Records that have not settled. Default: 10,000."""
+    buffer_bytes: int
+    """Their bytes. Default: 32 MiB."""
+
+
+def options_of(
+    delivery_timeout: Seconds | None = None,
+    request_timeout: Seconds = REQUEST_TIMEOUT_S,
+    linger: Seconds = LINGER_MS / 1e3,
+    max_block: Seconds = MAX_BLOCK_S,
+    retries: int | None = None,
+    retry_backoff: Seconds = BACKOFF_MS / 1e3,
+    retry_backoff_max: Seconds | None = None,
+    batch_size: int = BATCH_RECORDS,
+    batch_bytes: int = BATCH_BYTES,
+    max_in_flight: int = IN_FLIGHT,
+    buffer_records: int = BUFFER_RECORDS,
+    buffer_bytes: int = BUFFER_BYTES,
+) -> tuple[DeliveryOptions, float]:
+    """The options of these Settings, and max_block in seconds. Raises InvalidValueError and its kin."""
+    linger_ns, request_ns, backoff_ns = (
+        _ns("linger", linger),
+        _ns("request_timeout", request_timeout),
+        _ns("retry_backoff", retry_backoff),
+    )
+    if delivery_timeout is None:
+        delivery_ns = max(DELIVERY_TIMEOUT_S * S, linger_ns + request_ns)
+    else:
+        delivery_ns = _ns("delivery_timeout", delivery_timeout)
+    if retry_backoff_max is None:
+        backoff_max_ns = max(BACKOFF_MAX_MS * S // 1_000, backoff_ns)
+    else:
+        backoff_max_ns = _ns("retry_backoff_max", retry_backoff_max)
+    options = DeliveryOptions(
+        delivery_timeout_ns=delivery_ns,
+        request_timeout_ns=request_ns,
+        linger_ns=linger_ns,
+        batch_size=batch_size,
+        batch_bytes=batch_bytes,
+        max_in_flight=max_in_flight,
+        retries=retries,
+        retry_backoff_ns=backoff_ns,
+        retry_backoff_max_ns=backoff_max_ns,
+        buffer_records=buffer_records,
+        buffer_bytes=buffer_bytes,
+    )
+    return options, _ns("max_block", max_block) / S
+
+
+def _ns(name: str, given: Seconds) -> int:
+    try:
+        seconds = patience_s(given)
+    except ValueError:
+        seconds = -1.0
+    if seconds is None or not 0 <= seconds < float("inf"):
+        raise InvalidValueError(f"{name}={shown(given)}: give a time of 0 or more, as seconds or a timedelta")
+    return round(seconds * S)

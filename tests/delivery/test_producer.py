@@ -1,0 +1,288 @@
+"""The producer of threads, with a real daemon: what time and threads add to test_kip_91."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import as_completed
+from typing import Any
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from endpoint import Endpoint, post
+from patience import PATIENCE_S, eventually
+from timerd_client.delivery import Delivery, DeliveryOutcome, DeliveryTimeoutTooShortError, Producer, RetriableError
+
+DELIVERED, FAILED, EXPIRED = DeliveryOutcome
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint() as made:
+        yield made
+
+
+def nothing(lane: Any, records: Sequence[Any]) -> None:
+    """A send that succeeds at once."""
+
+
+def test_each_record_is_delivered_once_and_its_lane_in_order(client: td.Client, endpoint: Endpoint) -> None:
+    called: list[Any] = []
+    with Producer(client, lambda lane, records: post(endpoint.url, records), linger=0.001) as producer:
+        futures = [
+            producer.send(number, lane=number % 3, on_delivery=lambda delivery: called.append(delivery.record))
+            for number in range(500)
+        ]
+        assert {future.result(PATIENCE_S).outcome for future in as_completed(futures)} == {DELIVERED}
+    assert sorted(endpoint.taken()) == sorted(called) == list(range(500))
+    for lane in range(3):
+        assert [n for n in called if n % 3 == lane] == [n for n in endpoint.taken() if n % 3 == lane]
+        assert [n for n in called if n % 3 == lane] == list(range(lane, 500, 3))
+
+
+def test_send_gets_the_lane_and_the_records(client: td.Client) -> None:
+    seen: list[tuple[Any, list[Any]]] = []
+
+    def send(lane: Any, records: Sequence[Any]) -> None:
+        seen.append((lane, list(records)))
+        if len(seen) == 1:
+            raise RetriableError("once more")
+
+    with Producer(client, send, retry_backoff=0.01) as producer:
+        delivery = producer.send({"n": 1}, lane=("a", 1)).result(PATIENCE_S)
+        assert delivery == Delivery({"n": 1}, DELIVERED, 2, delivery.latency_ns, None)
+        producer.send("free").result(PATIENCE_S)
+    assert seen == [(("a", 1), [{"n": 1}])] * 2 + [(None, ["free"])]
+
+
+def test_a_send_that_is_stuck_ends_at_delivery_timeout(client: td.Client) -> None:
+    go_on = threading.Event()
+    with Producer(
+        client, lambda lane, records: go_on.wait(PATIENCE_S), linger=0, request_timeout=0.2, delivery_timeout=0.4
+    ) as producer:
+        delivery = producer.send("a").result(PATIENCE_S)
+        assert delivery.outcome is EXPIRED and delivery.latency_ns >= 0.4e9
+        go_on.set()
+
+
+def test_a_full_buffer_blocks_send_until_a_record_has_settled(client: td.Client) -> None:
+    go_on = threading.Event()
+    with Producer(client, lambda lane, records: go_on.wait(PATIENCE_S), linger=0, buffer_records=1) as producer:
+        producer.send("a")
+        sender = threading.Thread(target=producer.send, args=("b",))
+        sender.start()
+        sender.join(0.1)
+        assert sender.is_alive()
+        go_on.set()
+        sender.join(PATIENCE_S)
+        assert not sender.is_alive()
+
+
+def test_a_full_buffer_is_backpressure_after_max_block(client: td.Client) -> None:
+    go_on = threading.Event()
+    with Producer(
+        client, lambda lane, records: go_on.wait(PATIENCE_S), linger=0, buffer_records=1, max_block=0.05
+    ) as producer:
+        producer.send("a")
+        begun = time.monotonic()
+        with pytest.raises(td.BackpressureError, match=r"max_block=0\.05 s, and the buffer is full: 1 records"):
+            producer.send("b")
+        assert time.monotonic() - begun >= 0.05
+        go_on.set()
+
+
+def test_a_lane_that_is_not_known_blocks_send_until_wake(client: td.Client) -> None:
+    known: dict[str, bool] = {}
+    with Producer(client, nothing, ready=known.get, max_block=PATIENCE_S) as producer:
+        sender = threading.Thread(target=lambda: producer.send("a", lane="new").result(PATIENCE_S))
+        sender.start()
+        sender.join(0.05)
+        assert sender.is_alive()
+        known["new"] = True
+        producer.wake()
+        sender.join(PATIENCE_S)
+        assert not sender.is_alive()
+
+
+def test_ready_may_call_wake(client: td.Client) -> None:
+    asked = 0
+
+    def ready(lane: Any) -> bool:
+        nonlocal asked
+        asked += 1
+        producer.wake()
+        return asked > 3
+
+    with Producer(client, nothing, ready=ready, linger=0) as producer:
+        assert producer.send("a", lane=1).result(PATIENCE_S).outcome is DELIVERED
+
+
+def test_many_threads_may_send(client: td.Client) -> None:
+    taken: list[Any] = []
+    lock = threading.Lock()
+
+    def send(lane: Any, records: Sequence[Any]) -> None:
+        with lock:
+            taken.extend(records)
+
+    with Producer(client, send, buffer_records=50) as producer:
+
+        def work(thread: int) -> None:
+            for number in range(200):
+                producer.send((thread, number), lane=thread)
+
+        threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(PATIENCE_S)
+        assert producer.flush(timeout=PATIENCE_S)
+    assert sorted(taken) == [(thread, number) for thread in range(4) for number in range(200)]
+    for thread in range(4):
+        assert [record[1] for record in taken if record[0] == thread] == list(range(200))
+
+
+def test_a_callback_may_send_and_does_not_wait_there(client: td.Client) -> None:
+    second: list[Any] = []
+    full: list[BaseException] = []
+
+    def again(delivery: Delivery) -> None:
+        try:
+            for number in range(3):
+                second.append(producer.send(number))
+        except td.BackpressureError as error:
+            full.append(error)
+
+    with Producer(client, nothing, linger=0, buffer_records=2, max_block=PATIENCE_S * 10) as producer:
+        producer.send("a", on_delivery=again)
+        assert producer.flush(timeout=PATIENCE_S)
+        assert len(second) == 2 and len(full) == 1
+        assert [future.result(PATIENCE_S).outcome for future in second] == [DELIVERED] * 2
+
+
+def test_flush_and_close_in_a_callback_are_refused(client: td.Client) -> None:
+    errors: list[BaseException] = []
+
+    def waits(delivery: Delivery) -> None:
+        for wait in (producer.flush, producer.close):
+            try:
+                wait()
+            except RuntimeError as error:
+                errors.append(error)
+
+    with Producer(client, nothing, linger=0) as producer:
+        producer.send("a", on_delivery=waits)
+        eventually(lambda: len(errors) == 2)
+    assert "in a callback of its producer" in str(errors[0])
+
+
+def test_the_future_cannot_be_cancelled(client: td.Client) -> None:
+    with Producer(client, nothing) as producer:
+        future = producer.send("a")
+        assert not future.cancel()
+        assert future.result(PATIENCE_S).outcome is DELIVERED
+
+
+def test_close_gives_up_after_its_timeout_and_leaves_no_operation(client: td.Client, daemon: Daemon) -> None:
+    go_on = threading.Event()
+    called: list[Delivery] = []
+    producer = Producer(client, lambda lane, records: go_on.wait(PATIENCE_S), linger=0)
+    future = producer.send("a", lane=1, on_delivery=called.append)
+    producer.send("b", lane=1)
+    eventually(lambda: daemon.stats()["counters"]["pending"] == 2)
+    assert not producer.close(timeout=0.05)
+    assert future.result(0).error == "close() gave it up after its timeout" and future.result(0).outcome is FAILED
+    assert called == [future.result(0)]
+    with pytest.raises(td.ClosedError, match="make another one"):
+        producer.send("c")
+    eventually(lambda: daemon.stats()["counters"]["pending"] == 0)
+    go_on.set()
+
+
+def test_close_may_be_called_twice(client: td.Client) -> None:
+    producer = Producer(client, nothing)
+    producer.send("a")
+    assert producer.close() and producer.close()
+
+
+def test_a_producer_that_has_ended_by_an_error_fails_its_records_and_says_so(client: td.Client) -> None:
+    go_on = threading.Event()
+    producer = Producer(client, lambda lane, records: go_on.wait(PATIENCE_S), linger=0)
+    futures = [producer.send(number, lane=number % 2) for number in range(4)]
+
+    def broken(now_ns: int) -> None:
+        raise RuntimeError("broken")
+
+    producer._courier._work.put(broken)
+    assert {future.result(PATIENCE_S).error for future in futures} == {"RuntimeError: broken"}
+    with pytest.raises(td.ClosedError, match="RuntimeError: broken"):
+        producer.send("more")
+    go_on.set()
+    producer.close()
+
+
+def test_a_closed_client_leaves_the_deadlines_to_the_clock(daemon: Daemon) -> None:
+    client = td.connect()
+    with Producer(
+        client,
+        lambda lane, records: None,
+        ready=lambda lane: lane != "never",
+        delivery_timeout=0.3,
+        request_timeout=0.2,
+    ) as producer:
+        held = producer.send("held", lane="never")
+        client.close()
+        assert producer.send("later").result(PATIENCE_S).outcome is DELIVERED
+        assert held.result(PATIENCE_S).outcome is EXPIRED
+
+
+@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGSTOP])
+def test_while_the_daemon_is_away_each_record_settles_in_time(
+    client: td.Client, daemon: Daemon, ends: signal.Signals
+) -> None:
+    with Producer(
+        client, nothing, linger=0, ready=lambda lane: lane is None, delivery_timeout=0.5, request_timeout=0.3
+    ) as producer:
+        client.flush()
+        if ends is signal.SIGKILL:
+            daemon.kill()
+        else:
+            os.kill(daemon.pid, ends)
+        begun = time.monotonic()
+        futures = [producer.send(number, lane=number % 2 or None) for number in range(10)]
+        outcomes = [future.result(PATIENCE_S) for future in futures]
+        assert time.monotonic() - begun >= 0.5
+        assert [delivery.outcome for delivery in outcomes] == [DELIVERED, EXPIRED] * 5
+        if ends is signal.SIGSTOP:
+            os.kill(daemon.pid, signal.SIGCONT)
+        else:
+            daemon.start()
+        assert producer.send("after").result(PATIENCE_S).outcome is DELIVERED
+
+
+def test_a_wrong_argument_is_named(client: td.Client) -> None:
+    with pytest.raises(DeliveryTimeoutTooShortError):
+        Producer(client, nothing, delivery_timeout=1)
+    with pytest.raises(td.InvalidValueError, match="send='post'"):
+        Producer(client, "post")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="lingr"):
+        Producer(client, nothing, lingr=1)  # type: ignore[call-arg]
+
+    async def later(*_: object) -> None: ...
+
+    with pytest.raises(td.InvalidValueError, match=r"delivery\.aio\.Producer"):
+        Producer(client, later)
+    with Producer(client, nothing) as producer:
+        with pytest.raises(td.InvalidValueError, match="coroutine function"):
+            producer.send("a", on_delivery=later)
+        with pytest.raises(TypeError):
+            producer.send("a", lane=[])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="make a producer in each process"):
+            copy.copy(producer)
+        assert repr(producer) == "<Producer, 0 records under way>"
