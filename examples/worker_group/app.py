@@ -1,0 +1,322 @@
+"""A group of workers that shares twelve shards of jobs, by Kafka's group protocol. This is the group's coordinator.
+
+    POST /jobs       {"id", "key", "text"}: 201, or 200 if there is a job of that id already
+
+    POST /join       {"member"}: {"error", "generation", "members", "shards"}, when all known members have joined
+    POST /sync       {"member", "generation", "assignment"}: {"error", "shards"}, when the leader has assigned them
+    POST /heartbeat  {"member", "generation"}: {"error"}
+    POST /poll       {"member", "generation", "shards"}: {"jobs"}, at once when there are any, else after a while
+    POST /commit     {"member", "generation", "job", "result"}: {"error"}
+    POST /leave      {"member"}: {"error"}
+
+worker.py is a member. Jobs of one key are in one shard. Each job is done exactly once, and those of a shard in order. A
+job may be begun twice, but it has one result: a commit names its generation, and one transaction stores the result only
+if no later generation has begun, and the shard is this member's in it. So the table decides, whoever was killed or
+stopped. Who got no answer asks again.
+
+Who is in the group is in memory alone. A coordinator that was started again knows nobody, and all join it anew.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from flask import Flask, Response, jsonify, request
+
+import timerd as td
+from timerd_client.operations import DelayedHeartbeat, DelayedJoin, DelayedSync, Errors, join_key, sync_key
+from timerd_client.operations.join import Joined
+from timerd_client.web import WSGI
+
+DATABASE = os.environ.get("GROUP_DATABASE", "group.sqlite")
+SESSION_S = float(os.environ.get("GROUP_SESSION_S", "10"))  # a member without a heartbeat for so long is removed
+REBALANCE_S = float(os.environ.get("GROUP_REBALANCE_S", "60"))  # a rebalance waits so long for the known members
+INITIAL_S = float(os.environ.get("GROUP_INITIAL_S", "3"))  # an empty group waits so long for those that start together
+WAIT_S = REBALANCE_S + 2.0  # a rebalance that takes longer has lost its operation
+SHARDS = 12
+GROUP = "workers"
+JOIN, SYNC = join_key(GROUP), sync_key(GROUP)
+
+app = Flask(__name__, static_folder=None)
+client = td.client()  # it connects at its first use
+
+
+# the table, which decides ---------------------------------------------------------------------------------------------
+
+
+def database() -> closing[sqlite3.Connection]:
+    """A connection for a few statements, each of which is a transaction."""
+    return closing(sqlite3.connect(DATABASE, timeout=30, isolation_level=None))
+
+
+with database() as at_start:
+    at_start.executescript("""
+        PRAGMA journal_mode = WAL;
+        CREATE TABLE IF NOT EXISTS jobs (
+            number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, shard INTEGER NOT NULL,
+            text TEXT NOT NULL, result TEXT, member TEXT, generation INTEGER);
+        CREATE INDEX IF NOT EXISTS open_jobs ON jobs (shard, number) WHERE result IS NULL;
+        CREATE TABLE IF NOT EXISTS generations (number INTEGER PRIMARY KEY AUTOINCREMENT);
+        CREATE TABLE IF NOT EXISTS owners (
+            generation INTEGER NOT NULL, shard INTEGER NOT NULL, member TEXT NOT NULL, PRIMARY KEY (generation, shard));
+    """)
+
+
+def begin_generation() -> int:
+    """From now on no result of an earlier generation is stored."""
+    with database() as connection:
+        return int(connection.execute("INSERT INTO generations DEFAULT VALUES").lastrowid or 0)
+
+
+def store_owners(generation: int, assignment: Mapping[str, Sequence[int]]) -> None:
+    """All shards of a generation, or none."""
+    rows = [(generation, shard, member) for member, shards in assignment.items() for shard in shards]
+    with database() as connection, connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany("INSERT INTO owners (generation, shard, member) VALUES (?, ?, ?)", rows)
+
+
+def open_jobs(shards: Sequence[int]) -> list[tuple[int, str]]:
+    """Jobs of these shards without a result, in order: number and text."""
+    these = ", ".join("?" * len(shards))
+    with database() as connection:
+        return connection.execute(
+            f"SELECT number, text FROM jobs WHERE result IS NULL AND shard IN ({these}) ORDER BY number LIMIT 10",
+            shards,
+        ).fetchall()
+
+
+def store_result(commit: Mapping[str, Any]) -> bool:
+    """Whether the job has the result of this member and generation. A commit that comes again changes nothing."""
+    with database() as connection:
+        connection.execute(
+            "UPDATE jobs SET result = :result, member = :member, generation = :generation"
+            " WHERE number = :job AND result IS NULL AND :generation = (SELECT max(number) FROM generations)"
+            " AND :member = (SELECT member FROM owners WHERE generation = :generation AND shard = jobs.shard)",
+            commit,
+        )
+        stored = "SELECT 1 FROM jobs WHERE number = :job AND member = :member AND generation = :generation"
+        return connection.execute(stored, commit).fetchone() is not None
+
+
+# the group ------------------------------------------------------------------------------------------------------------
+
+
+class Coordinator:
+    """The members of the group. When one comes or goes, all join again, and the next generation begins."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._sessions: dict[str, DelayedHeartbeat] = {}  # of the known members
+        self._generation = 0
+        self._joined: list[str] = []  # of the generation, in a rebalance of the next one; the leader is the first
+        self._assignment: Mapping[str, Sequence[int]] | None = None  # None: the leader has not decided yet
+        self._synced: set[str] = set()  # the members that have got their shards
+        self._rebalances = False
+        self._overdue = 0.0  # when a rebalance has lost its operation
+        self._join: DelayedJoin | None = None
+        self._sync: DelayedSync | None = None
+        self._outages: tuple[bytes, int] | None = None
+
+    def join(self, member: str) -> dict[str, Any]:
+        """Wait for the next generation."""
+        with self._lock:
+            self._catch_up()
+            before = self._generation
+            if self._rebalances and time.monotonic() < self._overdue:
+                self._add(member)
+                client.fire(JOIN)
+            else:
+                self._prepare_rebalance(member)
+        client.wait_for(lambda: self._generation > before, JOIN, timeout=WAIT_S, unavailable="poll")
+        with self._lock:
+            error = self.check(member, self._generation)
+            return {"error": error, "generation": self._generation, "members": list(self._joined), "shards": SHARDS}
+
+    def sync(self, member: str, generation: int, assignment: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """Wait until the leader, which is the first member, has assigned the shards."""
+        with self._lock:
+            if self.check(member, generation) is Errors.NONE:
+                self._sessions[member].rebalancing(WAIT_S + SESSION_S)  # while it waits it sends no heartbeats
+                if member == self._joined[0] and self._assignment is None:
+                    store_owners(generation, assignment)
+                    self._assignment = assignment
+                    client.fire(SYNC)
+
+        def decided() -> bool:
+            return self._assignment is not None or self.check(member, generation) is not Errors.NONE
+
+        client.wait_for(decided, SYNC, timeout=REBALANCE_S, unavailable="poll")
+        with self._lock:
+            error = self.heartbeat(member, generation)
+            if error is not Errors.NONE or self._assignment is None:
+                return {"error": error or Errors.REBALANCE_IN_PROGRESS}
+            self._synced.add(member)
+            client.fire(SYNC)
+            return {"error": Errors.NONE, "shards": self._assignment.get(member, [])}
+
+    def heartbeat(self, member: str, generation: int) -> Errors:
+        """The member lives."""
+        with self._lock:
+            self._catch_up()
+            if member in self._sessions:
+                self._sessions[member].heartbeat()
+            return self.check(member, generation)
+
+    def check(self, member: str, generation: int) -> Errors:
+        """Whether the member may go on with its work; if not, it joins again."""
+        with self._lock:
+            if member not in self._sessions:
+                return Errors.UNKNOWN_MEMBER_ID
+            if generation != self._generation:
+                return Errors.ILLEGAL_GENERATION
+            return Errors.REBALANCE_IN_PROGRESS if self._rebalances else Errors.NONE
+
+    def leave(self, *members: str) -> None:
+        """These are members no more: the others share their shards."""
+        with self._lock:
+            left = [self._sessions.pop(member) for member in members if member in self._sessions]
+            for session in left:
+                session.leave()
+            if self._rebalances:
+                self._joined = [member for member in self._joined if member in self._sessions]
+                client.fire(JOIN)  # it may be that only these were waited for
+            elif left:
+                self._prepare_rebalance()
+
+    def _prepare_rebalance(self, *members: str) -> None:
+        """Wait until all known members have joined again. These have."""
+        for operation in (self._join, self._sync):
+            if operation is not None:
+                operation.cancel()
+        if not self._rebalances:
+            self._rebalances, self._joined = True, []
+        delay = 0.0 if self._sessions else INITIAL_S
+        self._overdue = time.monotonic() + WAIT_S
+        for session in self._sessions.values():
+            session.heartbeat()
+        for member in members:
+            self._add(member)
+        self._join = DelayedJoin(
+            GROUP, lambda: list(self._sessions), lambda: list(self._joined), self._begin, initial_delay=delay
+        ).watch(client, timeout=REBALANCE_S)
+        client.fire_many([JOIN, SYNC])  # those who wait for jobs, or for an assignment, learn of it at once
+
+    def _add(self, member: str) -> None:
+        """The member has joined. While it waits for the others it sends no heartbeats."""
+        session = self._sessions.get(member)
+        if session is None or not session.is_alive:
+            session = DelayedHeartbeat(client, GROUP, member, SESSION_S, lambda: self._expired(member))
+            self._sessions[member] = session
+        session.rebalancing(WAIT_S + SESSION_S)
+        if member not in self._joined:
+            self._joined.append(member)
+
+    def _begin(self, _: Joined) -> None:
+        """Begin the next generation with the members that have joined. The others are removed."""
+        with self._lock:
+            for member in [member for member in self._sessions if member not in self._joined]:
+                self._sessions.pop(member).leave()
+            self._generation = generation = begin_generation()
+            self._assignment, self._synced = None, set()
+            self._rebalances = False
+            for session in self._sessions.values():
+                session.heartbeat()
+            self._sync = DelayedSync(
+                GROUP,
+                generation,
+                self._joined,
+                lambda: self._synced,
+                lambda: self._generation,
+                lambda missing: self.leave(*missing),
+            ).watch(client, timeout=REBALANCE_S)
+            client.fire(JOIN)
+
+    def _expired(self, member: str) -> None:
+        """The member has sent no heartbeat for a session timeout."""
+        with self._lock:
+            session = self._sessions.get(member)
+            if session is not None and not session.is_alive:  # else it has joined anew
+                self.leave(member)
+
+    def _catch_up(self) -> None:
+        """What was due while the daemon was lost has not been called. A rebalance finds out which members live."""
+        outages = client.incarnation, client.stats().given_up
+        if client.connected and outages != self._outages:
+            if self._outages is not None and self._sessions:
+                self._prepare_rebalance()
+            self._outages = outages
+
+
+coordinator = Coordinator()
+
+
+# the routes -----------------------------------------------------------------------------------------------------------
+
+
+@app.post("/jobs")
+def add_job() -> tuple[Response, int]:
+    """First the row, then the event: who is woken finds the row."""
+    job = request.get_json()
+    shard = zlib.crc32(job["key"].encode()) % SHARDS
+    with database() as connection:
+        stored = connection.execute(
+            "INSERT OR IGNORE INTO jobs (id, shard, text) VALUES (?, ?, ?)", (job["id"], shard, job["text"])
+        )
+    client.fire(f"jobs/{shard}")  # also the second time: the first time the process may have died before this line
+    return Response(), 201 if stored.rowcount else 200
+
+
+@app.post("/join")
+def join() -> Response:
+    return jsonify(coordinator.join(**request.get_json()))
+
+
+@app.post("/sync")
+def sync() -> Response:
+    return jsonify(coordinator.sync(**request.get_json()))
+
+
+@app.post("/heartbeat")
+def heartbeat() -> Response:
+    return jsonify(error=coordinator.heartbeat(**request.get_json()))
+
+
+@app.post("/poll")
+def poll() -> Response:
+    """A rebalance ends the wait, too."""
+    asked = request.get_json()
+
+    def news() -> list[tuple[int, str]] | Errors:
+        return open_jobs(asked["shards"]) or coordinator.check(asked["member"], asked["generation"])
+
+    keys = [JOIN, *(f"jobs/{shard}" for shard in asked["shards"])]
+    found = client.wait_for(news, keys, timeout=SESSION_S / 3, unavailable="poll")
+    return jsonify(jobs=[] if isinstance(found, Errors) else found)
+
+
+@app.post("/commit")
+def commit() -> Response:
+    """Also of a member that the coordinator does not know, because it was just started: its generation goes on."""
+    return jsonify(error=Errors.NONE if store_result(request.get_json()) else Errors.ILLEGAL_GENERATION)
+
+
+@app.post("/leave")
+def leave() -> Response:
+    coordinator.leave(request.get_json()["member"])
+    return jsonify(error=Errors.NONE)
+
+
+@app.get("/pid")
+def pid() -> str:
+    return str(os.getpid())
+
+
+application = WSGI(app)
