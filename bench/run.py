@@ -42,6 +42,7 @@ SUITES = (
     "snapshots",
     "journal",
     "overload",
+    "deliveries",
 )
 # Each of these takes long, and is run by itself: the gate (`python bench/overload.py --gate`), and faults at length
 # (`python bench/soak.py --json bench/results/soak.json`).

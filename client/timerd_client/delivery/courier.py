@@ -45,17 +45,21 @@ class Courier:
         retriable: Retriable = is_retriable,
         random: Random | None = None,
         ready: Ready = always_ready,
+        settled: Callable[[list[Delivery]], object] | None = None,
     ) -> None:
         """`send(attempt)` runs in several threads; `prefix` names this courier's batches among all clients'.
 
-        `ready(lane)` says whether a lane can be sent; it is called with the accumulator's lock held.
+        `ready(lane)` says whether a lane can be sent; it is called with the accumulator's lock held. With `settled`
+        deliveries go there, in the courier's thread, and not to take(); after wake() and after an error with none.
         """
         self._now_ns = purgatory._link.now_ns
         self._retriable = retriable
         # Functions for the courier's thread to call; any thread puts them in, which never blocks.
         self._work: SimpleQueue[Callable[[int], None] | None] = SimpleQueue()
         self._deliveries: SimpleQueue[list[Delivery]] = SlicedQueue()
-        self._broken: BaseException | None = None
+        self._settled_call = settled or self._deliveries.put
+        self._woken = False
+        self.broken: BaseException | None = None  # what has ended the courier's thread
         self._senders = Senders(send, options.max_in_flight, self._sent, ready)
         self._accumulator = Accumulator(
             options, self._senders, TimerdDeadlines(purgatory, prefix, self._settled), random
@@ -102,20 +106,23 @@ class Courier:
         """
         deliveries: list[Delivery] = []
         try:
-            deliveries += self._deliveries.get(timeout=timeout if self._broken is None else 0)
+            deliveries += self._deliveries.get(timeout=timeout if self.broken is None else 0)
             while True:
                 deliveries += self._deliveries.get_nowait()
         except Empty:
             pass
         self.pending -= len(deliveries)
-        if self._broken is not None and not deliveries:
-            raise self._broken
+        if self.broken is not None and not deliveries:
+            raise self.broken
         return deliveries
 
     def wake(self) -> None:
-        """A lane may have become ready: ask for each that waits, and end a take(). Does not wait; takes no lock."""
-        self._work.put(lambda _: self._accumulator.wake())
-        self._deliveries.put([])
+        """A lane may have become ready: ask for each that waits. Does not wait; takes no lock."""
+        self._work.put(self._wake)
+
+    def _wake(self, _now_ns: int) -> None:
+        self._woken = True
+        self._accumulator.wake()
 
     def flush(self) -> None:
         """Send what is there without lingering. Does not wait."""
@@ -133,6 +140,11 @@ class Courier:
         """Settle what is left at once, as failed because of `why`. Does not wait."""
         self._work.put(lambda now_ns: self._accumulator.give_up(why, now_ns))
 
+    @property
+    def in_own_thread(self) -> bool:
+        """Whether this is the courier's thread."""
+        return threading.current_thread() is self._thread
+
     def stop(self) -> None:
         """End the threads that can be ended; records that have not settled never will. Waits for no send."""
         self._stopping = True
@@ -146,8 +158,8 @@ class Courier:
         try:
             self._drive()
         except BaseException as error:  # take() raises it; else it would wait for ever
-            self._broken = error
-            self._deliveries.put([])
+            self.broken = error
+            self._settled_call([])
 
     def _drive(self) -> None:
         due_ns = 0
@@ -167,8 +179,9 @@ class Courier:
                 self._accumulator.poll(now_ns)
                 due_ns = self._accumulator.due_ns()
                 deliveries = self._accumulator.take()
-            if deliveries:
-                self._deliveries.put(deliveries)
+            if deliveries or self._woken:
+                self._woken = False
+                self._settled_call(deliveries)
 
     # in others ----------------------------------------------------------------------------------------------------
 

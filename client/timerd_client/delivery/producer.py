@@ -78,9 +78,8 @@ class Producer(OneProcess):
             prefix=f"producer/{uuid4().hex}",
             retriable=function_of("retriable", retriable, "of an error"),
             ready=guarded(self._ready, self._complain),
+            settled=self._call_back,
         )
-        self._caller = threading.Thread(target=self._call_back, name="timerd-producer", daemon=True)
-        self._caller.start()
 
     def send(
         self, record: Any, *, lane: Hashable = None, on_delivery: OnDelivery | None = None, size: int = 0
@@ -98,7 +97,7 @@ class Producer(OneProcess):
         future = Future[Delivery]()
         future.set_running_or_notify_cancel()
         item = Item(record, lane, on_delivery, future)
-        end = monotonic() + (0.0 if self._in_callback() else self._max_block_s)
+        end = monotonic() + (0.0 if self._courier.in_own_thread else self._max_block_s)
         while True:
             seen = self._changes
             is_known = self._ready is None or self._ready(lane) is not None  # without a lock: it is the user's code
@@ -121,7 +120,7 @@ class Producer(OneProcess):
 
     def wake(self) -> None:
         """Lanes may have become ready: ask for each that waits. Returns at once."""
-        self._courier.wake()  # whose take() ends: then senders are notified
+        self._courier.wake()
 
     def flush(self, *, timeout: Patience | None = None) -> bool:
         """Send all without lingering, and wait until all has settled, callbacks included; False after `timeout` s."""
@@ -143,8 +142,7 @@ class Producer(OneProcess):
         settled = self._wait(lambda: not self._items.count, patience_s(timeout))
         if not settled:
             self._courier.give_up(GIVEN_UP)
-        self._courier.wake()  # whose take() ends, and so does the thread that called it
-        self._caller.join()
+            self._wait(lambda: not self._items.count, None)
         self._courier.stop()
         return settled
 
@@ -170,35 +168,32 @@ class Producer(OneProcess):
             self._changes += 1
             self._changed.notify_all()
 
-    def _in_callback(self) -> bool:
-        return threading.current_thread() is self._caller
-
     def _refuse_in_callback(self, what: str) -> None:
-        if self._in_callback():
+        if self._courier.in_own_thread:
             raise RuntimeError(f"{what}() in a callback of its producer: it would wait for itself; call it elsewhere")
 
-    # in the courier's threads -----------------------------------------------------------------------------------------
+    # in the courier's senders -----------------------------------------------------------------------------------------
 
     def _attempt(self, attempt: Attempt) -> None:
         self._send(attempt.batch.key, [item.record for item in attempt.records])
 
-    # in the thread of callbacks ---------------------------------------------------------------------------------------
+    # in the courier's thread ------------------------------------------------------------------------------------------
 
-    def _call_back(self) -> None:
-        while not (self._closed and not self._items.count):
-            try:
-                deliveries = self._courier.take(timeout=0.5)
-            except BaseException as error:  # the courier's thread has ended
-                text = text_of(error)
-                self._closed, self._why_closed = True, f"this producer has ended by {text}; make another one"
-                deliveries = [
-                    Delivery(item, DeliveryOutcome.FAILED, 0, 0, text)
-                    for item in self._items.all()
-                    if item.delivery is None
-                ]
-            for delivery in deliveries:
-                with self._changed:
-                    items = list(self._items.settle(delivery))
-                for item in items:
-                    self._items.call_back(item)
-            self._notify()
+    def _call_back(self, deliveries: list[Delivery]) -> None:
+        """Records have settled, or it was woken, or has ended by an error."""
+        if (error := self._courier.broken) is not None:
+            text = text_of(error)
+            self._closed, self._why_closed = True, f"this producer has ended by {text}; make another one"
+            deliveries = [
+                Delivery(item, DeliveryOutcome.FAILED, 0, 0, text)
+                for item in self._items.all()
+                if item.delivery is None
+            ]
+        with self._changed:
+            items = [item for delivery in deliveries for item in self._items.settle(delivery)]
+        for item in items:
+            self._items.call_back(item)
+        with self._changed:
+            self._items.called_back(len(items))
+            self._changes += 1
+            self._changed.notify_all()

@@ -41,7 +41,7 @@ class UnderWay(Generic[FutureT]):
         self._complain = complain
         self._lanes: dict[Hashable, deque[Item[FutureT]]] = {}
         self._without_lane: dict[Item[FutureT], None] = {}
-        self.count = 0
+        self.count = 0  # callbacks that have not returned
 
     def add(self, item: Item[FutureT]) -> None:
         """The accumulator takes it in."""
@@ -53,16 +53,14 @@ class UnderWay(Generic[FutureT]):
 
     def settle(self, delivery: Delivery) -> Iterator[Item[FutureT]]:
         """The delivery of an item has come: the items whose turn it now is, in order."""
-        item: Item[FutureT] = delivery.record
-        item.delivery = delivery._replace(record=item.record)
+        item, outcome, attempts, latency_ns, error = delivery
+        item.delivery = Delivery(item.record, outcome, attempts, latency_ns, error)
         if item.lane is None:
             del self._without_lane[item]
-            self.count -= 1
             yield item
             return
         lane = self._lanes[item.lane]
         while lane and lane[0].delivery is not None:
-            self.count -= 1
             yield lane.popleft()
         if not lane:
             del self._lanes[item.lane]
@@ -72,7 +70,7 @@ class UnderWay(Generic[FutureT]):
         return [*self._without_lane, *(item for lane in self._lanes.values() for item in lane)]
 
     def call_back(self, item: Item[FutureT]) -> None:
-        """Settle its future, and call its callback. An error of the callback is logged."""
+        """Settle its future, and call its callback, whose error is logged. Then it is time for called_back()."""
         assert item.delivery is not None, "it has settled"
         try:
             if not item.future.done():
@@ -81,3 +79,7 @@ class UnderWay(Generic[FutureT]):
                 item.on_delivery(item.delivery)
         except Exception as error:
             self._complain(f"on_delivery={item.on_delivery!r} failed", error)
+
+    def called_back(self, items: int) -> None:
+        """The callbacks of so many have returned."""
+        self.count -= items

@@ -1,0 +1,1 @@
+"""What bench/deliveries.py runs: the process that sends."""
