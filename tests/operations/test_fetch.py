@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ class Log:
         return self.there[partition]
 
 
-def fetch(client: td.Client, log: Log, **more: int) -> list[str]:
+def fetch(client: td.Client, log: Log, **more: Any) -> list[str]:
     answers: list[str] = []
     asked = {P0: Asked(100, max_bytes=60, epoch=3), P1: Asked(100)}
     DelayedFetch(asked, log, lambda: answers.append("answered"), **{"min_bytes": 100, **more}).watch(
@@ -86,3 +87,11 @@ def test_enough_bytes_nothing_asked_no_bytes_needed_and_no_time_are_answered_at_
     assert answers == [1, 2]
     with manual.daemon.map_arena() as reader:
         assert not any(op.state for op in reader.ops.used())
+
+
+def test_a_reader_is_answered_although_the_daemon_is_lost_at_its_deadline(client: td.Client, manual: Manual) -> None:
+    answers = fetch(client, Log())
+    manual.stop()
+    manual.advance(4)  # of which three pass before the daemon is taken for lost
+    assert answers == ["answered"]
+    manual.start()

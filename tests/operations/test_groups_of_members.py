@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import timerd as td
 from timerd.testing import Manual
 from timerd_client.operations import DelayedHeartbeat, DelayedJoin, DelayedSync, Errors, join_key, member_key, sync_key
@@ -15,7 +18,7 @@ class Group:
         self.known, self.joined, self.synced, self.generation = list(known), list[str](), set[str](), 1
 
 
-def join(client: td.Client, group: Group, ended: list[Joined], timeout: float = 60, **more: float) -> DelayedJoin:
+def join(client: td.Client, group: Group, ended: list[Joined], timeout: float = 60, **more: Any) -> DelayedJoin:
     made = DelayedJoin("workers", lambda: group.known, lambda: group.joined, ended.append, **more)
     made.watch(client, timeout=timeout)
     client.flush()
@@ -66,6 +69,19 @@ def test_the_first_rebalance_waits_for_those_that_start_together(client: td.Clie
         group.joined.append(f"m{n}")
         manual.advance(1)
     assert len(ended) == 1, "the rebalance timeout bounds it"
+
+
+def test_a_join_is_done_and_can_be_cancelled_also_in_its_initial_delay(client: td.Client, manual: Manual) -> None:
+    group, ended = Group(), list[Joined]()
+    group.joined.append("a")
+    waits = join(client, group, ended, timeout=10, initial_delay=3)
+    assert not waits.done()
+    manual.advance(3)
+    assert ended == [Joined(["a"], [])] and waits.state is td.State.COMPLETED
+    waits = join(client, group, ended, timeout=10, initial_delay=3)
+    waits.cancel()
+    manual.advance(20)
+    assert len(ended) == 1 and waits.state is None
 
 
 # syncing --------------------------------------------------------------------------------------------------------------
@@ -167,3 +183,60 @@ def test_a_member_that_comes_back_is_unknown_and_one_that_leaves_does_not_expire
     again.leave()
     manual.advance(100)
     assert expired == ["7"] and again.heartbeat() is Errors.UNKNOWN_MEMBER_ID
+
+
+def test_an_outage_of_the_daemon_expires_no_member_and_prolongs_no_silence_for_ever(
+    client: td.Client, manual: Manual
+) -> None:
+    expired: list[str] = []
+    session = DelayedHeartbeat(client, "workers", "7", 10, lambda: expired.append("7"))
+    client.flush()
+    manual.stop()
+    manual.advance(60)
+    assert session.is_alive and not expired
+    manual.start()
+    manual.advance(25)
+    assert expired == ["7"] and not session.is_alive, "a silent member is expired when the daemon is back"
+
+
+def test_a_client_that_is_closed_expires_no_member(manual: Manual) -> None:
+    expired: list[str] = []
+    client = td.connect()
+    session = DelayedHeartbeat(client, "workers", "7", 10, lambda: expired.append("7"))
+    client.flush()
+    client.close()
+    manual.advance(100)
+    assert session.is_alive and not expired
+
+
+# an outage, and the lock ----------------------------------------------------------------------------------------------
+
+
+def test_a_rebalance_ends_although_the_daemon_is_lost(client: td.Client, manual: Manual) -> None:
+    group, ended = Group("a", "b"), list[Joined]()
+    waits = join(client, group, ended)
+    group.joined.append("a")
+    manual.stop()
+    manual.advance(62)
+    assert ended == [Joined(["a"], ["b"])] and waits.state is td.State.UNAVAILABLE
+    manual.start()
+    manual.advance(100)
+    assert len(ended) == 1
+
+
+def test_the_functions_of_an_operation_run_with_the_lock_of_its_owner(client: td.Client, manual: Manual) -> None:
+    lock = threading.RLock()
+    held: list[bool] = []
+
+    def note(*_: object) -> None:
+        held.append(lock._is_owned())  # type: ignore[attr-defined]
+
+    def known() -> list[str]:
+        note()
+        return ["a"]
+
+    DelayedJoin("workers", known, list, note, lock=lock).watch(client, timeout=5)
+    DelayedHeartbeat(client, "workers", "7", 5, note, lock=lock)
+    client.flush()
+    manual.advance(5)
+    assert len(held) >= 4 and all(held)

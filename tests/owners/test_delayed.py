@@ -202,6 +202,35 @@ def test_a_refusal_is_its_error_and_runs_no_callback(client: td.Client, other: t
     assert (again.state, mine.state) == (td.State.KEPT, None)
 
 
+def test_what_is_unavailable_or_has_failed_calls_on_error_alone(manual: Manual, client: td.Client) -> None:
+    class Noting(Delayed):
+        def on_error(self) -> None:
+            self.ran.append(f"error {type(self.error).__name__} {self.state}")
+
+    client.register_wait("other", id="taken", timeout=60)
+    client.try_complete_else_watch(delayed := Noting(), "key", timeout=5, id="taken")
+    assert delayed.settled(30) and delayed.ran == ["error OperationExistsError State.FAILED"]
+    client.try_complete_else_watch(delayed := Noting(), "key", timeout=5)
+    manual.stop()
+    manual.advance(6.5)
+    assert delayed.settled(30) and delayed.ran == ["error TimerdUnavailableError State.UNAVAILABLE"]
+    manual.start()
+
+    async def in_loop() -> list[str]:
+        ran: list[str] = []
+        async with aio.client() as loop_client:
+
+            async def note() -> None:
+                ran.append("error")
+
+            made = aio.DelayedOperation(lambda: False, on_error=note)
+            await loop_client.try_complete_else_watch(made, "key", id="taken", timeout=5)
+            await made.settled()
+        return ran
+
+    assert manual.run(in_loop()) == ["error"]
+
+
 def test_with_a_lost_daemon_it_is_unavailable_and_runs_no_callback(manual: Manual, client: td.Client) -> None:
     delayed = watching(client, timeout=5)
     manual.stop()

@@ -39,9 +39,12 @@ class DelayedOperation(Delayed):
         *,
         on_complete: Callable[[], object] | None = None,
         on_expiration: Callable[[], object] | None = None,
+        on_error: Callable[[], object] | None = None,
         lock: asyncio.Lock | None = None,
     ) -> None:
-        super().__init__(try_complete, on_complete, on_expiration)
+        super().__init__(
+            try_complete=try_complete, on_complete=on_complete, on_expiration=on_expiration, on_error=on_error
+        )
         self._delayed = LoopWhole(self, asyncio.Lock() if lock is None else lock)
 
     @property

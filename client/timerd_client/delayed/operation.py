@@ -84,15 +84,14 @@ class Part:
 class Delayed(OneProcess):
     """A delayed operation, as its owner sees it. It settles once: completed, expired, cancelled, failed or unavailable.
 
-    Give functions, or derive a class that overrides `try_complete`, `on_complete` and `on_expiration`. All that is
-    private to it is in `_delayed`, so that a derived class may choose its names.
+    Give functions, or derive a class that overrides `try_complete`, `on_complete`, `on_expiration` and `on_error`.
+    All that is private to it is in `_delayed`, so that a derived class may choose its names.
     """
 
     IN_PLACE = "make one in each process"
     _delayed: Whole[Any]
 
-    def __init__(self, try_complete: Any, on_complete: Any, on_expiration: Any) -> None:
-        given = {"try_complete": try_complete, "on_complete": on_complete, "on_expiration": on_expiration}
+    def __init__(self, **given: Any) -> None:
         for name, function in given.items():
             if function is not None:
                 if not callable(function):
@@ -112,6 +111,9 @@ class Delayed(OneProcess):
 
     def on_expiration(self) -> Any:
         """It has expired. Called after on_complete()."""
+
+    def on_error(self) -> Any:
+        """It is UNAVAILABLE, or has FAILED: `error` says why. Called in place of the other two."""
 
     # what can be seen -------------------------------------------------------------------------------------------------
 
@@ -337,6 +339,8 @@ class Whole(Generic[LinkT]):
             yield "on_complete", self.owner.on_complete
         if state is State.EXPIRED:
             yield "on_expiration", self.owner.on_expiration
+        if state in (State.UNAVAILABLE, State.FAILED):
+            yield "on_error", self.owner.on_error
 
     def tell(self) -> None:
         """Its callbacks have run: wake those who wait for its end."""

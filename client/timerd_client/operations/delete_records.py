@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from timerd_client.operations.codes import Errors
+from timerd_client.operations.named import Lock
 from timerd_client.operations.parts import Part, PartsOperation, Respond
 
 
@@ -25,13 +26,14 @@ class DelayedDeleteRecords(PartsOperation):
         respond: Respond,
         *,
         errors: Mapping[str, int] | None = None,
+        lock: Lock | None = None,
     ) -> None:
         """`requested`: offset by partition key. `low_watermark(partition)`: (watermark of all replicas, error code).
 
         `errors`: codes of partitions where the deletion failed at once.
         """
         failed = errors or {}
-        super().__init__({name: Part(failed[name]) if name in failed else None for name in requested}, respond)
+        super().__init__({name: Part(failed[name]) if name in failed else None for name in requested}, respond, lock)
         self._requested, self._low_watermark = requested, low_watermark
 
     def look_at(self, name: str) -> Part | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Self
 
-from timerd_client import DelayedOperation, Purgatory
+from timerd_client import Purgatory
 from timerd_client.operations.codes import Errors
+from timerd_client.operations.named import Lock, NamedOperation
 
 
 class Asked(NamedTuple):
@@ -26,7 +27,7 @@ class Available(NamedTuple):
     epoch: int | None = None
 
 
-class DelayedFetch(DelayedOperation):
+class DelayedFetch(NamedOperation):
     """Complete when the partitions together have at least `min_bytes`, or something is wrong with one of them.
 
     As Kafka's DelayedFetch. It is complete at once if for ANY partition there is an error (not the leader, unknown, its
@@ -44,9 +45,10 @@ class DelayedFetch(DelayedOperation):
         respond: Callable[[], object],
         *,
         min_bytes: int = 1,
+        lock: Lock | None = None,
     ) -> None:
         """`asked`: by partition key. `look(partition, offset)`: what is there. `respond()` reads and answers, once."""
-        super().__init__()
+        super().__init__(lock)
         self._asked, self._look, self._respond, self._min_bytes = dict(asked), look, respond, min_bytes
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:

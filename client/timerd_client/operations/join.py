@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple, Self
 
 from timerd_client import DelayedOperation, Purgatory
+from timerd_client.errors import ClosedError
 from timerd_client.operations.keys import join_key
+from timerd_client.operations.named import Lock, NamedOperation
 
 
 class Joined(NamedTuple):
@@ -21,7 +23,7 @@ class Joined(NamedTuple):
         return self.members[0] if self.members else None
 
 
-class DelayedJoin(DelayedOperation):
+class DelayedJoin(NamedOperation):
     """Complete when every known member has joined again.
 
     As Kafka's DelayedJoin (GroupCoordinator.tryCompleteJoin, onCompleteJoin): members that have not joined when the
@@ -44,11 +46,14 @@ class DelayedJoin(DelayedOperation):
         respond: Callable[[Joined], object],
         *,
         initial_delay: float = 0.0,
+        lock: Lock | None = None,
     ) -> None:
         """`known()`: the group's members. `joined()`: those that have joined this generation, in order."""
-        super().__init__()
+        super().__init__(lock)
         self._group, self._known, self._joined, self._respond = group, known, joined, respond
         self._delay = initial_delay
+        self._pause: DelayedOperation | None = None  # of the initial delay
+        self._is_over = False  # the initial delay: it completes with those that have joined
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
         """Wait, `timeout` seconds (the rebalance timeout) at most. Returns at once."""
@@ -62,15 +67,26 @@ class DelayedJoin(DelayedOperation):
             if left > 0 and len(self._joined()) > before:
                 self.watch(purgatory, timeout=left)
             else:
-                self._delay = 0.0
-                self.on_complete()
+                self._is_over = True
+                purgatory.try_complete_else_watch(self, join_key(self._group), timeout=0)
 
-        pause = DelayedOperation(lambda: False, on_expiration=over)
+        def lost() -> None:
+            if not isinstance(pause.error, ClosedError):
+                over()
+
+        # Its lock is not that of the group: it runs the callbacks of this operation, which take it.
+        pause = self._pause = DelayedOperation(lambda: False, on_expiration=over, on_error=lost)
         purgatory.try_complete_else_watch(pause, join_key(self._group), timeout=wait)
         return self
 
+    def cancel(self) -> None:
+        """Withdraw it, also in the initial delay. `respond` is not called."""
+        if self._pause is not None:
+            self._pause.cancel()
+        super().cancel()
+
     def try_complete(self) -> bool:
-        return set(self._known()) <= set(self._joined())
+        return self._is_over or set(self._known()) <= set(self._joined())
 
     def on_complete(self) -> None:
         joined = list(self._joined())

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Self
 
-from timerd_client import DelayedOperation, Purgatory
+from timerd_client import Purgatory
 from timerd_client.operations.codes import Errors
+from timerd_client.operations.named import Lock, NamedOperation
 
 
 class Part(NamedTuple):
@@ -23,12 +24,12 @@ Respond = Callable[[dict[str, Part]], object]
 PENDING = Part(Errors.REQUEST_TIMED_OUT)
 
 
-class PartsOperation(DelayedOperation):
+class PartsOperation(NamedOperation):
     """A delayed operation over parts. `respond` is called once with all of them, in the order of `parts`."""
 
-    def __init__(self, parts: Mapping[str, Part | None], respond: Respond) -> None:
+    def __init__(self, parts: Mapping[str, Part | None], respond: Respond, lock: Lock | None) -> None:
         """A part that is None is pending."""
-        super().__init__()
+        super().__init__(lock)
         self._parts: dict[str, Part | None] = dict(parts)
         self._respond = respond
 

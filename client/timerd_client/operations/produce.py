@@ -8,6 +8,7 @@ from typing import NamedTuple
 from timerd_client import Purgatory
 from timerd_client.operations.codes import Errors
 from timerd_client.operations.keys import replica_key
+from timerd_client.operations.named import Lock
 from timerd_client.operations.parts import Part, PartsOperation, Respond
 
 ALL_REPLICAS = -1  # acks=all
@@ -54,12 +55,11 @@ class Replicas:
 class DelayedProduce(PartsOperation):
     """Complete when each partition has enough replicas at its required offset, or an error.
 
-    As Kafka's DelayedProduce (kafka.server.DelayedProduce, ReplicaManager.delayedProduceRequestRequired): it waits only
-    with acks=all, where something was appended, and not all partitions are in error. Else the answer is given at
-    once,
-    and nothing is registered; so it is where there is one replica, which has the records already. A partition that the
-    leader lost, or that has another error, settles with that error; it holds up no other. At the deadline the pending
-    ones are answered with REQUEST_TIMED_OUT: the records may still be replicated.
+    As Kafka's DelayedProduce (kafka.server.DelayedProduce, ReplicaManager.delayedProduceRequestRequired): it waits
+    only with acks=all, where something was appended, and not all partitions are in error. Else the answer is given
+    at once, and nothing is registered; so it is where there is one replica, which has the records already. A
+    partition that the leader lost, or that has another error, settles with that error; it holds up no other. At the
+    deadline the pending ones are answered with REQUEST_TIMED_OUT: the records may still be replicated.
 
     Keys: the partitions', and those of their replicas where `replicated` is a Replicas.
     """
@@ -71,6 +71,7 @@ class DelayedProduce(PartsOperation):
         respond: Respond,
         *,
         acks: int = ALL_REPLICAS,
+        lock: Lock | None = None,
     ) -> None:
         """`appended`: by partition key. `replicated(partition, offset)`: whether enough have it, and an error code."""
         waits = acks == ALL_REPLICAS
@@ -78,7 +79,7 @@ class DelayedProduce(PartsOperation):
             name: None if waits and not one.error else Part(one.error, one.base_offset if not one.error else -1)
             for name, one in appended.items()
         }
-        super().__init__(parts, respond)
+        super().__init__(parts, respond, lock)
         self._appended, self._replicated = appended, replicated
 
     def look_at(self, name: str) -> Part | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Self
 
-from timerd_client import DelayedOperation, Purgatory
+from timerd_client import Purgatory
 from timerd_client.operations.keys import sync_key
+from timerd_client.operations.named import Lock, NamedOperation
 
 
-class DelayedSync(DelayedOperation):
+class DelayedSync(NamedOperation):
     """Complete when every member of a generation has synced, or when the group is in another generation.
 
     As Kafka's DelayedSync (GroupCoordinator.tryCompletePendingSync, onExpirePendingSync): members that have not synced
@@ -27,9 +28,11 @@ class DelayedSync(DelayedOperation):
         synced: Callable[[], Collection[str]],
         current: Callable[[], int],
         expired: Callable[[list[str]], object],
+        *,
+        lock: Lock | None = None,
     ) -> None:
         """`synced()`: members that have their assignment. `current()`: the group's generation now."""
-        super().__init__()
+        super().__init__(lock)
         self._group, self._generation, self._members = group, generation, list(members)
         self._synced, self._current, self._expired = synced, current, expired
 

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
-from timerd_client import DelayedOperation, Purgatory
+from timerd_client import Purgatory
+from timerd_client.operations.named import Lock, NamedOperation
 
 
 class Quota:
@@ -31,17 +32,20 @@ class Quota:
         return min((observed - self.rate) / self.rate * self.window, self.window)
 
 
-class ThrottledChannel(DelayedOperation):
+class ThrottledChannel(NamedOperation):
     """A channel is muted from watch() on, and `unmute()` is called when its throttle time is over, never earlier.
 
-    As Kafka's ThrottledChannel (a Delayed element that an expiry thread takes from a DelayQueue). Nothing but time ends
-    it. `close()` forgets a channel whose connection has ended: `unmute` is not called.
+    As Kafka's ThrottledChannel (a Delayed element that an expiry thread takes from a DelayQueue). Nothing but time
+    ends it; if the daemon refuses the operation, the channel is unmuted at once. `close()` forgets a channel whose
+    connection has ended: `unmute` is not called.
 
     Key: throttled:NAME, on which no event counts.
     """
 
-    def __init__(self, name: str, mute: Callable[[], object], unmute: Callable[[], object]) -> None:
-        super().__init__()
+    def __init__(
+        self, name: str, mute: Callable[[], object], unmute: Callable[[], object], *, lock: Lock | None = None
+    ) -> None:
+        super().__init__(lock)
         self._name, self._mute, self._unmute = name, mute, unmute
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:

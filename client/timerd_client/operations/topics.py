@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from timerd_client.operations.codes import Errors
 from timerd_client.operations.keys import topic_key
+from timerd_client.operations.named import Lock
 from timerd_client.operations.parts import Part, PartsOperation, Respond
 
 
@@ -19,9 +20,16 @@ class DelayedTopics(PartsOperation):
     Keys: topic_key() of each topic.
     """
 
-    def __init__(self, topics: Mapping[str, int], is_done: Callable[[str], bool], respond: Respond) -> None:
+    def __init__(
+        self,
+        topics: Mapping[str, int],
+        is_done: Callable[[str], bool],
+        respond: Respond,
+        *,
+        lock: Lock | None = None,
+    ) -> None:
         """`topics`: the error code with which each was taken (NONE: it is under way). `is_done(topic)`: is it there?"""
-        super().__init__({name: Part(error) if error else None for name, error in topics.items()}, respond)
+        super().__init__({name: Part(error) if error else None for name, error in topics.items()}, respond, lock)
         self._is_done = is_done
 
     def look_at(self, name: str) -> Part | None:

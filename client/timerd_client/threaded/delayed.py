@@ -45,10 +45,13 @@ class DelayedOperation(Delayed):
         *,
         on_complete: Callable[[], object] | None = None,
         on_expiration: Callable[[], object] | None = None,
+        on_error: Callable[[], object] | None = None,
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
-        super().__init__(try_complete, on_complete, on_expiration)
-        for function in (self.try_complete, self.on_complete, self.on_expiration):
+        super().__init__(
+            try_complete=try_complete, on_complete=on_complete, on_expiration=on_expiration, on_error=on_error
+        )
+        for function in (self.try_complete, self.on_complete, self.on_expiration, self.on_error):
             if is_coroutine_function(function):
                 raise InvalidValueError(
                     f"{function!r} is a coroutine function, and a threaded client awaits nothing: use td.aio"
