@@ -56,7 +56,6 @@ REAL: dict[str, float] = {
 LANES = 4
 MODES = (("ok", 1.5), ("fail", 1.0), ("ok", 1.0), ("stall", 2.5))  # of the server, and for how many seconds
 CALM_S = 1.0  # between two stops
-GOAL_MS, GOAL_AWAY_MS = 5.0, 1_600.0
 S = 1e9
 
 
@@ -202,7 +201,7 @@ def judge(suite: Suite, rate: int, rows: list[list[Any]], stops: list[Stop], tak
     missing = [number for number, outcome in enumerate(outcomes) if outcome == "delivered" and number not in arrived]
     for stopped, values in beyond.items():
         ordered = sorted(values) or [0.0]
-        row = suite.add(
+        suite.add(
             "callbacks",
             rate=rate,
             stopped=stopped,
@@ -210,12 +209,6 @@ def judge(suite: Suite, rate: int, rows: list[list[Any]], stops: list[Stop], tak
             beyond_p50_ms=round(statistics.median(ordered), 3),
             beyond_p99_9_ms=round(ordered[min(len(ordered) - 1, int(0.999 * len(ordered)))], 3),
             beyond_max_ms=round(ordered[-1], 3),
-        )
-        goal_ms = GOAL_AWAY_MS if stopped == "daemon" else GOAL_MS
-        suite.check(
-            f"{stopped}_stopped_at_{rate}",
-            row["beyond_p99_9_ms"] <= goal_ms,
-            f"p99.9 beyond delivery_timeout is {goal_ms:,g} ms at most",
         )
     suite.add(
         "outcomes",

@@ -213,6 +213,19 @@ THREE_KEYS = (
         cell("median", figure="bytes_per_op_full", pending=M), "figures_with_3_keys",
     ),
 )  # fmt: skip
+
+
+def beyond(stopped: str, goal: float) -> Target:
+    """How long after delivery_timeout a callback of a producer runs."""
+    what = {"none": "", "sender": ", from SIGCONT of a stopped process", "daemon": " while the daemon is stopped"}[
+        stopped
+    ]
+    return Target(
+        f"callback of a producer beyond delivery_timeout{what}, 500/s: p99.9", goal, "ms", "deliveries",
+        cell("beyond_p99_9_ms", rate=500, stopped=stopped), "callbacks",
+    )  # fmt: skip
+
+
 TARGETS = (
     *THREE_KEYS,
     *(target for goal in GOALS if goal.keys == 1 for target in at_goal(goal, CPU_US.get(goal))),
@@ -265,4 +278,6 @@ TARGETS = (
     recovery("4M", 600, 4 * M),
     snapshots("100k", 100_000),
     snapshots("4M", 4 * M),
+    *(beyond(stopped, 5) for stopped in ("none", "sender")),
+    beyond("daemon", 1_600),
 )  # fmt: skip

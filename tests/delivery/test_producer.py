@@ -266,6 +266,35 @@ def test_while_the_daemon_is_away_each_record_settles_in_time(
         assert producer.send("after").result(PATIENCE_S).outcome is DELIVERED
 
 
+def test_a_forked_child_is_told_to_make_its_own(client: td.Client) -> None:
+    with Producer(client, nothing) as producer:
+        producer.send("a").result(PATIENCE_S)
+        if (pid := os.fork()) == 0:
+            try:
+                producer.send("b")
+            except td.ClosedError as error:
+                os._exit(7 if "make another one here" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_ctrl_c_within_send_leaves_a_producer_that_goes_on(client: td.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+    with Producer(client, nothing, linger=0) as producer:
+        with monkeypatch.context() as patch:
+
+            def interrupted(item: Any) -> None:
+                raise KeyboardInterrupt
+
+            patch.setattr(producer._items, "add", interrupted)
+            for lane in (None, 1):
+                with pytest.raises(KeyboardInterrupt):
+                    producer.send("a", lane=lane, on_delivery=lambda delivery: called.append(delivery.record))
+        assert producer.send("b", lane=1).result(PATIENCE_S).outcome is DELIVERED
+        eventually(lambda: called == ["a", "a"])
+        assert producer.flush(timeout=PATIENCE_S)
+
+
 def test_a_wrong_argument_is_named(client: td.Client) -> None:
     with pytest.raises(DeliveryTimeoutTooShortError):
         Producer(client, nothing, delivery_timeout=1)

@@ -232,7 +232,7 @@ class Producer(OneProcess):
         for delivery in deliveries:
             for item in self._items.settle(delivery):
                 self._items.call_back(item)
-                self._items.called_back(1)
+                self._items.called_back([item])
         if deliveries:
             self._notify()
 

@@ -9,6 +9,7 @@ from timerd_shm.declare.errors import InvalidValueError
 
 ERROR_SIZE_MAX: Final = 1_000  # characters of an error that are kept
 CLOSED: Final = "this producer is closed: it takes no more records; make another one"
+OF_PARENT: Final = "this producer is of the process before a fork, and so are its threads: make another one here"
 GIVEN_UP: Final = "close() gave it up after its timeout"
 STATUS_RETRIABLE: Final = (408, 425, 429)  # of those below 500: timeout, too early, too many requests
 

@@ -9,6 +9,7 @@ with Producer(td.client(), post) as producer:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
@@ -26,7 +27,7 @@ from timerd_shm.declare.errors import BackpressureError, ClosedError, InvalidVal
 
 from .batch import Attempt, Delivery, DeliveryOutcome
 from .courier import Courier
-from .errors import CLOSED, GIVEN_UP, Retriable, buffer_full, is_retriable, lane_unknown, text_of
+from .errors import CLOSED, GIVEN_UP, OF_PARENT, Retriable, buffer_full, is_retriable, lane_unknown, text_of
 from .records import Item, OnDelivery, UnderWay
 from .senders import guarded
 from .settings import Settings, options_of
@@ -69,6 +70,7 @@ class Producer(OneProcess):
         self._changed = threading.Condition()  # guards what follows; notified when records have settled, and by wake()
         self._changes = 0
         self._items = UnderWay[Future[Delivery]](self._complain)
+        self._pid = os.getpid()
         self._closed = False
         self._why_closed = CLOSED
         self._courier = Courier(
@@ -94,6 +96,8 @@ class Producer(OneProcess):
         """
         if on_delivery is not None:
             callback_of(on_delivery)
+        if os.getpid() != self._pid:
+            raise ClosedError(OF_PARENT)
         future = Future[Delivery]()
         future.set_running_or_notify_cancel()
         item = Item(record, lane, on_delivery, future)
@@ -194,6 +198,6 @@ class Producer(OneProcess):
         for item in items:
             self._items.call_back(item)
         with self._changed:
-            self._items.called_back(len(items))
+            self._items.called_back(items)
             self._changes += 1
             self._changed.notify_all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from .batch import Delivery
@@ -27,11 +27,12 @@ FutureT = TypeVar("FutureT", bound=Settable)
 class Item(Generic[FutureT]):
     """A record under way."""
 
-    __slots__ = ("delivery", "future", "lane", "on_delivery", "record")
+    __slots__ = ("added", "delivery", "future", "lane", "on_delivery", "record")
 
     def __init__(self, record: Any, lane: Hashable, on_delivery: OnDelivery | None, future: FutureT) -> None:
         self.record, self.lane, self.on_delivery, self.future = record, lane, on_delivery, future
         self.delivery: Delivery | None = None
+        self.added = False
 
 
 class UnderWay(Generic[FutureT]):
@@ -46,6 +47,7 @@ class UnderWay(Generic[FutureT]):
     def add(self, item: Item[FutureT]) -> None:
         """The accumulator takes it in."""
         self.count += 1
+        item.added = True
         if item.lane is None:
             self._without_lane[item] = None
         else:
@@ -55,6 +57,9 @@ class UnderWay(Generic[FutureT]):
         """The delivery of an item has come: the items whose turn it now is, in order."""
         item, outcome, attempts, latency_ns, error = delivery
         item.delivery = Delivery(item.record, outcome, attempts, latency_ns, error)
+        if not item.added:  # Ctrl-C came between the accumulator and here
+            yield item
+            return
         if item.lane is None:
             del self._without_lane[item]
             yield item
@@ -80,6 +85,6 @@ class UnderWay(Generic[FutureT]):
         except Exception as error:
             self._complain(f"on_delivery={item.on_delivery!r} failed", error)
 
-    def called_back(self, items: int) -> None:
-        """The callbacks of so many have returned."""
-        self.count -= items
+    def called_back(self, items: Iterable[Item[FutureT]]) -> None:
+        """Their callbacks have returned."""
+        self.count -= sum(item.added for item in items)
