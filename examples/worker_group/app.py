@@ -123,12 +123,10 @@ class Coordinator:
         self._overdue = 0.0  # when a rebalance has lost its operation
         self._join: DelayedJoin | None = None
         self._sync: DelayedSync | None = None
-        self._outages: tuple[bytes, int] | None = None
 
     def join(self, member: str) -> dict[str, Any]:
         """Wait for the next generation."""
         with self._lock:
-            self._catch_up()
             before = self._generation
             if self._rebalances and time.monotonic() < self._overdue:
                 self._add(member)
@@ -165,7 +163,6 @@ class Coordinator:
     def heartbeat(self, member: str, generation: int) -> Errors:
         """The member lives."""
         with self._lock:
-            self._catch_up()
             if member in self._sessions:
                 self._sessions[member].heartbeat()
             return self.check(member, generation)
@@ -245,14 +242,6 @@ class Coordinator:
             session = self._sessions.get(member)
             if session is not None and not session.is_alive:  # else it has joined anew
                 self.leave(member)
-
-    def _catch_up(self) -> None:
-        """What was due while the daemon was lost has not been called. A rebalance finds out which members live."""
-        outages = client.incarnation, client.stats().given_up
-        if client.connected and outages != self._outages:
-            if self._outages is not None and self._sessions:
-                self._prepare_rebalance()
-            self._outages = outages
 
 
 coordinator = Coordinator()
