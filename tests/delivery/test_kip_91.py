@@ -517,6 +517,23 @@ def test_close_ends_a_send_that_waits(scene: Scene) -> None:
     scene.play(act, buffer_records=1)
 
 
+def test_a_loop_that_ends_gives_up_what_a_producer_has_left(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    async def hang(lane: Any, records: Sequence[Any]) -> None:
+        scene.sent.append((scene.now(), lane, list(records)))
+        await scene.hang(lane, records)
+
+    async def main(first_s: float) -> None:
+        producer = aio.Producer(td.aio.client(), hang)
+        await scene.send(producer, "a")
+        await asyncio.sleep(first_s)
+
+    for first_s, attempts in ((0, 0), (0.1, 1)):  # while it lingers, and while it is in flight
+        scene.manual.run(main(first_s))
+        assert [(outcome, tried) for _, _, outcome, tried in scene.ends] == [("failed", attempts)]
+        assert len(scene.sent) == attempts and not caplog.text
+        scene.ends.clear()
+
+
 # the daemon -----------------------------------------------------------------------------------------------------------
 
 

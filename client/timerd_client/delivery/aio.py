@@ -9,8 +9,9 @@ async with Producer(td.aio.client(), post) as producer:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Any, Self, Unpack
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
+from typing import Any, Final, Self, Unpack
 from uuid import uuid4
 
 from timerd_client.arguments import callback_of, function_of, patience_s
@@ -27,6 +28,8 @@ from .options import NEVER, S
 from .records import Item, OnDelivery, UnderWay
 from .senders import Ready, guarded
 from .settings import Settings, options_of
+
+CANCEL_S: Final = 1.0  # for attempts that are cancelled to end
 
 
 class Tasks:
@@ -56,10 +59,13 @@ class Tasks:
         if (task := self._running.get(attempt)) is not None:
             task.cancel()
 
-    def stop(self) -> None:
-        """Cancel all."""
-        for task in self._running.values():
+    async def stop(self) -> None:
+        """Cancel all, and wait a moment until they have ended."""
+        tasks = list(self._running.values())
+        for task in tasks:
             task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_S)
 
     async def _run(self, attempt: Attempt) -> None:
         error: BaseException | None = None
@@ -104,10 +110,22 @@ class Producer(OneProcess):
         deadlines = TimerdDeadlines(client, f"producer/{uuid4().hex}", self._settled)
         self._accumulator = Accumulator(options, self._tasks, deadlines)
         self._closed = False
+        self._stopped = False
         self._woken = False
         self._waiters: set[asyncio.Future[None]] = set()
         self._turn: asyncio.Handle | None = None  # the next one, if it is soon
         self._timer: asyncio.TimerHandle | None = None
+        self._guard: AsyncGenerator[None, None] | None = self._until_loop_ends()
+        with contextlib.suppress(StopIteration):
+            self._guard.__anext__().send(None)  # up to its `yield`, which waits for nothing
+
+    async def _until_loop_ends(self) -> AsyncGenerator[None, None]:
+        """Give up what is left when asyncio.run() ends its loop, which closes all asynchronous generators then."""
+        try:
+            yield
+        finally:
+            self._guard = None
+            await self._stop()
 
     async def send(
         self, record: Any, *, lane: Hashable = None, on_delivery: OnDelivery | None = None, size: int = 0
@@ -168,14 +186,18 @@ class Producer(OneProcess):
         self._turn_soon()
         self._notify()
         settled = await self._until_settled(patience_s(timeout))
-        if not settled:
-            self._accumulator.give_up(GIVEN_UP, self._now_ns())
-            self._call_back()
-        self._tasks.stop()
+        await self._stop()
+        return settled
+
+    async def _stop(self) -> None:
+        """Give up what is left, and run no more."""
+        self._closed = self._stopped = True
         for handle in (self._turn, self._timer):
             if handle is not None:
                 handle.cancel()
-        return settled
+        self._accumulator.give_up(GIVEN_UP, self._now_ns())
+        self._call_back()
+        await self._tasks.stop()
 
     async def __aenter__(self) -> Self:
         return self
@@ -209,7 +231,7 @@ class Producer(OneProcess):
     # what drives the accumulator --------------------------------------------------------------------------------------
 
     def _turn_soon(self) -> None:
-        if self._turn is None:
+        if self._turn is None and not self._stopped:
             self._turn = self._loop.call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
