@@ -485,3 +485,23 @@ def test_a_record_that_never_fits_is_refused() -> None:
     accumulator = Accumulator(options(buffer_bytes=10), Network(lambda attempt: Fate(0, None)))
     with pytest.raises(PayloadTooLargeError, match="a record of 11 bytes; buffer_bytes=10"):
         accumulator.append("r", 0, size=11)
+
+
+def test_a_lane_that_is_not_ready_is_asked_for_at_a_steady_pace_however_many_batches_wait() -> None:
+    asked: list[int] = []
+
+    def is_ready(lane: Hashable, now_ns: int) -> bool:
+        asked.append(now_ns)
+        return False
+
+    network = Network(lambda attempt: Fate(0, None), is_ready=is_ready)
+    accumulator = Accumulator(options(delivery_timeout_ns=10 * S, batch_size=1), network)
+    for record in range(100):
+        network.now_ns = record * MS
+        accumulator.append(record, network.now_ns, lane="a")
+        accumulator.wake()
+        accumulator.poll(network.now_ns)
+    drive(accumulator, network, 200 * MS)  # the last ones have lingered
+    asked.clear()
+    drive(accumulator, network, 2_200 * MS)
+    assert 15 <= len(asked) <= 25, "each 100 ms, for two seconds"

@@ -90,7 +90,7 @@ class Accumulator:
         self._wakes: list[tuple[int, int, Lane]] = []  # a heap: when a lane may be ready (linger, backoff)
         self._wake_number = 0
         self._candidates: OrderedDict[Lane, None] = OrderedDict()  # lanes that may be ready
-        self._unready: OrderedDict[Lane, None] = OrderedDict()  # lanes that have a batch, and could not be sent
+        self._unready: dict[Lane, int] = {}  # lanes that have a batch and could not be sent: when they are asked again
         self._deliveries: list[Delivery] = []
         self._closed = False
         self.records = 0  # that have not settled
@@ -234,8 +234,9 @@ class Accumulator:
             if not self._is_ready(batch, now_ns) or lane.busy is not None:
                 continue  # the event that it waits for makes it a candidate again
             if not self._transport.ready(batch.key):
-                self._unready[lane] = None
-                self._wake_at(now_ns + max(self._options.retry_backoff_ns, LOOK_AGAIN_NS), lane)
+                if self._unready.get(lane, now_ns) <= now_ns:  # else it will be asked, whatever made it a candidate
+                    again_ns = self._unready[lane] = now_ns + max(self._options.retry_backoff_ns, LOOK_AGAIN_NS)
+                    self._wake_at(again_ns, lane)
                 continue
             self._unready.pop(lane, None)
             lane.queue.popleft()
@@ -260,7 +261,7 @@ class Accumulator:
 
     def wake(self) -> None:
         """A lane that could not be sent may be ready now: the next poll() asks for each."""
-        self._candidates.update(self._unready)
+        self._candidates.update(dict.fromkeys(self._unready))
 
     def _let_go(self, lane: Lane) -> None:
         """Forget a lane that holds nothing; its next record makes it again."""
