@@ -23,6 +23,7 @@ from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport.sockets import Sockets
 from timerd_client.types import Patience
+from timerd_client.waits.loop_end import at_loop_end
 from timerd_client.waits.scope import Scope, noted
 from timerd_shm.declare.errors import BackpressureError, TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
@@ -66,21 +67,16 @@ class LoopLink(Link):
         self.watch_sockets()
         self.wake()
         open_links.add(self)
-        self._guard: AsyncGenerator[None, None] | None = self._until_loop_ends()
-        with contextlib.suppress(StopIteration):
-            self._guard.__anext__().send(None)  # up to its `yield`, which waits for nothing
+        self._guard: AsyncGenerator[None, None] | None = at_loop_end(self._loop_ends)
 
-    async def _until_loop_ends(self) -> AsyncGenerator[None, None]:
-        """Close the link when asyncio.run() ends its loop, which closes all asynchronous generators then."""
-        try:
-            yield
-        finally:
-            self._guard = None
-            if not self.closed and self._pid == os.getpid():
-                try:
-                    await drive(flows.end(self, CLOSE_TIMEOUT_S if self.may_answer() else 0.0))
-                except TimerdError as error:
-                    self.complain(f"its event loop ends: {error}")
+    async def _loop_ends(self) -> None:
+        """Close the link."""
+        self._guard = None
+        if not self.closed and self._pid == os.getpid():
+            try:
+                await drive(flows.end(self, CLOSE_TIMEOUT_S if self.may_answer() else 0.0))
+            except TimerdError as error:
+                self.complain(f"its event loop ends: {error}")
 
     def watch_sockets(self) -> None:
         self._descriptors = self.sockets.filenos()

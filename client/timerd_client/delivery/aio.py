@@ -9,8 +9,7 @@ async with Producer(td.aio.client(), post) as producer:
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, Self, Unpack
 from uuid import uuid4
 
@@ -18,6 +17,7 @@ from timerd_client.arguments import callback_of, function_of, patience_s
 from timerd_client.link.surface import Surface
 from timerd_client.one_process import OneProcess
 from timerd_client.types import Patience
+from timerd_client.waits.loop_end import at_loop_end
 from timerd_shm.declare.errors import BackpressureError, ClosedError
 
 from .accumulator import Accumulator
@@ -115,17 +115,7 @@ class Producer(OneProcess):
         self._waiters: set[asyncio.Future[None]] = set()
         self._turn: asyncio.Handle | None = None  # the next one, if it is soon
         self._timer: asyncio.TimerHandle | None = None
-        self._guard: AsyncGenerator[None, None] | None = self._until_loop_ends()
-        with contextlib.suppress(StopIteration):
-            self._guard.__anext__().send(None)  # up to its `yield`, which waits for nothing
-
-    async def _until_loop_ends(self) -> AsyncGenerator[None, None]:
-        """Give up what is left when asyncio.run() ends its loop, which closes all asynchronous generators then."""
-        try:
-            yield
-        finally:
-            self._guard = None
-            await self._stop()
+        self._guard = at_loop_end(self._stop)
 
     async def send(
         self, record: Any, *, lane: Hashable = None, on_delivery: OnDelivery | None = None, size: int = 0
