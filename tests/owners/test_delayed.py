@@ -178,6 +178,45 @@ def test_of_several_that_force_it_one_has_completed_it(client: td.Client) -> Non
     assert delayed.ran == ["complete"]
 
 
+@pytest.mark.parametrize("at", [1, 2])
+def test_its_condition_may_force_it_as_in_kafka(client: td.Client, at: int) -> None:
+    class Forcing(Delayed):
+        def try_complete(self) -> bool:
+            self.looks += 1
+            if self.looks == at:
+                self.force_complete()  # and says nothing
+            return False
+
+    delayed = Forcing()
+    client.try_complete_else_watch(delayed, "k", timeout=30)
+    assert client.check_and_complete("k") == at - 1
+    assert delayed.settled(30) and (delayed.state, delayed.ran) == (td.State.COMPLETED, ["complete"])
+    assert delayed.looks == at
+
+
+def test_an_operation_that_is_forced_before_it_is_started_completes_when_it_is(client: td.Client) -> None:
+    delayed = Delayed()
+    delayed.force_complete()
+    assert not delayed.done()
+    client.try_complete_else_watch(delayed, "k", timeout=30)
+    assert (delayed.state, delayed.ran) == (td.State.COMPLETED, ["complete"])
+
+
+def test_an_operation_that_is_forced_while_it_is_registered_completes(
+    client: td.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delayed = Delayed()
+    register = client._register
+
+    def forced_meanwhile(*args: Any, **given: Any) -> Any:
+        delayed.force_complete()  # as another thread does
+        return register(*args, **given)
+
+    monkeypatch.setattr(client, "_register", forced_meanwhile)
+    client.try_complete_else_watch(delayed, "k", timeout=30)
+    assert delayed.settled(30) and (delayed.state, delayed.ran) == (td.State.COMPLETED, ["complete"])
+
+
 @pytest.mark.parametrize("how", ["own", "id", "key"])
 def test_a_cancelled_operation_runs_no_callback(client: td.Client, other: td.Client, how: str) -> None:
     delayed = watching(client, "k", "l", id="mine")

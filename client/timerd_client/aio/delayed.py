@@ -127,7 +127,8 @@ class LoopWhole(Whole[LoopLink]):
         """Try; if that does not complete it, watch its keys."""
         mark = self.begin(surface, keys, timeout)
         async with self.lock:
-            if not await called(self.owner.try_complete):
+            complete = await called(self.owner.try_complete)
+            if not (complete or self.forced):
                 self.watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=False)
         if self.parts:
             self.follow()

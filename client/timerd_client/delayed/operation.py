@@ -145,8 +145,11 @@ class Delayed(OneProcess):
     # what its owner does, shared by both faces ------------------------------------------------------------------------
 
     def force_complete(self) -> None:
-        """Complete it, whatever its condition says. Returns at once, and does nothing if it has settled."""
-        self._delayed.complete(None)
+        """Complete it, whatever its condition says. Returns at once, and does nothing if it has settled.
+
+        Also in `try_complete()`, as in Kafka. Before it is started: it completes when it is.
+        """
+        self._delayed.force()
 
     def cancel(self) -> None:
         """Withdraw it. Returns at once, and does nothing if it has settled. No callback runs."""
@@ -162,6 +165,8 @@ class Whole(Generic[LinkT]):
         self.owner = owner
         self.started = False
         self._wakes = False  # whether a wake-up is under way
+        self._looks = False  # whether its condition is being evaluated
+        self.forced = False  # perhaps before its parts are registered, or in an evaluation
         self.parts: list[Part] = []
         self.names: tuple[Key, ...] = ()
         self._end: Reply | None = None  # answered when it has settled and its callbacks have run
@@ -176,6 +181,12 @@ class Whole(Generic[LinkT]):
         """Cancel it, if it is pending."""
         if self.parts and not self.done():
             self._first().cancel()
+
+    def force(self) -> None:
+        """Complete it, if it has not settled. An evaluation under way tells the daemon: it counts for checks then."""
+        self.forced = True
+        if not self._looks:
+            self.complete(None)
 
     def complete(self, reply: Reply | None) -> bool:
         """Send COMPLETE; False if it has settled, or was not started. Raises as `ask` if there is a `reply`."""
@@ -260,6 +271,8 @@ class Whole(Generic[LinkT]):
             operation = self._operation(part)
             if not operation._add(self._part_settled):
                 self._part_settled(operation)
+        if self.forced:
+            self.complete(None)
 
     def _first(self) -> Operation:
         return self._operation(self.parts[0])
@@ -287,11 +300,14 @@ class Whole(Generic[LinkT]):
             if not due or self.done():
                 self._wakes = False
                 return []
+            self._looks = True
             return due
 
     def answer_looks(self, looks: list[tuple[Part, int]], complete: bool) -> None:
         """Tell the daemon what the evaluation has found. These commands may exceed the window: one for each look."""
         link = self.link
+        self._looks = False
+        complete = complete or self.forced
         with link.lock:
             for part, sequence in looks:
                 part.answered = sequence

@@ -138,7 +138,7 @@ class ThreadedWhole(Whole[ThreadedLink]):
         with self.lock:
             with evaluating():
                 complete = do(Evaluate(self.owner.try_complete))
-            if not complete:
+            if not (complete or self.forced):
                 # In the client's thread it cannot wait for room.
                 own = self.link.in_own_thread()
                 self.watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=own)
