@@ -26,6 +26,7 @@ from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 if TYPE_CHECKING:
     from harness import Rig
     from networks import World
+    from timerd.testing import Manual
 
 # What needs the compiled core is imported by the fixture that uses it: tests/client runs where no core was built.
 pytest.register_assert_rewrite("churn", "crashes", "daemonrules", "journalplay", "play", "rules")
@@ -140,6 +141,15 @@ def shared_daemon(runtime_dir: Path, daemon_of_module: Daemon, monkeypatch: pyte
 def client(daemon: Daemon) -> Iterator[td.Client]:
     """A client of that daemon."""
     with td.connect(timeout=PATIENCE_S) as made:
+        yield made
+
+
+@pytest.fixture
+def manual() -> Iterator[Manual]:
+    """A daemon in this process, whose clock the test advances."""
+    from timerd.testing import Manual
+
+    with Manual() as made:
         yield made
 
 

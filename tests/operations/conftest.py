@@ -11,12 +11,6 @@ from timerd.testing import Manual
 
 
 @pytest.fixture
-def manual() -> Iterator[Manual]:
-    with Manual() as made:
-        yield made
-
-
-@pytest.fixture
 def client(manual: Manual) -> Iterator[td.Client]:
     with td.connect() as made:
         yield made

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,25 +15,6 @@ from timerd.testing import Manual
 from timerd_client import aio
 
 Made = list[str]
-
-
-@pytest.fixture
-def manual() -> Iterator[Manual]:
-    with Manual() as made:
-        yield made
-
-
-@pytest.fixture
-def client(manual: Manual) -> Iterator[td.Client]:
-    with td.connect() as made:
-        yield made
-
-
-@pytest.fixture
-def other(manual: Manual) -> Iterator[td.Client]:
-    """The client of another process."""
-    with td.Client() as made:
-        yield made
 
 
 class Delayed(td.DelayedOperation):
@@ -543,78 +522,3 @@ def test_a_closed_client_ends_it(manual: Manual) -> None:
     client.close()
     assert delayed.settled(30) and delayed.state is td.State.FAILED and isinstance(delayed.error, td.ClosedError)
     assert delayed.ran == []
-
-
-# asyncio --------------------------------------------------------------------------------------------------------------
-
-
-def run(program: Callable[[Manual, aio.Client, aio.Client], Any]) -> None:
-    async def main(manual: Manual) -> None:
-        async with aio.connect() as one, aio.Client() as two:
-            await asyncio.wait_for(program(manual, one, two), 60)
-
-    with Manual() as manual:
-        asyncio.run(main(manual))
-
-
-class LoopDelayed(aio.DelayedOperation):
-    def __init__(self, ready: bool = False, **more: Any) -> None:
-        super().__init__(**more)
-        self.ready, self.looks, self.ran = ready, 0, Made()
-
-    async def try_complete(self) -> bool:
-        self.looks += 1
-        await asyncio.sleep(0)
-        return self.ready
-
-    async def on_complete(self) -> None:
-        self.ran.append("complete")
-
-    def on_expiration(self) -> None:
-        self.ran.append("expiration")
-
-
-def test_the_same_in_a_loop() -> None:
-    async def program(manual: Manual, one: aio.Client, two: aio.Client) -> None:
-        four = [LoopDelayed() for _ in range(4)]
-        for n, each in enumerate(four):
-            assert await (one if n % 2 else two).try_complete_else_watch(each, "orders", timeout=30) is each
-        assert [await two.check_and_complete("orders") for _ in range(3)] == [0, 0, 0]
-        for each in four:
-            each.ready = True
-        assert await two.check_and_complete("orders") == 4
-        for each in four:
-            assert await each.settled(30)
-        assert [(each.looks, each.ran) for each in four] == [(5, ["complete"])] * 4
-        ready = LoopDelayed(ready=True)
-        await one.try_complete_else_watch(ready, "k", timeout=30)
-        assert ready.done() and ready.ran == ["complete"]
-        plain = await one.try_complete_else_watch(lambda: False, [f"k{n}" for n in range(200)], timeout=30)
-        assert await plain.force_complete_wait() and not await plain.force_complete_wait()
-        assert await plain.settled(30) and plain.state is td.State.COMPLETED
-        cancelled = await one.try_complete_else_watch(LoopDelayed(), "k", timeout=30)
-        assert await cancelled.cancel_wait() and cancelled.state is td.State.CANCELLED
-        expires = LoopDelayed()
-        await one.try_complete_else_watch(expires, "k", timeout=5)
-        manual.advance(6)
-        assert await expires.settled(30) and expires.ran == ["complete", "expiration"]
-
-    run(program)
-
-
-def test_in_a_loop_a_check_in_a_callback_is_refused_and_one_beside_it_waits() -> None:
-    async def program(manual: Manual, one: aio.Client, two: aio.Client) -> None:
-        errors: list[BaseException] = []
-
-        async def checks() -> bool:
-            try:
-                await one.check_and_complete("k")
-            except RuntimeError as error:
-                errors.append(error)
-            return len(errors) == 2
-
-        delayed = await one.try_complete_else_watch(checks, "k", timeout=30)
-        assert await two.check_and_complete("k", timeout=30) == 1
-        assert await delayed.settled(30) and len(errors) == 2
-
-    run(program)

@@ -10,7 +10,6 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,18 +27,6 @@ NO_COUNTERPART = {"P8": "no thread of a purgatory's own"}
 def test_every_point_of_operation_and_purgatory_is_tested() -> None:
     tested = {code for name in globals() for code in re.findall(r"([OP]\d+)_", name)}
     assert tested | set(NO_COUNTERPART) == set(CODES)
-
-
-@pytest.fixture
-def manual() -> Iterator[Manual]:
-    with Manual() as made:
-        yield made
-
-
-@pytest.fixture
-def client(manual: Manual) -> Iterator[td.Client]:
-    with td.connect() as made:
-        yield made
 
 
 class MockDelayed(td.DelayedOperation):

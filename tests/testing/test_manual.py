@@ -17,13 +17,6 @@ from timerd_client import aio
 
 
 @pytest.fixture
-def manual() -> Iterator[Manual]:
-    """A daemon on a manual clock."""
-    with Manual() as made:
-        yield made
-
-
-@pytest.fixture
 def client(manual: Manual) -> Iterator[td.Client]:
     """A threaded client of it."""
     with td.connect() as made:
