@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 import signal
@@ -17,7 +18,14 @@ import timerd as td
 from daemons import Daemon
 from endpoint import Endpoint, post
 from patience import PATIENCE_S, eventually
-from timerd_client.delivery import Delivery, DeliveryOutcome, DeliveryTimeoutTooShortError, Producer, RetriableError
+from timerd_client.delivery import (
+    Delivery,
+    DeliveryOutcome,
+    DeliveryTimeoutTooShortError,
+    Producer,
+    RetriableError,
+    aio,
+)
 
 DELIVERED, FAILED, EXPIRED = DeliveryOutcome
 
@@ -227,6 +235,48 @@ def test_a_producer_that_has_ended_by_an_error_fails_its_records_and_says_so(cli
     producer.close()
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+def test_whatever_a_callback_raises_the_records_behind_it_settle(
+    client: td.Client, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+) -> None:
+    def raises(delivery: Any) -> None:
+        raise kind
+
+    producer = Producer(client, nothing)
+    futures = [producer.send(text, lane=1, on_delivery=raises if text == "b" else None) for text in "abcd"]
+    assert [future.result(PATIENCE_S).outcome for future in futures] == [DELIVERED] * 4
+    assert producer.send("after").result(PATIENCE_S).outcome is DELIVERED
+    assert producer.close(timeout=PATIENCE_S)
+    assert "on_delivery=" in caplog.text
+
+
+def test_in_a_loop_whatever_a_callback_raises_the_records_behind_it_settle(daemon: Daemon) -> None:
+    called: list[str] = []
+
+    async def program(kind: type[BaseException]) -> None:
+        async def sends(lane: Any, records: Sequence[Any]) -> None:
+            await asyncio.sleep(0)
+
+        def raises(delivery: Any) -> None:
+            called.append(delivery.record)
+            raise kind
+
+        async with await td.aio.connect() as client, aio.Producer(client, sends) as producer:
+            for text in "abcd":
+                on_delivery = raises if text == "b" else lambda delivery: called.append(delivery.record)
+                await producer.send(text, lane=1, on_delivery=on_delivery)
+            await asyncio.sleep(PATIENCE_S if kind is SystemExit else 0)  # which ends the loop
+            assert await producer.close(timeout=PATIENCE_S)
+
+    for kind in (asyncio.CancelledError, GeneratorExit):
+        asyncio.run(program(kind))
+        assert called == [*"abcd"]
+        called.clear()
+    with pytest.raises(SystemExit):
+        asyncio.run(program(SystemExit))
+    assert called == [*"abcd"]
+
+
 def test_a_closed_client_leaves_the_deadlines_to_the_clock(daemon: Daemon) -> None:
     client = td.connect()
     with Producer(
@@ -271,10 +321,13 @@ def test_a_forked_child_is_told_to_make_its_own(client: td.Client) -> None:
         producer.send("a").result(PATIENCE_S)
         if (pid := os.fork()) == 0:
             try:
-                producer.send("b")
-            except td.ClosedError as error:
-                os._exit(7 if "make another one here" in str(error) else 1)
-            os._exit(2)
+                for call in (lambda: producer.send("b"), producer.flush):
+                    with pytest.raises(td.ClosedError, match="make another one here"):
+                        call()
+                assert producer.close() and producer.close(timeout=1), "the parent delivers what is left"
+                os._exit(7)
+            finally:
+                os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 

@@ -241,12 +241,17 @@ class Producer(OneProcess):
 
     def _call_back(self) -> None:
         deliveries = self._accumulator.take()
+        ends: BaseException | None = None
         for delivery in deliveries:
             for item in self._items.settle(delivery):
-                self._items.call_back(item)
+                error = self._items.call_back(item)
+                ends = error if isinstance(error, (SystemExit, KeyboardInterrupt)) else ends
                 self._items.called_back([item])
         if deliveries:
             self._notify()
+        if ends is not None:  # as for any callback of a loop
+            self._turn_soon()
+            raise ends
 
     async def _attempt(self, attempt: Attempt) -> None:
         await self._send(attempt.batch.key, [item.record for item in attempt.records])

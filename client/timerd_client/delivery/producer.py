@@ -96,7 +96,7 @@ class Producer(OneProcess):
         """
         if on_delivery is not None:
             callback_of(on_delivery)
-        if os.getpid() != self._pid:
+        if self._is_of_parent():
             raise ClosedError(OF_PARENT)
         future = Future[Delivery]()
         future.set_running_or_notify_cancel()
@@ -128,6 +128,8 @@ class Producer(OneProcess):
 
     def flush(self, *, timeout: Patience | None = None) -> bool:
         """Send all without lingering, and wait until all has settled, callbacks included; False after `timeout` s."""
+        if self._is_of_parent():
+            raise ClosedError(OF_PARENT)
         self._refuse_in_callback("flush")
         self._courier.flush()
         return self._wait(lambda: not self._items.count, patience_s(timeout))
@@ -136,8 +138,10 @@ class Producer(OneProcess):
         """Take no more records, and wait until all have settled; whether they have without being given up.
 
         After `timeout` s (None: no limit, and delivery_timeout bounds it) the others are given up: they fail, and an
-        attempt that is under way may yet arrive.
+        attempt that is under way may yet arrive. In a forked child it does nothing: the parent delivers the records.
         """
+        if self._is_of_parent():
+            return True
         self._refuse_in_callback("close")
         with self._changed:
             self._closed = True
@@ -158,6 +162,10 @@ class Producer(OneProcess):
 
     def __repr__(self) -> str:
         return f"<Producer, {self._items.count} records under way{', closed' if self._closed else ''}>"
+
+    def _is_of_parent(self) -> bool:
+        """Whether this is a forked child, where the producer's threads are not."""
+        return os.getpid() != self._pid
 
     def _wait(self, condition: Callable[[], bool], seconds: float | None) -> bool:
         """Until the condition holds; whether it does."""

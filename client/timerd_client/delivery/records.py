@@ -74,16 +74,21 @@ class UnderWay(Generic[FutureT]):
         """All of them, those of a lane in order."""
         return [*self._without_lane, *(item for lane in self._lanes.values() for item in lane)]
 
-    def call_back(self, item: Item[FutureT]) -> None:
-        """Settle its future, and call its callback, whose error is logged. Then it is time for called_back()."""
+    def call_back(self, item: Item[FutureT]) -> BaseException | None:
+        """Settle its future, and call its callback. Then it is time for called_back().
+
+        Returns what the callback raised, which is logged: an asyncio loop has to learn of SystemExit.
+        """
         assert item.delivery is not None, "it has settled"
         try:
             if not item.future.done():
                 item.future.set_result(item.delivery)
             if item.on_delivery is not None:
                 item.on_delivery(item.delivery)
-        except Exception as error:
+        except BaseException as error:  # also SystemExit and CancelledError: the next records wait for their turn
             self._complain(f"on_delivery={item.on_delivery!r} failed", error)
+            return error
+        return None
 
     def called_back(self, items: Iterable[Item[FutureT]]) -> None:
         """Their callbacks have returned."""
