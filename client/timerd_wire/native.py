@@ -9,6 +9,7 @@ client takes what it needs of threads from here. eventlet is refused: it keeps n
 from __future__ import annotations
 
 import importlib
+import os
 import select
 import socket
 import sys
@@ -86,6 +87,7 @@ class Thread:
         self._name = name
         self._running = lock()
         self.ident = 0  # while it has not begun
+        self._pid = 0
 
     def start(self) -> None:
         """Begin. Raises RuntimeError if the system gives no thread."""
@@ -100,7 +102,7 @@ class Thread:
             raise
 
     def _begin(self) -> None:
-        self.ident = ident()
+        self.ident, self._pid = ident(), os.getpid()
         try:
             self._run()
         finally:
@@ -108,7 +110,7 @@ class Thread:
 
     def is_current(self) -> bool:
         """Whether the caller runs in this thread."""
-        return self.ident == ident()
+        return self.ident == ident() and self._pid == os.getpid()  # a forked child may give another one its number
 
     def join(self, seconds: float) -> bool:
         """Wait until it has ended, so many seconds at most; whether it has."""
