@@ -82,9 +82,12 @@ def test_enough_bytes_nothing_asked_no_bytes_needed_and_no_time_are_answered_at_
     log.there[P1] = Available(500, 400)
     assert fetch(client, log) == ["answered"] == fetch(client, Log(), min_bytes=0)
     answers: list[int] = []
-    DelayedFetch({}, log, lambda: answers.append(1)).watch(client, timeout=9)
-    DelayedFetch({P0: Asked(0)}, log, lambda: answers.append(2)).watch(client, timeout=0)
+    nothing = DelayedFetch({}, log, lambda: answers.append(1)).watch(client, timeout=9)
+    no_time = DelayedFetch({P0: Asked(0)}, log, lambda: answers.append(2)).watch(client, timeout=0)
     assert answers == [1, 2]
+    assert [(each.settled(0), each.done(), each.state) for each in (nothing, no_time)] == [
+        (True, True, td.State.COMPLETED)
+    ] * 2
     with manual.daemon.map_arena() as reader:
         assert not any(op.state for op in reader.ops.used())
 

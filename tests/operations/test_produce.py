@@ -67,7 +67,7 @@ def test_a_partition_in_error_settles_alone(client: td.Client, manual: Manual) -
 @pytest.mark.parametrize("acks", [0, 1])
 def test_with_other_acks_nothing_is_registered(client: td.Client, manual: Manual, acks: int) -> None:
     answers = list[Answer]()
-    DelayedProduce(THREE, Log(), answers.append, acks=acks).watch(client, timeout=30)
+    assert DelayedProduce(THREE, Log(), answers.append, acks=acks).watch(client, timeout=30).settled(0)
     assert answers == [{P0: Part(0, 100), P1: Part(0, 200), P2: Part(0, 300)}] and pending(manual) == 0
 
 

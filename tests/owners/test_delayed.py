@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from typing import Any
@@ -173,12 +174,18 @@ def test_its_condition_may_force_it_as_in_kafka(client: td.Client, at: int) -> N
     assert delayed.looks == at
 
 
-def test_an_operation_that_is_forced_before_it_is_started_completes_when_it_is(client: td.Client) -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_operation_that_is_forced_before_it_is_started_completes_without_the_daemon(waits: bool) -> None:
     delayed = Delayed()
-    delayed.force_complete()
-    assert not delayed.done()
-    client.try_complete_else_watch(delayed, "k", timeout=30)
-    assert (delayed.state, delayed.ran) == (td.State.COMPLETED, ["complete"])
+    if waits:
+        assert delayed.force_complete_wait()
+    else:
+        delayed.force_complete()
+    assert delayed.settled(0) and (delayed.state, delayed.ran) == (td.State.COMPLETED, ["complete"])
+    assert not delayed.force_complete_wait() and not delayed.cancel_wait()
+    with td.Client() as never_connected:
+        assert never_connected.try_complete_else_watch(delayed, "k", timeout=30) is delayed
+        assert delayed.settled(0) and (delayed.looks, delayed.ran) == (0, ["complete"])
 
 
 def test_an_operation_that_is_forced_while_it_is_registered_completes(
@@ -290,6 +297,32 @@ def test_what_raises_is_logged_and_the_operation_goes_on(
     assert "try_complete of <Raises" in caplog.text and "on_complete of <Raises" in caplog.text
     with pytest.raises(ValueError, match="at first"):
         client.try_complete_else_watch(lambda: (_ for _ in ()).throw(ValueError("at first")), "k", timeout=30)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+def test_whatever_its_functions_raise_its_client_lives_on(
+    manual: Manual, client: td.Client, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+) -> None:
+    class Raises(Delayed):
+        def try_complete(self) -> bool:
+            if super().try_complete() or self.looks == 2:
+                raise kind
+            return self.looks == 3
+
+        def on_complete(self) -> None:
+            super().on_complete()
+            raise kind
+
+    completes, expires = Raises(), Raises()
+    plain = client.register("plain", timeout=30)
+    client.try_complete_else_watch(completes, "k", timeout=5)
+    client.try_complete_else_watch(expires, "other", timeout=5)
+    assert [client.check_and_complete("k") for _ in range(2)] == [0, 1]
+    manual.advance(6)
+    assert completes.settled(30) and expires.settled(30) and expires.ran == ["complete", "expiration"]
+    client.fire("plain")
+    assert plain.result(30)
+    assert "try_complete of <Raises" in caplog.text and "on_complete of <Raises" in caplog.text
 
 
 def test_its_owners_lock_is_held_while_a_function_of_it_runs(client: td.Client) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import timerd as td
 from timerd.testing import Manual
 from timerd_client import aio
@@ -81,3 +83,47 @@ def test_in_a_loop_a_check_in_a_callback_is_refused_and_one_beside_it_waits() ->
         assert await delayed.settled(30) and len(errors) == 2
 
     run(program)
+
+
+def test_a_cancelled_error_of_what_a_function_awaits_is_an_error_like_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def program(manual: Manual, one: aio.Client, two: aio.Client) -> None:
+        async def awaits_a_task_that_somebody_cancels() -> None:
+            helper = asyncio.create_task(asyncio.sleep(30))
+            asyncio.get_running_loop().call_soon(helper.cancel)
+            await helper
+
+        class Cancelled(LoopDelayed):
+            async def try_complete(self) -> bool:
+                self.looks += 1
+                if self.looks == 2:
+                    await awaits_a_task_that_somebody_cancels()
+                return self.looks == 3
+
+            async def on_complete(self) -> None:
+                self.ran.append("complete")
+                await awaits_a_task_that_somebody_cancels()
+
+        completes, expires = Cancelled(), Cancelled()
+        await one.try_complete_else_watch(completes, "k", timeout=5)
+        await one.try_complete_else_watch(expires, "other", timeout=5)
+        assert [await two.check_and_complete("k", timeout=30) for _ in range(2)] == [0, 1]
+        manual.advance(6)
+        assert await completes.settled(30) and await expires.settled(30)
+        assert (completes.ran, expires.ran) == (["complete"], ["complete", "expiration"])
+
+    run(program)
+    assert "try_complete of <Cancelled" in caplog.text and "on_complete of <Cancelled" in caplog.text
+
+
+def test_in_a_loop_one_that_is_forced_before_it_is_started_completes_without_the_daemon() -> None:
+    async def program() -> None:
+        for waits in (False, True):
+            delayed = LoopDelayed()
+            if waits:
+                assert await delayed.force_complete_wait() and delayed.ran == ["complete"]
+            else:
+                delayed.force_complete()
+            assert await delayed.settled(30) and (delayed.state, delayed.ran) == (td.State.COMPLETED, ["complete"])
+            assert not await delayed.force_complete_wait() and not await delayed.cancel_wait()
+
+    asyncio.run(program())

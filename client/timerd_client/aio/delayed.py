@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
+from timerd_client.arguments import patience_s
 from timerd_client.delayed.operation import Delayed, Whole
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
@@ -23,6 +24,17 @@ async def called(function: Callable[[], Any]) -> Any:
     with evaluating():
         value = function()
         return await value if isinstance(value, Awaitable) else value
+
+
+def ends_task(error: BaseException) -> bool:
+    """Whether a function raised this because its task was cancelled, or its loop is to end: both go on upwards.
+
+    A CancelledError may also come from what the function has awaited, and is an error like others then.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    return isinstance(error, (SystemExit, KeyboardInterrupt))
 
 
 class DelayedOperation(Delayed):
@@ -55,6 +67,11 @@ class DelayedOperation(Delayed):
     async def force_complete_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`force_complete`, and whether this call has completed it. Raises TimerdUnavailableError after `timeout` s."""
         whole = self._delayed
+        if whole.force_alone():
+            await whole.until_called_back(timeout)
+            return True
+        if whole.is_alone:
+            return False
         whole.end()
         reply = Reply(whole.link)
         return whole.complete(reply) and bool(await answer_of(reply, timeout))
@@ -68,6 +85,8 @@ class DelayedOperation(Delayed):
 
     async def settled(self, timeout: Patience | None = None) -> bool:
         """Wait until it has settled and its callbacks have run, `timeout` seconds at most; whether that is so."""
+        if self._delayed.is_alone:
+            return await self._delayed.until_called_back(timeout)
         end = self._delayed.end()
         return await settled(end, timeout) and bool(end.get())
 
@@ -88,31 +107,50 @@ class LoopWhole(Whole[LoopLink]):
             return
         self._run(self._finish(state))
 
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self.link.loop.create_task(coroutine)
+    def finish_alone(self) -> None:
+        self._run(self._finish(State.COMPLETED), asyncio.get_running_loop())
+
+    async def until_called_back(self, timeout: Patience | None) -> bool:
+        """Whether the callbacks of one that is alone have returned within `timeout` seconds."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.copy(), timeout=patience_s(timeout))
+        return not self._tasks
+
+    def _run(self, coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop | None = None) -> None:
+        task = (loop or self.link.loop).create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _evaluate(self) -> None:
         async with self.lock:
-            while looks := self.take_looks():
-                self.answer_looks(looks, await self._try())
+            try:
+                while looks := self.take_looks():
+                    self.answer_looks(looks, await self._try())
+            except BaseException:  # the task was cancelled, or its loop is to end
+                self.rest()
+                raise
 
     async def _try(self) -> bool:
         try:
             return bool(await called(self.owner.try_complete))
-        except Exception as error:
+        except BaseException as error:
+            if ends_task(error):
+                raise
             self.failed("try_complete", error)
             return False
 
     async def _finish(self, state: State) -> None:
-        async with self.lock:
-            for name, function in self.callbacks(state):
-                try:
-                    await called(function)
-                except Exception as error:
-                    self.failed(name, error)
-        self.tell()
+        try:
+            async with self.lock:
+                for name, function in self.callbacks(state):
+                    try:
+                        await called(function)
+                    except BaseException as error:
+                        if ends_task(error):
+                            raise
+                        self.failed(name, error)
+        finally:
+            self.tell()
 
     async def start(
         self,
@@ -125,6 +163,8 @@ class LoopWhole(Whole[LoopLink]):
         orphans: OrphanPolicy | None,
     ) -> None:
         """Try; if that does not complete it, watch its keys."""
+        if self.is_alone:
+            return
         mark = self.begin(surface, keys, timeout)
         async with self.lock:
             complete = await called(self.owner.try_complete)

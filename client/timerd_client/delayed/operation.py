@@ -10,6 +10,7 @@ an operation of the daemon's with up to 64 of the keys. All have one mark, and t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -18,7 +19,7 @@ from timerd_client.arguments import key_bytes, payload_bytes, shown
 from timerd_client.arguments import timeout_ns as nanoseconds
 from timerd_client.conditions import OWNED
 from timerd_client.hot.commands import look_command
-from timerd_client.link.link import Link
+from timerd_client.link.link import Link, logger
 from timerd_client.link.operation import Operation
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
@@ -31,6 +32,7 @@ from timerd_shm.declare.limits import KEYS_MAX
 from timerd_shm.declare.wire import CommandFlag, CommandKind
 
 DELAYED_KEYS_MAX = 10_000
+_starting = threading.Lock()  # of all operations, for an instant
 LinkT = TypeVar("LinkT", bound=Link)
 
 
@@ -147,7 +149,7 @@ class Delayed(OneProcess):
     def force_complete(self) -> None:
         """Complete it, whatever its condition says. Returns at once, and does nothing if it has settled.
 
-        Also in `try_complete()`, as in Kafka. Before it is started: it completes when it is.
+        Also in `try_complete()`, as in Kafka. One that was not started completes here, without the daemon.
         """
         self._delayed.force()
 
@@ -185,8 +187,31 @@ class Whole(Generic[LinkT]):
     def force(self) -> None:
         """Complete it, if it has not settled. An evaluation under way tells the daemon: it counts for checks then."""
         self.forced = True
-        if not self._looks:
+        if not self.force_alone() and not self._looks:
             self.complete(None)
+
+    def force_alone(self) -> bool:
+        """Whether it was not started. Then it has completed now."""
+        if not self._take_start():
+            return False
+        self.state = State.COMPLETED
+        self.finish_alone()
+        return True
+
+    def finish_alone(self) -> None:
+        """Run the callbacks of one that has completed without the daemon."""
+        raise NotImplementedError
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it has completed without the daemon."""
+        return self.state is not None and self._end is None
+
+    def _take_start(self) -> bool:
+        """Whether this is the one call that starts it."""
+        with _starting:
+            first, self.started = not self.started, True
+        return first
 
     def complete(self, reply: Reply | None) -> bool:
         """Send COMPLETE; False if it has settled, or was not started. Raises as `ask` if there is a `reply`."""
@@ -218,13 +243,13 @@ class Whole(Generic[LinkT]):
 
     def begin(self, surface: Surface[Any, LinkT], keys: Key | Iterable[Key], timeout: Timeout) -> Mark:
         """Check what can be checked, and read the mark from which events count. It may be started once."""
-        if self.started:
-            raise InvalidValueError(f"{self.owner!r} was started before: make a new one")
         names = keys_of(keys)
         nanoseconds(timeout)
         self.link = surface._live()
         mark = surface.mark()
-        self.names, self.started = tuple(names), True
+        if not self._take_start():
+            raise InvalidValueError(f"{self.owner!r} was started before: make a new one")
+        self.names = tuple(names)
         self._end = Reply(self.link)
         return mark
 
@@ -298,10 +323,14 @@ class Whole(Generic[LinkT]):
         with self.link.lock:
             due = [(part, part.sequence) for part in self.parts if part.sequence > part.answered]
             if not due or self.done():
-                self._wakes = False
+                self.rest()
                 return []
             self._looks = True
             return due
+
+    def rest(self) -> None:
+        """No evaluation goes on: the next look begins one."""
+        self._wakes = self._looks = False
 
     def answer_looks(self, looks: list[tuple[Part, int]], complete: bool) -> None:
         """Tell the daemon what the evaluation has found. These commands may exceed the window: one for each look."""
@@ -322,7 +351,7 @@ class Whole(Generic[LinkT]):
 
     def failed(self, what: str, error: BaseException) -> None:
         """A function of its owner has raised. The operation goes on."""
-        self.link.complain(f"{what} of {self.owner!r} failed", error)
+        logger.warning("timerd client: %s of %r failed", what, self.owner, exc_info=error)
 
     # settling ---------------------------------------------------------------------------------------------------------
 
@@ -360,7 +389,8 @@ class Whole(Generic[LinkT]):
 
     def tell(self) -> None:
         """Its callbacks have run: wake those who wait for its end."""
-        assert self._end is not None, "it was started"
+        if self._end is None:
+            return  # it is alone
         with self.link.lock:
             notify = self._end.answer(True)
         if notify:

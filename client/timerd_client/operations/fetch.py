@@ -56,7 +56,7 @@ class DelayedFetch(NamedOperation):
         if self._asked and timeout > 0 and self._min_bytes > 0:
             purgatory.try_complete_else_watch(self, list(self._asked), timeout=timeout)
         else:
-            self.on_complete()
+            self.force_complete()
         return self
 
     def try_complete(self) -> bool:

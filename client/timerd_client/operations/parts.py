@@ -55,7 +55,7 @@ class PartsOperation(NamedOperation):
         if self.is_required():
             purgatory.try_complete_else_watch(self, self.watch_keys(), timeout=timeout)
         else:
-            self.on_complete()
+            self.force_complete()
         return self
 
     def try_complete(self) -> bool:

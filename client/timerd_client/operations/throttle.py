@@ -53,6 +53,8 @@ class ThrottledChannel(NamedOperation):
         if timeout > 0:
             self._mute()
             purgatory.try_complete_else_watch(self, f"throttled:{self._name}", timeout=timeout)
+        else:
+            self.force_complete()
         return self
 
     def close(self) -> None:

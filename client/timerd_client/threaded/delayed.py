@@ -66,6 +66,10 @@ class DelayedOperation(Delayed):
     def force_complete_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`force_complete`, and whether this call has completed it. Raises TimerdUnavailableError after `timeout` s."""
         whole = self._delayed
+        if whole.force_alone():
+            return True
+        if whole.is_alone:
+            return False
         whole.end()
         reply = Reply(whole.link)
         return whole.complete(reply) and bool(reply.answer_in_time(timeout))
@@ -79,6 +83,9 @@ class DelayedOperation(Delayed):
 
     def settled(self, timeout: Patience | None = None) -> bool:
         """Wait until it has settled and its callbacks have run, `timeout` seconds at most; whether that is so."""
+        if self._delayed.is_alone:
+            with self.lock:  # another thread may be running them
+                return True
         end = self._delayed.end()
         return end._wait(timeout) and bool(end.get())
 
@@ -96,6 +103,9 @@ class ThreadedWhole(Whole[ThreadedLink]):
     def ended(self, state: State) -> None:
         self._run(lambda _: self._finish(state))
 
+    def finish_alone(self) -> None:
+        self._finish(State.COMPLETED)
+
     def _run(self, function: Callable[[Any], object]) -> None:
         """Run it in the client's thread, in which this is; with gevent in a greenlet of its own."""
         self.link.callback(function)(self)
@@ -109,7 +119,7 @@ class ThreadedWhole(Whole[ThreadedLink]):
         try:
             with evaluating():
                 return bool(do(Evaluate(self.owner.try_complete)))
-        except Exception as error:
+        except BaseException as error:  # also SystemExit: the client's thread has to live on
             self.failed("try_complete", error)
             return False
 
@@ -119,7 +129,7 @@ class ThreadedWhole(Whole[ThreadedLink]):
                 try:
                     with evaluating():
                         do(Evaluate(function))
-                except Exception as error:
+                except BaseException as error:
                     self.failed(name, error)
         self.tell()
 
@@ -134,6 +144,8 @@ class ThreadedWhole(Whole[ThreadedLink]):
         orphans: OrphanPolicy | None,
     ) -> None:
         """Try; if that does not complete it, watch its keys."""
+        if self.is_alone:
+            return
         mark = self.begin(surface, keys, timeout)
         with self.lock:
             with evaluating():
