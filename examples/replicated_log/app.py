@@ -8,24 +8,28 @@ offset, whichever workers are killed. Readers see records in order, and only tho
 
 One replica is the leader, by a lock on a file, which ends with its process. The next leader takes over the longest of
 the logs that are left, so each log is always a beginning of one sequence. One of the three files may be lost. The
-followers fetch from the leader, as Kafka's do: what a follower asks for tells the leader what it has.
+followers fetch from the leader, as Kafka's do: what a follower asks for tells the leader what it has. A follower proves
+itself by a secret that the leader has written to a file of the replicas.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hmac
 import json
 import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from flask import Flask, Response, jsonify, request
+from flask import Flask, Response, abort, jsonify, request
 from werkzeug.serving import make_server
 
 import timerd as td
@@ -37,6 +41,9 @@ WRITE_S = float(os.environ.get("LOG_WRITE_S", "5"))  # a write waits so long for
 FETCH_S = 1.0  # a follower's fetch waits so long for records
 HTTP_S = WRITE_S + 5.0
 BATCH = 500  # records in an answer
+OFFSET_MAX = 2**53  # of what a reader may ask for
+MAX_WAIT_S = 60.0
+SECRET = "X-Replica-Secret"  # a header
 NAMES = ("0", "1", "2")
 QUORUM = 2
 LEADER = DIRECTORY / "leader.json"
@@ -81,6 +88,7 @@ class Replica:
         self.name = next(name for name in self._free_names())
         self.log = Log(self.name)
         self.leads = False
+        self.secret = secrets.token_hex(16)
         self.partition = ""  # of the leader's epoch: a watermark never sinks, and each epoch begins with its own
         self.replicas = Replicas(client, NAMES, QUORUM)
         server = make_server("127.0.0.1", 0, app, threaded=True)  # for the other workers
@@ -110,7 +118,7 @@ class Replica:
         while not self._take("leader.lock"):
             try:
                 self._follow()
-            except (OSError, ValueError):  # the leader has ended, or is not there yet
+            except (OSError, ValueError, HTTPException, td.TimerdError):  # the leader has ended, or is not there yet
                 time.sleep(0.05)
         while not self.leads:
             try:
@@ -122,7 +130,8 @@ class Replica:
         """Fetch from the leader: this says what this replica has, and waits for more."""
         leader = leader_of()
         query = f"replica={self.name}&epoch={leader['epoch']}&offset={len(self.log.lines)}"
-        with urlopen(f"{leader['address']}/replica?{query}", timeout=HTTP_S) as answer:
+        asked = Request(f"{leader['address']}/replica?{query}", headers={SECRET: leader["secret"]})
+        with urlopen(asked, timeout=HTTP_S) as answer:
             lines = answer.read().splitlines(keepends=True)
         with epoch_lock(), self.lock:
             if leader_of()["epoch"] != leader["epoch"]:
@@ -135,7 +144,9 @@ class Replica:
         with epoch_lock():
             epoch = leader_of()["epoch"] + 1 if LEADER.exists() else 1
             draft = LEADER.with_suffix(".draft")
-            draft.write_text(json.dumps({"address": self.address, "epoch": epoch}))
+            draft.unlink(missing_ok=True)
+            draft.touch(mode=0o600)  # it has a secret
+            draft.write_text(json.dumps({"address": self.address, "epoch": epoch, "secret": self.secret}))
             draft.replace(LEADER)
         with self.lock:
             longest = max((read_lines(name) for name in NAMES), key=len)
@@ -174,6 +185,13 @@ def try_again(status: int) -> tuple[Response, int]:
     return Response(headers={"Retry-After": "1"}), status
 
 
+def in_range(name: str, value: Any, most: Any) -> Any:
+    """The value of an argument, which is 0 at least."""
+    if not 0 <= value <= most:
+        abort(400, f"{name}={value}: 0 to {most}")
+    return value
+
+
 replica = Replica()
 
 
@@ -189,10 +207,12 @@ def write() -> tuple[Response, int]:
             with urlopen(asked, timeout=HTTP_S) as answer:
                 return Response(answer.read(), mimetype="application/json"), answer.status
         except HTTPError as error:
-            return try_again(error.code)
-        except (OSError, URLError):
+            return try_again(error.code) if error.code >= 500 else (Response(error.read()), error.code)
+        except (OSError, HTTPException):
             return try_again(503)
     record = request.get_json()
+    if not isinstance(record, dict) or not all(isinstance(record.get(name), str) for name in ("id", "text")):
+        abort(400, "a record is {'id': a text, 'text': a text}")
     with replica.lock:
         offset = replica.log.offsets.get(record["id"])
         is_new = offset is None
@@ -207,7 +227,8 @@ def write() -> tuple[Response, int]:
 @app.get("/log")
 def read() -> Response:
     """From this worker's replica, as far as a quorum has it."""
-    first, max_wait = request.args.get("offset", 0, int), request.args.get("max_wait", 25.0, float)
+    first = in_range("offset", request.args.get("offset", 0, int), OFFSET_MAX)
+    max_wait = in_range("max_wait", request.args.get("max_wait", 25.0, float), MAX_WAIT_S)
 
     def committed() -> int:
         return min(client.watermark(COMMITTED) or 0, len(replica.log.lines))
@@ -225,10 +246,12 @@ def read() -> Response:
 @app.get("/replica")
 def fetch() -> tuple[Response, int]:
     """A follower has the log up to this offset, and asks for more."""
-    epoch, name, offset = (request.args.get(what, "") for what in ("epoch", "replica", "offset"))
+    if not hmac.compare_digest(request.headers.get(SECRET, "").encode(), replica.secret.encode()):
+        abort(403, "this route is for replicas")
+    epoch, name = (request.args.get(what, "") for what in ("epoch", "replica"))
     if replica.partition != f"log/{epoch}":
         return try_again(503)
-    first = int(offset)
+    first = in_range("offset", request.args.get("offset", -1, int), len(replica.log.lines))
     replica.replicas.acknowledge(replica.partition, name, first)
 
     def look(_: str, offset: int) -> Available:
