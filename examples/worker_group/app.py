@@ -24,11 +24,11 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from flask import Flask, Response, jsonify, request
+from flask import Flask, Response, abort, jsonify, request
 
 import timerd as td
 from timerd_client.operations import DelayedHeartbeat, DelayedJoin, DelayedSync, Errors, join_key, sync_key
@@ -41,6 +41,7 @@ REBALANCE_S = float(os.environ.get("GROUP_REBALANCE_S", "60"))  # a rebalance wa
 INITIAL_S = float(os.environ.get("GROUP_INITIAL_S", "3"))  # an empty group waits so long for those that start together
 WAIT_S = REBALANCE_S + 2.0  # a rebalance that takes longer has lost its operation
 SHARDS = 12
+NAME_MAX = 100  # bytes of a member's name
 GROUP = "workers"
 JOIN, SYNC = join_key(GROUP), sync_key(GROUP)
 
@@ -196,7 +197,7 @@ class Coordinator:
         if not self._rebalances:
             self._rebalances, self._joined = True, []
         delay = 0.0 if self._sessions else INITIAL_S
-        self._overdue = time.monotonic() + WAIT_S
+        self._overdue = 0.0  # if this is not done to the end, the next member that joins does it anew
         for session in self._sessions.values():
             session.heartbeat()
         for member in members:
@@ -204,6 +205,7 @@ class Coordinator:
         self._join = DelayedJoin(
             GROUP, lambda: list(self._sessions), lambda: list(self._joined), self._begin, initial_delay=delay
         ).watch(client, timeout=REBALANCE_S)
+        self._overdue = time.monotonic() + WAIT_S
         client.fire_many([JOIN, SYNC])  # those who wait for jobs, or for an assignment, learn of it at once
 
     def _add(self, member: str) -> None:
@@ -250,10 +252,55 @@ coordinator = Coordinator()
 # the routes -----------------------------------------------------------------------------------------------------------
 
 
+def is_text(value: Any, least: int = 0, most: int = 1_000_000) -> bool:
+    """A text of so many bytes in UTF-8, which half of a surrogate pair has not."""
+    try:
+        return isinstance(value, str) and least <= len(value.encode()) <= most
+    except UnicodeEncodeError:
+        return False
+
+
+def is_number(value: Any, most: int = 2**63 - 1) -> bool:
+    return type(value) is int and 0 <= value <= most
+
+
+def are_shards(value: Any) -> bool:
+    return isinstance(value, list) and all(is_number(shard, SHARDS - 1) for shard in value)
+
+
+def is_assignment(value: Any) -> bool:
+    """Each shard is one member's at most."""
+    if not isinstance(value, dict) or not all(map(are_shards, value.values())):
+        return False
+    shards = [shard for own in value.values() for shard in own]
+    return len(shards) == len(set(shards)) and all(map(is_text, value))
+
+
+FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "member": (lambda value: is_text(value, 1, NAME_MAX), f"a text of 1 to {NAME_MAX} bytes"),
+    "assignment": (is_assignment, f"an object: for each member its shards, each 0 to {SHARDS - 1} and of one member"),
+    "shards": (are_shards, f"a list of numbers, 0 to {SHARDS - 1}"),
+    **dict.fromkeys(("generation", "job"), (is_number, "a number")),
+    **dict.fromkeys(("id", "key", "text", "result"), (is_text, "a text")),
+}
+
+
+def asked(*names: str) -> dict[str, Any]:
+    """These fields of the request, which has no others. 400 says which is wrong."""
+    body = request.get_json()
+    if not isinstance(body, dict) or set(body) != set(names):
+        abort(400, f"the body is an object with {', '.join(names)}")
+    for name in names:
+        is_right, what = FIELDS[name]
+        if not is_right(body[name]):
+            abort(400, f"{name}={body[name]!r:.100}: {what}")
+    return body
+
+
 @app.post("/jobs")
 def add_job() -> tuple[Response, int]:
     """First the row, then the event: who is woken finds the row."""
-    job = request.get_json()
+    job = asked("id", "key", "text")
     shard = zlib.crc32(job["key"].encode()) % SHARDS
     with database() as connection:
         stored = connection.execute(
@@ -265,28 +312,28 @@ def add_job() -> tuple[Response, int]:
 
 @app.post("/join")
 def join() -> Response:
-    return jsonify(coordinator.join(**request.get_json()))
+    return jsonify(coordinator.join(**asked("member")))
 
 
 @app.post("/sync")
 def sync() -> Response:
-    return jsonify(coordinator.sync(**request.get_json()))
+    return jsonify(coordinator.sync(**asked("member", "generation", "assignment")))
 
 
 @app.post("/heartbeat")
 def heartbeat() -> Response:
-    return jsonify(error=coordinator.heartbeat(**request.get_json()))
+    return jsonify(error=coordinator.heartbeat(**asked("member", "generation")))
 
 
 @app.post("/poll")
-def poll() -> Response:
+def jobs() -> Response:
     """A rebalance ends the wait, too."""
-    asked = request.get_json()
+    poll = asked("member", "generation", "shards")
 
     def news() -> list[tuple[int, str]] | Errors:
-        return open_jobs(asked["shards"]) or coordinator.check(asked["member"], asked["generation"])
+        return open_jobs(poll["shards"]) or coordinator.check(poll["member"], poll["generation"])
 
-    keys = [JOIN, *(f"jobs/{shard}" for shard in asked["shards"])]
+    keys = [JOIN, *(f"jobs/{shard}" for shard in set(poll["shards"]))]
     found = client.wait_for(news, keys, timeout=SESSION_S / 3, unavailable="poll")
     return jsonify(jobs=[] if isinstance(found, Errors) else found)
 
@@ -294,12 +341,14 @@ def poll() -> Response:
 @app.post("/commit")
 def commit() -> Response:
     """Also of a member that the coordinator does not know, because it was just started: its generation goes on."""
-    return jsonify(error=Errors.NONE if store_result(request.get_json()) else Errors.ILLEGAL_GENERATION)
+    return jsonify(
+        error=Errors.NONE if store_result(asked("member", "generation", "job", "result")) else Errors.ILLEGAL_GENERATION
+    )
 
 
 @app.post("/leave")
 def leave() -> Response:
-    coordinator.leave(request.get_json()["member"])
+    coordinator.leave(asked("member")["member"])
     return jsonify(error=Errors.NONE)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -206,5 +207,28 @@ def test_a_rebalance_whose_generation_could_not_be_stored_is_begun_again(
     group.change("CREATE TRIGGER full BEFORE INSERT ON generations BEGIN SELECT RAISE(ABORT, 'no space'); END")
     assert member.join() == Errors.REBALANCE_IN_PROGRESS
     group.change("DROP TRIGGER full")
+    joined(pool, member)
+    assert member.sync() == Errors.NONE
+
+
+def test_a_wrong_request_is_refused_and_holds_up_nobody(group: Group, pool: ThreadPoolExecutor) -> None:
+    for what, body in (
+        ("join", {"member": ["x"]}),
+        ("join", {"member": "x" * 300}),
+        ("join", {"member": "\ud800"}),
+        ("join", {"member": ""}),
+        ("join", {"member": None}),
+        ("join", {}),
+        ("join", {"member": "a", "more": 1}),
+        ("sync", {"member": "a", "generation": 1, "assignment": {"a": [12]}}),
+        ("sync", {"member": "a", "generation": 1, "assignment": {"a": [1], "b": [1]}}),
+        ("heartbeat", {"member": "a", "generation": "1"}),
+        ("poll", {"member": "a", "generation": 1, "shards": [-1]}),
+        ("commit", {"member": "a", "generation": 2**64, "job": 1, "result": "r"}),
+        ("jobs", {"id": "1", "key": 7, "text": "t"}),
+    ):
+        with pytest.raises(HTTPError, match="400"):
+            group.ask(what, **body)
+    member = Member(group, "a")
     joined(pool, member)
     assert member.sync() == Errors.NONE
