@@ -469,6 +469,8 @@ def test_questions_are_answered(world: World) -> None:
 def test_a_wrong_question_is_answered_with_its_code(world: World, question: Any, code: ErrorCode) -> None:
     kind, error = world.client().ask(question)
     assert (kind, error["code"]) == (DownKind.ERROR, code)
+    if isinstance(question, dict) and question.get("id") == 1:
+        assert error["id"] == 1, "who asks learns of it"
 
 
 # hostile frames ---------------------------------------------------------------------------------------------------

@@ -46,8 +46,12 @@ class Query(NamedTuple):
     """A question, with the number that its answer carries. The other fields are checked when they are read."""
 
     number: int
-    query: str
     fields: dict[str, Any]
+
+    @property
+    def query(self) -> str:
+        """What is asked."""
+        return self.text("query")
 
     def text(self, name: str) -> str:
         """A field that is a str."""
@@ -123,7 +127,7 @@ def read_hello(frame: bytes) -> Hello:
 def read_query(frame: bytes) -> Query:
     """The query in a frame."""
     found = _read_map(frame)
-    return Query(_number(found, "id", U64_MAX), _field(found, "query", str), found)
+    return Query(_number(found, "id", U64_MAX), found)
 
 
 def purgatory_name(name: object) -> str:
