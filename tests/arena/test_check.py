@@ -18,6 +18,7 @@ from timerd_shm.check.truth import SENTENCES_MAX
 from timerd_shm.declare.errors import LayoutMismatchError
 from timerd_shm.declare.fields import Role, fields, offset_of, size_of
 from timerd_shm.declare.layout import (
+    FIXED_COUNTS,
     FREE_LINKS,
     REDO_MAX,
     REDO_OFFSET,
@@ -185,6 +186,16 @@ def test_a_region_of_no_records_is_a_finding(grouped: bytes, region: Region, emp
         at = REGIONS_OFFSET + region * size_of(RegionRecord) + offset_of(RegionRecord, field)
         struct.pack_into(f"<{code}", memory, at, 0)
     assert f"{region.name} has no records" in check(memory, seed=SEED)
+
+
+@pytest.mark.parametrize("region", FIXED_COUNTS)
+@pytest.mark.parametrize("more", [-1, 1])
+def test_another_number_of_levels_or_buckets_is_a_finding(grouped: bytes, region: Region, more: int) -> None:
+    memory = bytearray(grouped)
+    count = FIXED_COUNTS[region] + more
+    at = REGIONS_OFFSET + region * size_of(RegionRecord) + offset_of(RegionRecord, "count")
+    struct.pack_into("<I", memory, at, count)
+    assert f"{region.name} has {count} records, and {FIXED_COUNTS[region]} in each arena" in check(memory, seed=SEED)
 
 
 def test_very_many_findings_are_counted_not_listed() -> None:

@@ -72,8 +72,7 @@ def plan_of(
     answers = min(ANSWERS_DEFAULT, 4 * capacity) if answers is None else answers
     counts: dict[Region, int] = {
         **{region: sizes[name] for region, name in SIZED_BY.items()},
-        Region.LEVELS: layout.LEVELS,
-        Region.BUCKETS: layout.LEVELS * layout.BUCKETS,
+        **layout.FIXED_COUNTS,
         Region.SLOTS: ring_events,
         Region.KEY_TABLE: power_of_two((capacity + sizes["nodes"]) // 2),  # two heads a record
         Region.WATERMARK_TABLE: power_of_two(max(sizes["watermarks"] // 2, 1)),

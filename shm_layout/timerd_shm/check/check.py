@@ -268,7 +268,7 @@ class Checker(Truth):
                     is_ = "is not" if index in expected else "is"
                     stated = self.ops[index].bucket - 1
                     self.stale(f"{self.name_op(index)} {is_} in {name}, and says that it is in bucket {stated}")
-        for level, record in enumerate(reader.levels):
+        for level, record in zip(range(LEVELS), reader.levels, strict=False):  # the row may say another number
             bits = record.occupied_low | record.occupied_high << 64
             if bits != occupied[level]:
                 self.stale(

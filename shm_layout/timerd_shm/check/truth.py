@@ -142,6 +142,8 @@ class Truth:
             row = reader.region(region)
             if not row.count:
                 self.wrong(f"{region.name} has no records")
+            elif row.count != (count := layout.FIXED_COUNTS.get(region, row.count)):
+                self.wrong(f"{region.name} has {row.count} records, and {count} in each arena")
             elif row.high_water > row.count:
                 self.wrong(f"{region.name}: {row.high_water} of {row.count} records were ever used")
             elif region in layout.FREE_LINKS and not reader.table(region).is_zero_from(row.high_water):

@@ -130,6 +130,8 @@ REGION_RECORDS: dict[Region, type] = {
     Region.COUNTER_LABELS: CounterLabel,
     Region.ERRORS: ErrorRecord,
 }
+# The regions that have as many records in each arena.
+FIXED_COUNTS: dict[Region, int] = {Region.LEVELS: LEVELS, Region.BUCKETS: LEVELS * BUCKETS}
 # The regions whose records are allocated one by one, and the field that chains the free records of each. The field
 # behind it holds a hint of what to load: the record some positions further on in the chain.
 FREE_LINKS: dict[Region, str] = {
