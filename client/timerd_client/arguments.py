@@ -267,13 +267,13 @@ def patience_s(timeout: object) -> float | None:
     return timeout
 
 
-def callback_of(given: Callable[..., object]) -> None:
+def callback_of(given: Callable[..., object], name: str = "callback") -> None:
     """Check a callback. Raises InvalidValueError for a coroutine function: nobody would await it."""
     if not callable(given):
-        raise InvalidValueError(f"callback={shown(given)} is {type(given).__name__}: give a function of one argument")
+        raise InvalidValueError(f"{name}={shown(given)} is {type(given).__name__}: give a function of one argument")
     if is_coroutine_function(given):
         raise InvalidValueError(
-            f"callback={shown(given)} is a coroutine function, and nobody would await it: give a plain function, "
+            f"{name}={shown(given)} is a coroutine function, and nobody would await it: give a plain function, "
             "which may create a task"
         )
 

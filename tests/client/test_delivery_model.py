@@ -46,6 +46,9 @@ class Network:
     def ready(self, lane: Hashable) -> bool:
         return self.is_ready(lane, self.now_ns)
 
+    def why(self, lane: Hashable) -> str:
+        return "not ready"
+
     def send(self, attempt: Attempt) -> None:
         fate = self.draw(attempt)
         self.running[attempt] = (min(self.now_ns + fate.after_ns, NEVER), fate)

@@ -103,7 +103,7 @@ def test_ready_but_not_sendable_a_lane_that_is_never_ready_ends_at_delivery_time
         (future,) = await scene.send(producer, "a", lane=1)
         delivery = await future
         assert delivery.latency_ns == 3 * S, "to the nanosecond"
-        assert delivery.error == "delivery_timeout=3 s is over after 0 attempts"
+        assert delivery.error == "delivery_timeout=3 s is over after 0 attempts: its lane was not ready"
 
     scene.play(act, ready=lambda lane: False)
     assert scene.sent == [] and scene.ends == [(3, "a", "expired", 0)]

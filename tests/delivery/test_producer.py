@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import os
 import signal
@@ -368,3 +369,88 @@ def test_a_wrong_argument_is_named(client: td.Client) -> None:
         with pytest.raises(TypeError, match="make a producer in each process"):
             copy.copy(producer)
         assert repr(producer) == "<Producer, 0 records under way>"
+
+
+def test_a_lane_whose_attempts_are_stuck_leaves_room_to_the_others(client: td.Client) -> None:
+    go_on = threading.Event()
+
+    def sends(lane: Any, records: Sequence[Any]) -> None:
+        if lane == "hung":
+            go_on.wait(PATIENCE_S)
+
+    with Producer(
+        client, sends, delivery_timeout=0.5, request_timeout=0.05, linger=0, retry_backoff=0.01, max_in_flight=2
+    ) as producer:
+        hung = []
+        for _ in range(3):
+            hung.append(producer.send("lost", lane="hung"))
+            time.sleep(0.1)  # for attempts to get stuck
+            assert producer.send("sent", lane="good").result(PATIENCE_S).outcome is DELIVERED
+        errors = [future.result(PATIENCE_S).error or "" for future in hung]
+        assert "the last error: attempt 2 took longer than request_timeout=0.05 s" in errors[0]
+        assert "after 0 attempts: 2 attempts of its lane go on after request_timeout" in errors[2]
+        go_on.set()
+        eventually(lambda: producer.send("again", lane="hung").result(PATIENCE_S).outcome is DELIVERED)
+
+
+def test_in_a_loop_a_lane_whose_attempts_are_stuck_leaves_room_to_the_others(daemon: Daemon) -> None:
+    async def program() -> None:
+        go_on = asyncio.Event()
+
+        async def sends(lane: Any, records: Sequence[Any]) -> None:
+            while lane == "hung" and not go_on.is_set():
+                with contextlib.suppress(asyncio.CancelledError):  # as code does that should not
+                    await go_on.wait()
+
+        async with (
+            await td.aio.connect() as client,
+            aio.Producer(
+                client, sends, delivery_timeout=0.5, request_timeout=0.05, linger=0, retry_backoff=0.01, max_in_flight=2
+            ) as producer,
+        ):
+            hung = []
+            for _ in range(3):
+                hung.append(await producer.send("lost", lane="hung"))
+                await asyncio.sleep(0.1)
+                assert (await (await producer.send("sent", lane="good"))).outcome is DELIVERED
+            assert "2 attempts of its lane go on" in ((await hung[2]).error or "")
+            go_on.set()
+            await asyncio.sleep(0)
+            while (await (await producer.send("again", lane="hung"))).outcome is not DELIVERED:
+                pass
+
+    asyncio.run(program())
+
+
+def test_an_expired_record_says_what_it_has_waited_for(client: td.Client) -> None:
+    go_on = threading.Event()
+    with Producer(
+        client,
+        lambda lane, records: go_on.wait(PATIENCE_S),
+        ready=lambda lane: lane != "never",
+        delivery_timeout=0.3,
+        request_timeout=0.3,
+        linger=0,
+        max_in_flight=1,
+    ) as producer:
+        never = producer.send("a", lane="never").result(PATIENCE_S)
+        assert never.error == "delivery_timeout=0.3 s is over after 0 attempts: its lane was not ready"
+        producer.send("b", lane=1)
+        waits = producer.send("c", lane=2).result(PATIENCE_S)
+        said = "delivery_timeout=0.3 s is over after 0 attempts: all attempts of max_in_flight=1 were in use"
+        assert waits.error in (said, said.partition(":")[0]), "the other attempt ends at the same time"
+        go_on.set()
+
+
+def test_a_producer_needs_a_client_of_its_face(client: td.Client) -> None:
+    with pytest.raises(td.InvalidValueError, match="client=None: give a client, such as"):
+        Producer(None, nothing)  # type: ignore[arg-type]
+
+    async def program() -> None:
+        async with await td.aio.connect() as looped:
+            with pytest.raises(td.InvalidValueError, match=r"is of asyncio: give it to timerd_client.delivery.aio.P"):
+                Producer(looped, nothing)  # type: ignore[arg-type]
+            with pytest.raises(td.InvalidValueError, match=r"is threaded: give it to timerd_client.delivery.Producer"):
+                aio.Producer(client, lambda lane, records: asyncio.sleep(0))
+
+    asyncio.run(program())

@@ -30,7 +30,7 @@ from collections.abc import Hashable
 from random import Random
 from typing import Any, Final, Protocol
 
-from timerd_shm.declare.errors import BackpressureError, ClosedError, PayloadTooLargeError
+from timerd_shm.declare.errors import BackpressureError, ClosedError, InvalidValueError, PayloadTooLargeError
 
 from .batch import Attempt, Batch, Delivery, DeliveryOutcome, Lane
 from .options import NEVER, DeliveryOptions, seconds
@@ -47,6 +47,9 @@ class Transport(Protocol):
 
     def ready(self, lane: Hashable) -> bool:
         """Whether the lane can be sent now. If not, it is asked for again after `retry_backoff`, and at wake()."""
+
+    def why(self, lane: Hashable) -> str:
+        """Why it could not, for the message of an expired record."""
 
     def send(self, attempt: Attempt) -> None:
         """Begin an attempt, without waiting; `Accumulator.finished` is called for it later, never from here."""
@@ -132,7 +135,9 @@ class Accumulator:
             self._seal(batch)
 
     def refuse_larger(self, size: int) -> None:
-        """Raises PayloadTooLargeError for a record of so many bytes, if it would never fit."""
+        """Raises PayloadTooLargeError for a record of so many bytes, if it would never fit, and InvalidValueError."""
+        if type(size) is not int or size < 0:
+            raise InvalidValueError(f"size={size!r}: give the bytes of the record, an int from 0")
         if size > self._options.buffer_bytes:
             raise PayloadTooLargeError(
                 f"a record of {size} bytes; buffer_bytes={self._options.buffer_bytes}: give more"
@@ -224,7 +229,7 @@ class Accumulator:
 
     def _send_ready(self, now_ns: int) -> None:
         candidates = self._candidates
-        room = min(self._options.max_in_flight - len(self._in_flight), self._transport.room())
+        room = self._room()
         while candidates and room > 0:
             lane = candidates.popitem(last=False)[0]
             batch = lane.head(now_ns)
@@ -244,6 +249,10 @@ class Accumulator:
             room -= 1
             if lane.queue and lane.busy is None:
                 candidates[lane] = None  # behind the others
+
+    def _room(self) -> int:
+        """How many attempts may be begun."""
+        return min(self._options.max_in_flight - len(self._in_flight), self._transport.room())
 
     def _is_ready(self, batch: Batch, now_ns: int) -> bool:
         if not batch.sealed and now_ns >= batch.opened_ns + self._options.linger_ns:
@@ -338,7 +347,15 @@ class Accumulator:
 
     def _why_expired(self, batch: Batch) -> str:
         text = f"delivery_timeout={seconds(self._options.delivery_timeout_ns)} is over after {batch.attempts} attempts"
-        return f"{text}; the last error: {batch.error}" if batch.error is not None else text
+        if batch.error is not None:
+            return f"{text}; the last error: {batch.error}"
+        if batch.attempts:
+            return text
+        if batch.lane in self._unready:
+            return f"{text}: {self._transport.why(batch.key)}"
+        if self._room() <= 0:
+            return f"{text}: all attempts of max_in_flight={self._options.max_in_flight} were in use"
+        return text
 
     # what comes out -----------------------------------------------------------------------------------------------
 

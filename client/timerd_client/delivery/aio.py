@@ -26,8 +26,8 @@ from .deadlines import TimerdDeadlines
 from .errors import CLOSED, GIVEN_UP, Retriable, buffer_full, is_retriable, judged, lane_unknown
 from .options import NEVER, S
 from .records import Item, OnDelivery, UnderWay
-from .senders import Ready, guarded
-from .settings import Settings, options_of
+from .senders import Ready, Stuck, guarded
+from .settings import Settings, client_of, settings_of
 
 CANCEL_S: Final = 1.0  # for attempts that are cancelled to end
 
@@ -46,7 +46,8 @@ class Tasks:
         self._send = send
         self._limit = 2 * tasks
         self._finished = finished
-        self.ready = ready
+        self._stuck = Stuck(ready)
+        self.ready, self.why, self.returned = self._stuck.ready, self._stuck.why, self._stuck.returned
         self._running: dict[Attempt, asyncio.Task[None]] = {}
 
     def room(self) -> int:
@@ -57,6 +58,7 @@ class Tasks:
 
     def abandon(self, attempt: Attempt) -> None:
         if (task := self._running.get(attempt)) is not None:
+            self._stuck.abandon(attempt)
             task.cancel()
 
     async def stop(self) -> None:
@@ -97,10 +99,11 @@ class Producer(OneProcess):
         **settings: Unpack[Settings],
     ) -> None:
         """Called in the loop. Raises DeliveryTimeoutTooShortError, and InvalidValueError that names the setting."""
+        client_of(client, in_loop=True)
         self._send = function_of("send", send, "of a lane and its records")
         self._ready = ready if ready is None else function_of("ready", ready, "of a lane")
         self._retriable = function_of("retriable", retriable, "of an error")
-        options, self._max_block_s = options_of(**settings)
+        options, self._max_block_s = settings_of(settings)
         link = client._live()
         self._loop = asyncio.get_running_loop()
         self._now_ns = link.now_ns
@@ -126,7 +129,7 @@ class Producer(OneProcess):
         ClosedError.
         """
         if on_delivery is not None:
-            callback_of(on_delivery)
+            callback_of(on_delivery, "on_delivery")
         item = Item(record, lane, on_delivery, self._loop.create_future())
         end = self._loop.time() + self._max_block_s
         while True:
@@ -258,6 +261,8 @@ class Producer(OneProcess):
 
     def _sent(self, attempt: Attempt, error: BaseException | None) -> None:
         text, retriable = judged(error, self._retriable)
+        if self._tasks.returned(attempt):
+            self._accumulator.wake()
         self._accumulator.finished(attempt, self._now_ns(), text, retriable=retriable)
         self._turn_soon()
 

@@ -189,7 +189,8 @@ class Courier:
         text, retriable = judged(error, self._retriable)
 
         def happened(now_ns: int) -> None:
-            self._senders.returned()
+            if self._senders.returned(attempt):
+                self._accumulator.wake()
             self._accumulator.finished(attempt, now_ns, text, retriable=retriable)
 
         self._work.put(happened)

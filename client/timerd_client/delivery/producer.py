@@ -30,7 +30,7 @@ from .courier import Courier
 from .errors import CLOSED, GIVEN_UP, OF_PARENT, Retriable, buffer_full, is_retriable, lane_unknown, text_of
 from .records import Item, OnDelivery, UnderWay
 from .senders import guarded
-from .settings import Settings, options_of
+from .settings import Settings, client_of, settings_of
 
 
 class Producer(OneProcess):
@@ -61,11 +61,12 @@ class Producer(OneProcess):
         **settings: Unpack[Settings],
     ) -> None:
         """Raises DeliveryTimeoutTooShortError, and InvalidValueError that names the setting."""
+        client_of(client, in_loop=False)
         if is_coroutine_function(send):
             raise InvalidValueError(f"send={send!r} is a coroutine function: use timerd_client.delivery.aio.Producer")
         self._send = function_of("send", send, "of a lane and its records")
         self._ready = ready if ready is None else function_of("ready", ready, "of a lane")
-        options, self._max_block_s = options_of(**settings)
+        options, self._max_block_s = settings_of(settings)
         self._complain = client._live().complain
         self._changed = threading.Condition()  # guards what follows; notified when records have settled, and by wake()
         self._changes = 0
@@ -95,7 +96,7 @@ class Producer(OneProcess):
         Raises BackpressureError, PayloadTooLargeError, ClosedError. Called in `on_delivery`, it does not wait.
         """
         if on_delivery is not None:
-            callback_of(on_delivery)
+            callback_of(on_delivery, "on_delivery")
         if self._is_of_parent():
             raise ClosedError(OF_PARENT)
         future = Future[Delivery]()

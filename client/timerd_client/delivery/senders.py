@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable
 from queue import SimpleQueue
+from typing import Final
 
 from .batch import Attempt
+
+STUCK_MAX: Final = 2  # attempts of a lane that go on after their request timeout; a lane with so many is not sent
 
 Send = Callable[[Attempt], object]
 Ready = Callable[[Hashable], bool]
@@ -34,11 +38,46 @@ def guarded(
     return is_ready
 
 
+class Stuck:
+    """Which lanes can be sent: those that are ready, and have few attempts that go on after their request timeout.
+
+    An attempt that is stuck takes up room of the transport. Without this a single lane would use up all of it.
+    """
+
+    def __init__(self, ready: Ready) -> None:
+        self._ready = ready
+        self._attempts: set[Attempt] = set()
+        self._lanes: Counter[Hashable] = Counter()
+
+    def ready(self, lane: Hashable) -> bool:
+        return self._lanes[lane] < STUCK_MAX and self._ready(lane)
+
+    def why(self, lane: Hashable) -> str:
+        if self._lanes[lane] >= STUCK_MAX:
+            return f"{STUCK_MAX} attempts of its lane go on after request_timeout, and more are not begun"
+        return "its lane was not ready"
+
+    def abandon(self, attempt: Attempt) -> None:
+        if attempt.batch.key is not None:
+            self._attempts.add(attempt)
+            self._lanes[attempt.batch.key] += 1
+
+    def returned(self, attempt: Attempt) -> bool:
+        """Whether it was stuck: its lane may be ready now."""
+        if attempt not in self._attempts:
+            return False
+        self._attempts.discard(attempt)
+        self._lanes[attempt.batch.key] -= 1
+        if not self._lanes[attempt.batch.key]:
+            del self._lanes[attempt.batch.key]
+        return True
+
+
 class Senders:
     """A transport of threads. They are made when they are needed: one for each attempt under way, stuck ones included.
 
     A thread cannot be stopped. A thread that is stuck beyond its request timeout is left alone, and another does its
-    work, up to twice `threads` in all; it ends with its process.
+    work, up to twice `threads` in all, and STUCK_MAX in a lane; it ends with its process.
     """
 
     def __init__(
@@ -50,7 +89,8 @@ class Senders:
     ) -> None:
         """`finished` is called in a sender's thread; `ready` in the one that polls the accumulator."""
         self._send = send
-        self.ready = ready
+        self._stuck = Stuck(ready)
+        self.ready, self.why, self.abandon = self._stuck.ready, self._stuck.why, self._stuck.abandon
         self._limit = 2 * threads
         self._finished = finished
         self._jobs: SimpleQueue[Attempt | None] = SimpleQueue()
@@ -67,12 +107,10 @@ class Senders:
             threading.Thread(target=self._run, name=f"timerd-sender-{self._threads}", daemon=True).start()
         self._jobs.put(attempt)
 
-    def returned(self) -> None:
-        """An attempt that was begun has ended, abandoned or not. Called by the thread that calls `send`."""
+    def returned(self, attempt: Attempt) -> bool:
+        """An attempt that was begun has ended; whether it was abandoned. Called by the thread that calls `send`."""
         self._busy -= 1
-
-    def abandon(self, attempt: Attempt) -> None:
-        pass
+        return self._stuck.returned(attempt)
 
     def stop(self) -> None:
         """End the threads; a thread that is stuck ends when its send returns."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from timerd_client.arguments import patience_s, shown
+from timerd_client.link.surface import Surface
 from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 
 from .options import (
     BACKOFF_MAX_MS,
@@ -73,13 +75,13 @@ def options_of(
     """The options of these Settings, and max_block in seconds. Raises InvalidValueError and its kin."""
     linger_ns, request_ns, backoff_ns = (
         _ns("linger", linger),
-        _ns("request_timeout", request_timeout),
+        _ns("request_timeout", request_timeout, 1),
         _ns("retry_backoff", retry_backoff),
     )
     if delivery_timeout is None:
         delivery_ns = max(DELIVERY_TIMEOUT_S * S, linger_ns + request_ns)
     else:
-        delivery_ns = _ns("delivery_timeout", delivery_timeout)
+        delivery_ns = _ns("delivery_timeout", delivery_timeout, 1)
     if retry_backoff_max is None:
         backoff_max_ns = max(BACKOFF_MAX_MS * S // 1_000, backoff_ns)
     else:
@@ -100,11 +102,31 @@ def options_of(
     return options, _ns("max_block", max_block) / S
 
 
-def _ns(name: str, given: Seconds) -> int:
+def _ns(name: str, given: Seconds, least_ns: int = 0) -> int:
     try:
         seconds = patience_s(given)
     except ValueError:
-        seconds = -1.0
-    if seconds is None or not 0 <= seconds < float("inf"):
-        raise InvalidValueError(f"{name}={shown(given)}: give a time of 0 or more, as seconds or a timedelta")
+        seconds = None
+    if seconds is None or not least_ns <= seconds * S <= TIMEOUT_NS_MAX:
+        least = "more than 0" if least_ns else "0"
+        raise InvalidValueError(
+            f"{name}={shown(given)}: give a time from {least} to {TIMEOUT_NS_MAX // S} s, as seconds or a timedelta"
+        )
     return round(seconds * S)
+
+
+def settings_of(given: Settings) -> tuple[DeliveryOptions, float]:
+    """As options_of. Raises TypeError for a setting that there is not."""
+    if unknown := set(given) - set(Settings.__annotations__):
+        raise TypeError(f"no setting {sorted(unknown)}; there are {', '.join(Settings.__annotations__)}")
+    return options_of(**given)
+
+
+def client_of(given: Surface[Any, Any], *, in_loop: bool) -> Surface[Any, Any]:
+    """The client, or a purgatory of one, of this face. Raises InvalidValueError for another."""
+    if not isinstance(given, Surface):
+        raise InvalidValueError(f"client={shown(given)}: give a client, such as td.client(), or a purgatory of one")
+    if in_loop != given.IN_LOOP:
+        face, room = ("of asyncio", "delivery.aio") if given.IN_LOOP else ("threaded", "delivery")
+        raise InvalidValueError(f"client={shown(given)} is {face}: give it to timerd_client.{room}.Producer")
+    return given

@@ -7,7 +7,7 @@ present one (lazy.py): before the first use, in a forked child, and when the loo
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 from uuid import uuid4
 
 from timerd_client.arguments import (
@@ -52,6 +52,8 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
     """
 
     IN_PLACE = "make a client in each process, td.Client() or td.client()"
+    IN_LOOP: ClassVar[bool]
+    """Whether it is of an asyncio client."""
     _link: LinkT
 
     def __init__(self, lazy: Lazy[LinkT], name: str, operation: type[OperationT]) -> None:
