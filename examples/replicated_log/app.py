@@ -47,7 +47,6 @@ SECRET = "X-Replica-Secret"  # a header
 NAMES = ("0", "1", "2")
 QUORUM = 2
 LEADER = DIRECTORY / "leader.json"
-COMMITTED = "log/committed"  # its watermark: so many records are on a quorum
 
 app = Flask(__name__, static_folder=None)
 client = td.client()  # each worker has its own, which connects at its first use
@@ -142,11 +141,12 @@ class Replica:
     def _lead(self) -> None:
         """Take over the longest log, and have a quorum take it over before anybody writes."""
         with epoch_lock():
-            epoch = leader_of()["epoch"] + 1 if LEADER.exists() else 1
+            log = leader_of()["log"] if LEADER.exists() else secrets.token_hex(8)
+            epoch = secrets.token_hex(8)  # no watermark of the daemon's is of an earlier epoch, or of a lost log
             draft = LEADER.with_suffix(".draft")
             draft.unlink(missing_ok=True)
             draft.touch(mode=0o600)  # it has a secret
-            draft.write_text(json.dumps({"address": self.address, "epoch": epoch, "secret": self.secret}))
+            draft.write_text(json.dumps({"address": self.address, "log": log, "epoch": epoch, "secret": self.secret}))
             draft.replace(LEADER)
         with self.lock:
             longest = max((read_lines(name) for name in NAMES), key=len)
@@ -163,14 +163,19 @@ class Replica:
         wait.watch(client, timeout=WRITE_S).settled(HTTP_S)
         if not answers or answers[0][self.partition].error:
             return False
-        client.advance(COMMITTED, end)
+        client.advance(committed_key(), end)
         return True
 
 
 def leader_of() -> dict[str, Any]:
-    """Where the leader is, and its epoch."""
+    """Where the leader is, its epoch and secret, and which log it is."""
     found: dict[str, Any] = json.loads(LEADER.read_text())
     return found
+
+
+def committed_key() -> str:
+    """Its watermark: so many records are on a quorum. FileNotFoundError: there was no leader yet."""
+    return f"log/{leader_of()['log']}/committed"
 
 
 @contextmanager
@@ -225,19 +230,23 @@ def write() -> tuple[Response, int]:
 
 
 @app.get("/log")
-def read() -> Response:
+def read() -> Response | tuple[Response, int]:
     """From this worker's replica, as far as a quorum has it."""
+    try:
+        key = committed_key()
+    except FileNotFoundError:
+        return try_again(503)
     first = in_range("offset", request.args.get("offset", 0, int), OFFSET_MAX)
     max_wait = in_range("max_wait", request.args.get("max_wait", 25.0, float), MAX_WAIT_S)
 
     def committed() -> int:
-        return min(client.watermark(COMMITTED) or 0, len(replica.log.lines))
+        return min(client.watermark(key) or 0, len(replica.log.lines))
 
     def look(_: str, offset: int) -> Available:
         return Available(max(offset, committed()), max(0, committed() - offset))
 
     own = f"log/replica/{replica.name}"
-    wait = DelayedFetch({COMMITTED: Asked(first), own: Asked(first)}, look, lambda: None)
+    wait = DelayedFetch({key: Asked(first), own: Asked(first)}, look, lambda: None)
     wait.watch(client, timeout=max_wait).settled(max_wait + HTTP_S)
     lines = replica.log.lines[first : min(committed(), first + BATCH)]
     return jsonify(records=[{"offset": first + number, **json.loads(line)} for number, line in enumerate(lines)])
