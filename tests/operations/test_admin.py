@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 import timerd as td
 from timerd.testing import Manual
 from timerd_client.operations import (
     DelayedDeleteRecords,
+    DelayedHeartbeat,
     DelayedTopics,
     Errors,
     Part,
     Quota,
+    Replicas,
     ThrottledChannel,
     partition_key,
     topic_key,
@@ -95,3 +101,66 @@ def test_topics_that_are_refused_are_not_waited_for_and_the_others_time_out(clie
     DelayedTopics({"a": Errors.NONE}, lambda _: False, answers.append).watch(client, timeout=30)
     manual.advance(30)
     assert answers[1:] == [{"a": Part(7)}]
+
+
+# wrong calls, of all of them ------------------------------------------------------------------------------------------
+
+
+def test_a_named_operation_is_watched_once(client: td.Client, manual: Manual) -> None:
+    calls: list[str] = []
+    channel = ThrottledChannel("c", lambda: calls.append("mute"), lambda: calls.append("unmute"))
+    channel.watch(client, timeout=1)
+    with pytest.raises(td.InvalidValueError, match="was watched before: make a new one"):
+        channel.watch(client, timeout=1)
+    manual.advance(2)
+    with pytest.raises(td.InvalidValueError, match="was watched before: make a new one"):
+        channel.watch(client, timeout=1)
+    assert channel.settled(30) and calls == ["mute", "unmute"]
+    done = DelayedTopics({}, lambda topic: True, lambda answer: calls.append("answer"))
+    done.watch(client, timeout=1)
+    with pytest.raises(td.InvalidValueError, match="was watched before"):
+        done.watch(client, timeout=1)
+    assert calls[2:] == ["answer"]
+
+
+def test_a_channel_that_cannot_be_watched_is_not_muted_and_may_be_tried_again(client: td.Client) -> None:
+    calls: list[str] = []
+    channel = ThrottledChannel("c", lambda: calls.append("mute"), lambda: calls.append("unmute"))
+    with pytest.raises(td.TimeoutOutOfRangeError):
+        channel.watch(client, timeout=1e30)
+    assert calls == ["mute", "unmute"]
+    channel.watch(client, timeout=30)
+    channel.close()
+    assert channel.settled(30) and calls == ["mute", "unmute", "mute"]
+
+
+def test_a_named_operation_needs_a_threaded_client(manual: Manual) -> None:
+    async def program() -> None:
+        async with await td.aio.connect() as looped:
+            for watch in (
+                lambda: ThrottledChannel("c", print, print).watch(looped, timeout=1),  # type: ignore[arg-type]
+                lambda: DelayedHeartbeat(looped, "g", "m", 1, print),  # type: ignore[arg-type]
+                lambda: Replicas(looped, ["r"]),  # type: ignore[arg-type]
+            ):
+                with pytest.raises(td.InvalidValueError, match=r"give a threaded client, such as td.client\(\)"):
+                    watch()
+
+    asyncio.run(program())
+
+
+@pytest.mark.parametrize(
+    ("names", "needed", "said"),
+    [
+        (["r0", "r0"], None, "one is there twice"),
+        (["r0"], 2, "needed=2: from 1 to 1"),
+        (["r0"], 0, "needed=0: from 1 to 1"),
+        ([], None, "needed=0: from 1 to 0"),
+    ],
+)
+def test_replicas_that_cannot_be_are_refused(
+    client: td.Client, names: list[str], needed: int | None, said: str
+) -> None:
+    with pytest.raises(td.InvalidValueError, match=said):
+        Replicas(client, names, needed)
+    with pytest.raises(td.InvalidValueError, match="replica='r9' is none of"):
+        Replicas(client, ["r0"]).acknowledge("p", "r9", 1)

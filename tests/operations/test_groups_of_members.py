@@ -77,11 +77,11 @@ def test_a_join_is_done_and_can_be_cancelled_also_in_its_initial_delay(client: t
     waits = join(client, group, ended, timeout=10, initial_delay=3)
     assert not waits.done()
     manual.advance(3)
-    assert ended == [Joined(["a"], [])] and waits.state is td.State.COMPLETED
+    assert waits.settled(30) and ended == [Joined(["a"], [])] and waits.state is td.State.COMPLETED
     waits = join(client, group, ended, timeout=10, initial_delay=3)
-    waits.cancel()
+    assert waits.cancel_wait() and waits.state is td.State.CANCELLED
     manual.advance(20)
-    assert len(ended) == 1 and waits.state is None
+    assert len(ended) == 1
 
 
 # syncing --------------------------------------------------------------------------------------------------------------

@@ -127,3 +127,26 @@ def test_in_a_loop_one_that_is_forced_before_it_is_started_completes_without_the
             assert not await delayed.force_complete_wait() and not await delayed.cancel_wait()
 
     asyncio.run(program())
+
+
+def test_in_a_loop_one_whose_client_is_closed_has_ended() -> None:
+    async def program(manual: Manual, one: aio.Client, two: aio.Client) -> None:
+        delayed = LoopDelayed()
+        async with await aio.connect() as closed:
+            await closed.try_complete_else_watch(delayed, "k", timeout=30)
+        assert await delayed.settled(30) and delayed.state is td.State.FAILED
+        assert not await delayed.cancel_wait() and not await delayed.force_complete_wait()
+
+    run(program)
+
+
+def test_an_operation_of_the_other_face_is_refused_by_name() -> None:
+    async def program(manual: Manual, one: aio.Client, two: aio.Client) -> None:
+        with pytest.raises(td.InvalidValueError, match=r"derives from td.DelayedOperation: .* td.aio.DelayedOperation"):
+            await one.try_complete_else_watch(td.DelayedOperation(lambda: True), "k", timeout=30)  # type: ignore[arg-type]
+        with td.connect() as threaded, pytest.raises(td.InvalidValueError, match=r"needs td.DelayedOperation"):
+            threaded.try_complete_else_watch(LoopDelayed(), "k", timeout=30)  # type: ignore[arg-type]
+        with pytest.raises(td.InvalidValueError, match=r"is a class: give an operation, LoopDelayed\(...\)"):
+            await one.try_complete_else_watch(LoopDelayed, "k", timeout=30)  # type: ignore[arg-type]
+
+    run(program)

@@ -43,6 +43,7 @@ class DelayedOperation(Delayed):
     `lock` is held while a function of it runs (default: a lock of its own).
     """
 
+    NAME = "td.aio.DelayedOperation"
     _delayed: LoopWhole
 
     def __init__(
@@ -85,7 +86,7 @@ class DelayedOperation(Delayed):
 
     async def settled(self, timeout: Patience | None = None) -> bool:
         """Wait until it has settled and its callbacks have run, `timeout` seconds at most; whether that is so."""
-        if self._delayed.is_alone:
+        if self.done():
             return await self._delayed.until_called_back(timeout)
         end = self._delayed.end()
         return await settled(end, timeout) and bool(end.get())
@@ -111,7 +112,7 @@ class LoopWhole(Whole[LoopLink]):
         self._run(self._finish(State.COMPLETED), asyncio.get_running_loop())
 
     async def until_called_back(self, timeout: Patience | None) -> bool:
-        """Whether the callbacks of one that is alone have returned within `timeout` seconds."""
+        """Whether the callbacks of one that has settled have returned within `timeout` seconds."""
         if self._tasks:
             await asyncio.wait(self._tasks.copy(), timeout=patience_s(timeout))
         return not self._tasks

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from timerd_client.conditions import ANY, When
-from timerd_client.delayed.operation import Whole
+from timerd_client.delayed.operation import Whole, delayed_of
 from timerd_client.events.subscription import BUFFER
 from timerd_client.link import flows
 from timerd_client.link.batch import fire_many, register_many
@@ -31,6 +31,8 @@ class Purgatory(Surface[AioOperation, LoopLink]):
 
     Calls that return at once may come from any thread. What is awaited belongs to the client's loop.
     """
+
+    IN_LOOP = True
 
     @property
     def name(self) -> str:
@@ -203,7 +205,7 @@ class Purgatory(Surface[AioOperation, LoopLink]):
         `operation` is a DelayedOperation, or a function or coroutine function `try_complete`. The await ends when it
         was called once. Arguments and errors as the threaded client's.
         """
-        delayed = operation if isinstance(operation, DelayedOperation) else DelayedOperation(operation)
+        delayed = delayed_of(DelayedOperation, operation)
         await Whole.of(delayed).start(self, keys, timeout, payload, id, if_exists, orphans)
         return delayed
 

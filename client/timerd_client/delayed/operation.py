@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from timerd_client.arguments import key_bytes, payload_bytes, shown
 from timerd_client.arguments import timeout_ns as nanoseconds
@@ -91,6 +91,7 @@ class Delayed(OneProcess):
     """
 
     IN_PLACE = "make one in each process"
+    NAME: ClassVar[str]  # of the face's own class, for messages
     _delayed: Whole[Any]
 
     def __init__(self, **given: Any) -> None:
@@ -156,6 +157,20 @@ class Delayed(OneProcess):
     def cancel(self) -> None:
         """Withdraw it. Returns at once, and does nothing if it has settled. No callback runs."""
         self._delayed.cancel()
+
+
+DelayedT = TypeVar("DelayedT", bound=Delayed)
+
+
+def delayed_of(kind: type[DelayedT], given: Any) -> DelayedT:
+    """The operation that is given, or one of that kind with the given `try_complete`. Raises InvalidValueError."""
+    if isinstance(given, kind):
+        return given
+    if isinstance(given, Delayed):
+        raise InvalidValueError(f"{given!r} derives from {given.NAME}: this client needs {kind.NAME}")
+    if isinstance(given, type) and issubclass(given, Delayed):
+        raise InvalidValueError(f"{given.__name__} is a class: give an operation, {given.__name__}(...)")
+    return kind(try_complete=given)
 
 
 class Whole(Generic[LinkT]):

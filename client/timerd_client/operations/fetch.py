@@ -53,8 +53,9 @@ class DelayedFetch(NamedOperation):
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
         """Answer at once, or wait, `timeout` seconds (fetch.max.wait) at most. Returns at once."""
+        self.once(purgatory)
         if self._asked and timeout > 0 and self._min_bytes > 0:
-            purgatory.try_complete_else_watch(self, list(self._asked), timeout=timeout)
+            self.begin(purgatory, list(self._asked), timeout)
         else:
             self.force_complete()
         return self

@@ -9,7 +9,7 @@ from timerd_client import DelayedOperation, Purgatory
 from timerd_client.errors import ArenaFullError, ClosedError, QuotaExceededError
 from timerd_client.operations.codes import Errors
 from timerd_client.operations.keys import member_key
-from timerd_client.operations.named import Lock
+from timerd_client.operations.named import Lock, threaded
 
 
 class DelayedHeartbeat:
@@ -39,7 +39,7 @@ class DelayedHeartbeat:
         lock: Lock | None = None,
     ) -> None:
         """`session_timeout` in seconds. The session begins now. `expired` is called with `lock` held."""
-        self._purgatory, self._key = purgatory, member_key(group, member)
+        self._purgatory, self._key = threaded(purgatory), member_key(group, member)
         self._session_timeout, self._expired = session_timeout, expired
         self._owners_lock = lock
         self._lock = threading.RLock()

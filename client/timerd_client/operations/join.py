@@ -53,31 +53,34 @@ class DelayedJoin(NamedOperation):
         self._group, self._known, self._joined, self._respond = group, known, joined, respond
         self._delay = initial_delay
         self._pause: DelayedOperation | None = None  # of the initial delay
-        self._is_over = False  # the initial delay: it completes with those that have joined
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
         """Wait, `timeout` seconds (the rebalance timeout) at most. Returns at once."""
-        if self._delay <= 0:
-            purgatory.try_complete_else_watch(self, join_key(self._group), timeout=timeout)
-            return self
-        wait = min(self._delay, timeout)
-        left, before = timeout - wait, len(self._joined())
+        self.once(purgatory)
+        self.begin(purgatory, join_key(self._group), timeout)
+        if self._delay > 0:
+            self._wait_for_more(purgatory, timeout)
+        return self
+
+    def _wait_for_more(self, purgatory: Purgatory, left: float) -> None:
+        """Wait for the initial delay, and again while members join; for `left` seconds at most."""
+        wait, before = min(self._delay, left), len(self._joined())
 
         def over() -> None:
-            if left > 0 and len(self._joined()) > before:
-                self.watch(purgatory, timeout=left)
+            if self.done():
+                return
+            if left > wait and len(self._joined()) > before:
+                self._wait_for_more(purgatory, left - wait)
             else:
-                self._is_over = True
-                purgatory.try_complete_else_watch(self, join_key(self._group), timeout=0)
+                self.force_complete()
 
         def lost() -> None:
             if not isinstance(pause.error, ClosedError):
                 over()
 
-        # Its lock is not that of the group: it runs the callbacks of this operation, which take it.
+        # Its lock is not that of the group: nobody waits for the group in the client's thread.
         pause = self._pause = DelayedOperation(lambda: False, on_expiration=over, on_error=lost)
         purgatory.try_complete_else_watch(pause, join_key(self._group), timeout=wait)
-        return self
 
     def cancel(self) -> None:
         """Withdraw it, also in the initial delay. `respond` is not called."""
@@ -86,7 +89,7 @@ class DelayedJoin(NamedOperation):
         super().cancel()
 
     def try_complete(self) -> bool:
-        return self._is_over or set(self._known()) <= set(self._joined())
+        return self._delay <= 0 and set(self._known()) <= set(self._joined())
 
     def on_complete(self) -> None:
         joined = list(self._joined())

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from timerd_client import DelayedOperation
-from timerd_client.errors import ClosedError
+from timerd_client import DelayedOperation, Purgatory
+from timerd_client.errors import ClosedError, InvalidValueError
 
 Lock = AbstractContextManager[Any]
+
+
+def threaded(purgatory: Purgatory) -> Purgatory:
+    """The purgatory of a threaded client. Raises InvalidValueError for another."""
+    if not isinstance(purgatory, Purgatory):
+        raise InvalidValueError(
+            f"purgatory={purgatory!r}: give a threaded client, such as td.client(), or a purgatory of it; for asyncio "
+            "there are no named operations: derive from td.aio.DelayedOperation"
+        )
+    return purgatory
 
 
 class NamedOperation(DelayedOperation):
@@ -20,6 +31,22 @@ class NamedOperation(DelayedOperation):
 
     def __init__(self, lock: Lock | None) -> None:
         super().__init__(lock=lock)
+        self._watched = False
+
+    def once(self, purgatory: Purgatory) -> None:
+        """It is watched now, for the only time. Raises InvalidValueError the second time, and for an asyncio client."""
+        threaded(purgatory)
+        if self._watched:
+            raise InvalidValueError(f"{self!r} was watched before: make a new one")
+        self._watched = True
+
+    def begin(self, purgatory: Purgatory, keys: str | Iterable[str], timeout: float) -> None:
+        """Watch these keys, after once()."""
+        try:
+            purgatory.try_complete_else_watch(self, keys, timeout=timeout)
+        except BaseException:
+            self._watched = self.done()  # it may be tried again
+            raise
 
     def on_error(self) -> None:
         if not isinstance(self.error, ClosedError):

@@ -52,8 +52,9 @@ class PartsOperation(NamedOperation):
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
         """Answer at once if nothing is to be waited for, else wait, `timeout` seconds at most. Returns at once."""
+        self.once(purgatory)
         if self.is_required():
-            purgatory.try_complete_else_watch(self, self.watch_keys(), timeout=timeout)
+            self.begin(purgatory, self.watch_keys(), timeout)
         else:
             self.force_complete()
         return self

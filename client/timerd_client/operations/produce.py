@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from timerd_client import Purgatory
+from timerd_client.errors import InvalidValueError
 from timerd_client.operations.codes import Errors
 from timerd_client.operations.keys import replica_key
-from timerd_client.operations.named import Lock
+from timerd_client.operations.named import Lock, threaded
 from timerd_client.operations.parts import Part, PartsOperation, Respond
 
 ALL_REPLICAS = -1  # acks=all
@@ -30,11 +31,17 @@ class Replicas:
 
     def __init__(self, purgatory: Purgatory, names: Sequence[str], needed: int | None = None) -> None:
         """`needed` of these replicas, the leader included, must have an offset; None = all."""
-        self._purgatory, self.names = purgatory, names
+        self._purgatory, self.names = threaded(purgatory), names
         self.needed = len(names) if needed is None else needed
+        if len(set(names)) < len(names):
+            raise InvalidValueError(f"names={list(names)!r}: one is there twice; a replica counts once")
+        if not 1 <= self.needed <= len(names):
+            raise InvalidValueError(f"needed={self.needed!r}: from 1 to {len(names)}, the number of replicas")
 
     def acknowledge(self, partition: str, replica: str, offset: int) -> None:
         """The replica has the partition up to this offset (exclusive). In the replica's process."""
+        if replica not in self.names:
+            raise InvalidValueError(f"replica={replica!r} is none of {list(self.names)!r}")
         self._purgatory.advance(replica_key(partition, replica), offset)
 
     def prepare(self, partition: str) -> None:

@@ -38,7 +38,8 @@ class DelayedSync(NamedOperation):
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
         """Wait, `timeout` seconds (the rebalance timeout) at most. Returns at once."""
-        purgatory.try_complete_else_watch(self, sync_key(self._group), timeout=timeout)
+        self.once(purgatory)
+        self.begin(purgatory, sync_key(self._group), timeout)
         return self
 
     @property

@@ -50,9 +50,14 @@ class ThrottledChannel(NamedOperation):
 
     def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
         """Mute the channel for `timeout` seconds. 0: it is not throttled, and nothing is called. Returns at once."""
+        self.once(purgatory)
         if timeout > 0:
             self._mute()
-            purgatory.try_complete_else_watch(self, f"throttled:{self._name}", timeout=timeout)
+            try:
+                self.begin(purgatory, f"throttled:{self._name}", timeout)
+            except BaseException:
+                self._unmute()
+                raise
         else:
             self.force_complete()
         return self

@@ -37,6 +37,7 @@ class DelayedOperation(Delayed):
     Source: Kafka, kafka.server.DelayedOperation. docs/delayed.md says what differs.
     """
 
+    NAME = "td.DelayedOperation"
     _delayed: ThreadedWhole
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from timerd_client.conditions import ANY, When
-from timerd_client.delayed.operation import Whole
+from timerd_client.delayed.operation import Whole, delayed_of
 from timerd_client.events.subscription import BUFFER
 from timerd_client.link import flows
 from timerd_client.link.batch import ThreadedBatch, fire_many, register_many
@@ -31,6 +31,8 @@ class Purgatory(Surface[ThreadedOperation, ThreadedLink]):
 
     Any thread may use it. It works in forked children, too, as its client does. It cannot be pickled.
     """
+
+    IN_LOOP = False
 
     @property
     def name(self) -> str:
@@ -221,7 +223,7 @@ class Purgatory(Surface[ThreadedOperation, ThreadedLink]):
         the daemon is lost nobody looks either; a second after its deadline it is UNAVAILABLE, and no callback runs.
         Raises what `try_complete` raises in this call, and what `register` raises.
         """
-        delayed = operation if isinstance(operation, DelayedOperation) else DelayedOperation(operation)
+        delayed = delayed_of(DelayedOperation, operation)
         Whole.of(delayed).start(self, keys, timeout, payload, id, if_exists, orphans)
         return delayed
 
