@@ -277,6 +277,29 @@ def test_looks_outlive_the_daemon(manual: Manual, client: td.Client, other: td.C
     assert delayed.settled(30) and delayed.state is td.State.COMPLETED
 
 
+def test_an_evaluation_that_was_true_is_the_last_one(manual: Manual, client: td.Client, other: td.Client) -> None:
+    """Also where the daemon is lost before it confirms, and sends the look at another event first."""
+
+    class Completes(Delayed):
+        def try_complete(self) -> bool:
+            self.looks += 1
+            if self.looks == 2:
+                manual.stop()  # what it says now is sent to the next daemon
+            return self.looks == 2
+
+    delayed = Completes()
+    client.try_complete_else_watch(delayed, "k", timeout=300)
+    other.fire("k")
+    manual.advance(0)
+    assert (delayed.looks, delayed.done()) == (2, False)
+    part = delayed._delayed.parts[0]
+    part.look(0, part.sequence + 1)
+    part.notify()
+    manual.start()
+    manual.advance(2)
+    assert delayed.settled(30) and (delayed.state, delayed.looks) == (td.State.COMPLETED, 2)
+
+
 def test_what_raises_is_logged_and_the_operation_goes_on(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:  # O6

@@ -185,4 +185,6 @@ def test_a_daemon_that_is_killed_while_owners_look_loses_no_look(daemon: Daemon)
             daemon.kill()
             daemon.start()
             eventually(lambda before=before: len(looks) > before or delayed.done())  # type: ignore[misc]
-        assert delayed.settled(PATIENCE_S) and delayed.state is td.State.COMPLETED and len(looks) == 6
+        assert delayed.settled(PATIENCE_S) and delayed.state is td.State.COMPLETED and len(looks) == 6, (
+            "an evaluation that was true is the last one, whatever comes before the daemon has confirmed"
+        )

@@ -126,7 +126,7 @@ class LoopWhole(Whole[LoopLink]):
         async with self.lock:
             try:
                 while looks := self.take_looks():
-                    self.answer_looks(looks, await self._try())
+                    self.answer_looks(looks, self.is_complete or await self._try())
             except BaseException:  # the task was cancelled, or its loop is to end
                 self.rest()
                 raise

@@ -184,6 +184,7 @@ class Whole(Generic[LinkT]):
         self._wakes = False  # whether a wake-up is under way
         self._looks = False  # whether its condition is being evaluated
         self.forced = False  # perhaps before its parts are registered, or in an evaluation
+        self.is_complete = False  # an evaluation has said so, and the daemon may not have confirmed: no other begins
         self.parts: list[Part] = []
         self.names: tuple[Key, ...] = ()
         self._end: Reply | None = None  # answered when it has settled and its callbacks have run
@@ -351,7 +352,7 @@ class Whole(Generic[LinkT]):
         """Tell the daemon what the evaluation has found. These commands may exceed the window: one for each look."""
         link = self.link
         self._looks = False
-        complete = complete or self.forced
+        complete = self.is_complete = complete or self.forced
         with link.lock:
             for part, sequence in looks:
                 part.answered = sequence

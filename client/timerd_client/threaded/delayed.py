@@ -114,7 +114,7 @@ class ThreadedWhole(Whole[ThreadedLink]):
     def _evaluate(self) -> None:
         with self.lock:
             while looks := self.take_looks():
-                self.answer_looks(looks, self._try())
+                self.answer_looks(looks, self.is_complete or self._try())
 
     def _try(self) -> bool:
         try:
