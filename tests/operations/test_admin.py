@@ -27,12 +27,22 @@ P0, P1 = partition_key("orders", 0), partition_key("orders", 1)
 # quotas ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_throttle_time_brings_the_rate_over_the_window_back_to_the_quota() -> None:
+def test_a_client_within_its_burst_is_not_throttled_and_beyond_it_until_the_rate_is_right_again() -> None:
     quota = Quota(rate=100, window=10)
-    assert [quota.record(500, now) for now in (0.0, 1.0)] == [0.0, 0.0]
-    assert quota.record(500, 2.0) == 5.0, "1,500 in 10 s are 150 a second, half too many: half a window"
-    assert quota.record(10**9, 3.0) == 10.0, "a window at most"
-    assert quota.record(0, 14.0) == 0.0, "what is older than the window does not count"
+    assert [quota.record(500, now) for now in (0.0, 0.0)] == [0.0, 0.0], "1,000 at once are the burst"
+    assert quota.record(500, 0.0) == 5.0, "500 are missing, and 100 come back each second"
+    assert quota.record(0, 5.0) == 0.0
+    assert quota.record(10_000, 5.0) == 100.0, "no bound: a request of 10,000 takes 100 s at this rate"
+    assert quota.record(0, 1_000.0) == 0.0
+    assert quota.record(1_500, 1_000.0) == 5.0, "a long pause gives the burst, and no more"
+
+
+def test_over_any_time_a_client_uses_the_rate_and_the_burst_at_most() -> None:
+    quota, now, used = Quota(rate=1_000, window=1), 0.0, 0
+    while now < 30:
+        used += 100
+        now += quota.record(100, now)
+    assert 30_000 <= used <= 31_100
 
 
 def test_a_channel_is_muted_for_its_throttle_time_and_never_less(client: td.Client, manual: Manual) -> None:

@@ -13,6 +13,7 @@ from timerd_client.operations.fetch import Asked, Available, DelayedFetch
 from timerd_client.operations.heartbeat import DelayedHeartbeat
 from timerd_client.operations.join import DelayedJoin
 from timerd_client.operations.keys import join_key, member_key, partition_key, sync_key, topic_key
+from timerd_client.operations.named import NamedOperation
 from timerd_client.operations.parts import Part
 from timerd_client.operations.produce import ALL_REPLICAS, Appended, DelayedProduce, Replicas
 from timerd_client.operations.sync import DelayedSync
@@ -32,6 +33,7 @@ __all__ = [
     "DelayedSync",
     "DelayedTopics",
     "Errors",
+    "NamedOperation",
     "Part",
     "Quota",
     "Replicas",

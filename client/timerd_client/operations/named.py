@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self
 
 from timerd_client import DelayedOperation, Purgatory
 from timerd_client.errors import ClosedError, InvalidValueError
@@ -32,6 +32,10 @@ class NamedOperation(DelayedOperation):
     def __init__(self, lock: Lock | None) -> None:
         super().__init__(lock=lock)
         self._watched = False
+
+    def watch(self, purgatory: Purgatory, *, timeout: float) -> Self:
+        """Begin it: answer at once, or wait, `timeout` seconds at most. Returns at once. It may be watched once."""
+        raise NotImplementedError
 
     def once(self, purgatory: Purgatory) -> None:
         """It is watched now, for the only time. Raises InvalidValueError the second time, and for an asyncio client."""

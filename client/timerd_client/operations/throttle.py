@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Self
 
@@ -11,25 +10,26 @@ from timerd_client.operations.named import Lock, NamedOperation
 
 
 class Quota:
-    """How long a client is throttled that uses more than `rate` a second, measured over `window` seconds.
+    """How long a client is throttled that uses more than `rate` a second: a token bucket of `rate` x `window`.
 
-    As Kafka's ClientQuotaManager: with a use of U over a window of W seconds and a rate of R, the throttle time is
-    (U / W - R) / R * W seconds, at most W: after it the rate over the window is R again.
+    As Kafka's TokenBucket (KIP-599): each use takes tokens, and `rate` tokens come back each second, up to the burst. A
+    client that has taken more than there are waits until there are none missing. So in T seconds it uses at most
+    rate x (T + window), and what its last request exceeds that by. Kafka's byte rates are measured over sliding
+    windows instead, which let a client that sends in bursts use half as much again.
     """
 
     def __init__(self, rate: float, window: float = 10.0) -> None:
-        self.rate, self.window = rate, window
-        self._used: deque[tuple[float, float]] = deque()  # when, how much
+        """`window` in seconds: after a pause a client may use so much of the rate at once."""
+        self.rate, self.burst = rate, rate * window
+        self._tokens, self._since = self.burst, float("-inf")
 
     def record(self, amount: float, now: float) -> float:
         """Note a use (bytes, requests) at a time in seconds; the throttle time in seconds, 0.0 = within the quota."""
-        self._used.append((now, amount))
-        while self._used[0][0] <= now - self.window:
-            self._used.popleft()
-        observed = sum(used for _, used in self._used) / self.window
-        if observed <= self.rate:
-            return 0.0
-        return min((observed - self.rate) / self.rate * self.window, self.window)
+        if now > self._since:
+            self._tokens = min(self.burst, self._tokens + (now - self._since) * self.rate)
+            self._since = now
+        self._tokens -= amount
+        return max(0.0, -self._tokens / self.rate)
 
 
 class ThrottledChannel(NamedOperation):
