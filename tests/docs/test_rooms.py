@@ -69,6 +69,16 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"format", "pipeline"},
         {"__init__", "__main__"},
     ),
+    "timerd_kafka": (
+        {"cluster", "log", "quotas", "waits", "wire"},
+        {"groups", "replicas"},
+        {"broker"},
+        {"apis"},
+        {"worker"},
+        {"supervisor"},
+        {"__init__", "__main__"},
+        {"testing"},
+    ),
     "timerd": (
         {"clock", "compile_python", "config", "host", "purgatory"},
         {"core"},

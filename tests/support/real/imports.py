@@ -16,6 +16,7 @@ PACKAGES = {
     "timerctl": ROOT / "client/timerctl",
     "timerd_spark": ROOT / "client/timerd_spark",
     "pyspark_timerd": ROOT / "client/pyspark_timerd",
+    "timerd_kafka": ROOT / "client/timerd_kafka",
     "timerd": ROOT / "timerd",
 }
 PYTHON = (".py", ".pyi")

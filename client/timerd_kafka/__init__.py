@@ -1,0 +1,16 @@
+"""A Kafka broker for tests and development, without Java: every wait of a client is a delayed operation of timerd's.
+
+    python -m timerd_kafka --workers 4 --replicas 3 --data DIR
+
+wire/        frames, requests and answers; kio is the codec
+log/         the record batches of a partition, in a file
+cluster/     settings, topics, and which broker has what
+replicas/    the partitions of one broker: leader and follower
+waits/       how a request waits: for an operation of timerd
+groups/      groups of consumers
+broker/      one broker and its process
+apis/        one module an API
+supervisor/  the process that starts them
+
+Nothing else of timerd imports this package. docs/kafka.md is its page.
+"""

@@ -1,0 +1,109 @@
+"""`python -m timerd_kafka`: a Kafka cluster on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+from timerd_kafka.apis.table import preload
+from timerd_kafka.cluster.settings import Settings, SettingsError
+from timerd_kafka.supervisor.supervisor import Supervisor
+
+DESCRIPTION = """\
+A Kafka cluster on this machine, for tests and development. Its brokers are processes, and every
+wait of a client is a delayed operation of timerd's. It runs in the foreground until Ctrl-C.
+
+  python -m timerd_kafka                       a cluster with a new directory, on port 9092
+  python -m timerd_kafka --data kafka-data     one that keeps its records
+  kafka-console-consumer.sh --bootstrap-server 127.0.0.1:9092 --topic orders --from-beginning
+  timerctl --instance kafka-9092 stats         what its requests wait for
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="timerd_kafka", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    default = Settings(data=Path())
+    made.add_argument(
+        "--data", type=Path, help="directory of records, offsets and topics (default: a new one, removed)"
+    )
+    made.add_argument("--workers", type=int, default=default.workers, help="brokers (default: %(default)s)")
+    made.add_argument("--replicas", type=int, help="replicas of a topic that names none (default: 3, workers at most)")
+    made.add_argument("--partitions", type=int, default=1, help="partitions of a topic that names none (default: 1)")
+    made.add_argument("--host", default=default.host, help="address to listen at (default: %(default)s)")
+    made.add_argument("--port", type=int, default=default.port, help="bootstrap port; 0 = any (default: %(default)s)")
+    made.add_argument("--produce-quota", type=size, metavar="BYTES", help="a second, of each client id: 1MB, 512kB")
+    made.add_argument("--fetch-quota", type=size, metavar="BYTES", help="likewise, for what clients read")
+    made.add_argument("--no-auto-create", action="store_true", help="do not create topics that clients ask for")
+    made.add_argument("--initial-rebalance-delay", type=float, default=0.0, metavar="S", help="default: %(default)s")
+    made.add_argument("--instance", help="a timer daemon that runs (default: one of its own, kafka-PORT)")
+    made.add_argument(
+        "--capacity", type=int, default=32_768, help="waits that its own daemon holds (default: %(default)s)"
+    )
+    made.add_argument("--runtime-dir", help="directory of the timer daemon's sockets (default: as timerd's)")
+    made.add_argument("--json", action="store_true", help="say {bootstrap, instance, data} in a line when it serves")
+    made.add_argument("--commands", action="store_true", help="for tests: take commands from standard input")
+    made.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
+    return made
+
+
+def size(text: str) -> float:
+    """Bytes, perhaps with a unit: 1MB."""
+    units = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "b": 1.0}
+    lower = text.lower()
+    unit = next((unit for unit in sorted(units, key=len, reverse=True) if lower.endswith(unit)), "")
+    try:
+        return float(lower.removesuffix(unit)) * units.get(unit, 1.0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: bytes a second, such as 1000000, 1MB or 512kB") from None
+
+
+def main() -> int:
+    """Run until SIGTERM or Ctrl-C; 2 = wrong arguments."""
+    given = parser().parse_args()
+    logging.basicConfig(
+        level=given.log_level.upper(), format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s"
+    )
+    with tempfile.TemporaryDirectory(prefix="timerd-kafka-") as scratch:
+        settings = Settings(
+            data=given.data or Path(scratch),
+            workers=given.workers,
+            replicas=min(3, given.workers) if given.replicas is None else given.replicas,
+            partitions=given.partitions,
+            host=given.host,
+            port=given.port,
+            instance=given.instance,
+            runtime_dir=given.runtime_dir,
+            auto_create=not given.no_auto_create,
+            produce_quota=given.produce_quota,
+            fetch_quota=given.fetch_quota,
+            initial_rebalance_delay=given.initial_rebalance_delay,
+        )
+        try:
+            cluster = Supervisor(settings, ("--capacity", str(given.capacity)))
+            preload()
+
+            def ready() -> None:
+                made = cluster.settings
+                if given.json:
+                    names = {"instance": made.instance, "runtime_dir": made.runtime_dir, "data": str(made.data)}
+                    print(json.dumps({"bootstrap": cluster.bootstrap, **names}))
+                else:
+                    print(f"{made.workers} brokers at {cluster.bootstrap}, records in {made.data}; Ctrl-C ends them")
+                sys.stdout.flush()
+
+            cluster.run(ready, commands=given.commands)
+        except SettingsError as error:
+            print(f"timerd_kafka: {error}", file=sys.stderr)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

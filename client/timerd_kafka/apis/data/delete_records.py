@@ -1,0 +1,88 @@
+"""DeleteRecords: records before an offset are not read any more, at any replica.
+
+The bytes stay in the file until the topic is deleted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from timerd_client.operations import DelayedDeleteRecords, Part
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.replicas.partition import Partition, key_of
+from timerd_kafka.waits.waits import DaemonLost
+from timerd_kafka.wire.codec import milliseconds
+
+HIGH_WATERMARK = -1  # as an offset: all that replicas have
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """The answer of one request."""
+    make = call.api.make
+    wanted: dict[str, int] = {}
+    errors: dict[str, int] = {}
+    partitions: dict[str, Partition] = {}
+    for topic in call.body.topics:
+        for asked in topic.partitions:
+            key = key_in(broker, topic.name, asked.partition_index)
+            wanted[key] = asked.offset
+            partition = broker.led(broker.topic(topic.name), asked.partition_index)
+            if not isinstance(partition, Partition):
+                errors[key] = partition
+                continue
+            offset = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
+            if not 0 <= offset <= partition.high_watermark:
+                errors[key] = ErrorCode.offset_out_of_range
+                continue
+            wanted[key], partitions[key] = offset, partition
+            partition.delete_before(offset)
+            broker.replicated(partition)
+    parts = await deleted(broker, call, wanted, errors, partitions)
+
+    def one(name: str, index: int) -> Any:
+        part = parts[key_in(broker, name, index)]
+        return make(
+            "DeleteRecordsPartitionResult",
+            partition_index=index,
+            low_watermark=part.offset,
+            error_code=ErrorCode(part.error),
+        )
+
+    return make(
+        "DeleteRecordsResponse",
+        throttle_time=milliseconds(0),
+        topics=tuple(
+            make(
+                "DeleteRecordsTopicResult",
+                name=topic.name,
+                partitions=tuple(one(topic.name, asked.partition_index) for asked in topic.partitions),
+            )
+            for topic in call.body.topics
+        ),
+    )
+
+
+async def deleted(
+    broker: Broker, call: Call, wanted: dict[str, int], errors: dict[str, int], partitions: dict[str, Partition]
+) -> dict[str, Part]:
+    """Wait until no replica has the records any more."""
+    timeout = max(0.0, call.body.timeout.total_seconds())
+    try:
+        parts: dict[str, Part] = await broker.waits.until(
+            "produce",
+            timeout,
+            lambda give: DelayedDeleteRecords(
+                wanted, lambda key: partitions[key].low_watermark_of_all(), give, errors=errors
+            ),
+        )
+    except DaemonLost:
+        return {key: Part(errors.get(key, ErrorCode.request_timed_out)) for key in wanted}
+    return parts
+
+
+def key_in(broker: Broker, name: str, index: int) -> str:
+    """The key of a partition in this request, whether or not there is such a partition."""
+    found = broker.topic(name)
+    return key_of(found.id, index) if found else f"{name}?{index}"

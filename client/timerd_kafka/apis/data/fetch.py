@@ -1,0 +1,182 @@
+"""Fetch: read records, and wait until there are enough.
+
+A consumer reads up to the high watermark, at the leader or at a follower (KIP-392). A follower reads the leader's whole
+log, and says by that what it has. There are no fetch sessions (KIP-227): each request names its partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from timerd_client.operations import Asked, Available, DelayedFetch
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.log.batch import LEADER_EPOCH
+from timerd_kafka.replicas.partition import Partition
+from timerd_kafka.waits.waits import DaemonLost
+from timerd_kafka.wire.codec import milliseconds
+
+CONSUMER = -1
+BYTES_MAX = 50 << 20  # of an answer, whatever a request asks for
+
+log = logging.getLogger("timerd_kafka.fetch")
+
+
+class Wanted(NamedTuple):
+    """One partition of a request."""
+
+    number: int
+    topic: Any
+    asked: Any
+    partition: Partition | None
+    error: ErrorCode
+    preferred: int  # the replica that is to be asked instead; -1: this one
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """The answer of one request."""
+    body, make = call.body, call.api.make
+    if body.session_id:
+        return make(
+            "FetchResponse",
+            throttle_time=milliseconds(0),
+            error_code=ErrorCode.fetch_session_id_not_found,
+            session_id=0,
+            responses=(),
+        )
+    replica = replica_of(call)
+    wanted = find(broker, call, replica)
+    lost = False
+    if not any(one.error or one.preferred >= 0 for one in wanted):
+        lost = not await enough(broker, call, replica, wanted)
+    sent, left = 0, min(body.max_bytes, BYTES_MAX)
+    answers: dict[int, list[Any]] = {}
+    for one in wanted:
+        data, size = read(call, replica, one, left, is_first=sent == 0, lost=lost)
+        sent, left = sent + size, left - size
+        answers.setdefault(one.number, []).append(data)
+    throttle = broker.throttle(broker.fetched, call, sent) if replica == CONSUMER else 0.0
+    return make(
+        "FetchResponse",
+        throttle_time=milliseconds(throttle),
+        error_code=ErrorCode.none,
+        session_id=0,
+        responses=tuple(
+            make(
+                "FetchableTopicResponse",
+                topic=getattr(topic, "topic", None),
+                topic_id=getattr(topic, "topic_id", None),
+                partitions=tuple(answers.get(number, ())),
+            )
+            for number, topic in enumerate(body.topics)
+        ),
+    )
+
+
+def replica_of(call: Call) -> int:
+    """The broker that follows; CONSUMER for all others."""
+    state = getattr(call.body, "replica_state", None)
+    return int(call.body.replica_id if state is None else state.replica_id)
+
+
+def find(broker: Broker, call: Call, replica: int) -> list[Wanted]:
+    """The partitions of the request. A follower's request says what the follower has."""
+    found = []
+    for number, topic in enumerate(call.body.topics):
+        named = broker.topic(getattr(topic, "topic", None), getattr(topic, "topic_id", None))
+        for asked in topic.partitions:
+            error, preferred = ErrorCode.none, -1
+            partition = (
+                broker.held(named, asked.partition) if replica == CONSUMER else broker.led(named, asked.partition)
+            )
+            if not isinstance(partition, Partition):
+                error = partition
+                if named is None and getattr(topic, "topic_id", None):
+                    error = ErrorCode.unknown_topic_id
+            elif replica != CONSUMER:
+                error = follow(broker, call, replica, partition, asked)
+            elif getattr(asked, "current_leader_epoch", -1) > LEADER_EPOCH:
+                error = ErrorCode.unknown_leader_epoch
+            else:
+                preferred = nearer(call, partition)
+            held = partition if isinstance(partition, Partition) else None
+            found.append(Wanted(number, topic, asked, held, error, preferred))
+    return found
+
+
+def follow(broker: Broker, call: Call, replica: int, partition: Partition, asked: Any) -> ErrorCode:
+    """A follower of this cluster has the log up to what it asks for. Nobody else may say that."""
+    if call.client_id != broker.settings.secret or replica not in partition.replicas[1:]:
+        return ErrorCode.cluster_authorization_failed
+    if asked.fetch_offset > partition.end_offset:
+        return ErrorCode.offset_out_of_range
+    if partition.follower_has(replica, asked.fetch_offset, asked.log_start_offset):
+        broker.replicated(partition)
+    return ErrorCode.none
+
+
+async def enough(broker: Broker, call: Call, replica: int, wanted: list[Wanted]) -> bool:
+    """Wait until there is enough; False: the timer daemon is lost."""
+    held = {one.partition.key: one.partition for one in wanted if one.partition}
+    asked = {
+        one.partition.key: Asked(one.asked.fetch_offset, one.asked.partition_max_bytes)
+        for one in wanted
+        if one.partition
+    }
+
+    def look(key: str, offset: int) -> Available:
+        partition = held[key]
+        return partition.available(offset) if replica == CONSUMER else partition.available_to(replica, offset)
+
+    try:
+        await broker.waits.until(
+            "fetch" if replica == CONSUMER else "replica",
+            call.body.max_wait.total_seconds(),
+            lambda give: DelayedFetch(asked, look, give, min_bytes=call.body.min_bytes),
+        )
+    except DaemonLost as error:
+        log.warning("fetch of %s: %s", call.connection.peer, error)
+        return False
+    return True
+
+
+def read(call: Call, replica: int, one: Wanted, left: int, *, is_first: bool, lost: bool) -> tuple[Any, int]:
+    """The answer for one partition, and how many bytes it has. `left` bytes are left in the whole answer."""
+    partition, error, records = one.partition, one.error, b""
+    offset = one.asked.fetch_offset
+    if partition is not None and partition.is_deleted:
+        error = ErrorCode.unknown_topic_or_partition
+    if partition is not None and not error:
+        there = partition.available(offset) if replica == CONSUMER else partition.available_to(replica, offset)
+        error = ErrorCode(there.error)
+        if error == ErrorCode.offset_out_of_range and not partition.is_leader and offset > partition.end_offset:
+            error = ErrorCode.offset_not_available  # perhaps the leader has it already
+        if not error and one.preferred < 0:
+            most = min(left, one.asked.partition_max_bytes)
+            records = partition.log.read(offset, there.end_offset, most, at_least_one=is_first)
+        if not error and not records and lost:
+            error = ErrorCode.not_leader_or_follower  # the one code after which every client asks again, with a pause
+        if replica != CONSUMER:
+            partition.tell(replica)
+    data = call.api.make(
+        "PartitionData",
+        partition_index=one.asked.partition,
+        error_code=error,
+        high_watermark=partition.high_watermark if partition else -1,
+        last_stable_offset=partition.high_watermark if partition else -1,
+        log_start_offset=partition.start_offset if partition else -1,
+        aborted_transactions=None,
+        preferred_read_replica=one.preferred,
+        records=records,
+    )
+    return data, len(records)
+
+
+def nearer(call: Call, partition: Partition) -> int:
+    """The replica in the consumer's rack, if the leader is in another one; else -1. A broker's rack is its id."""
+    rack = getattr(call.body, "rack_id", "")
+    if not rack.isdecimal() or not partition.is_leader or not call.api.has("PartitionData", "preferred_read_replica"):
+        return -1
+    return int(rack) if int(rack) in partition.replicas[1:] else -1

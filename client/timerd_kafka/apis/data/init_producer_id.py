@@ -1,0 +1,32 @@
+"""InitProducerId: an idempotent producer gets an id, which no other producer of the cluster has had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.wire.codec import milliseconds
+
+EPOCH_MAX = 2**15 - 1
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """The answer of one request. A producer that had an id keeps it, and gets the next epoch (KIP-360)."""
+    body = call.body
+    error, producer, epoch = ErrorCode.none, -1, -1
+    known, known_epoch = getattr(body, "producer_id", -1), getattr(body, "producer_epoch", -1)
+    if body.transactional_id is not None:
+        error = ErrorCode.transactional_id_authorization_failed  # clients give up at once: there are no transactions
+    elif known >= 0 and 0 <= known_epoch < EPOCH_MAX:
+        producer, epoch = known, known_epoch + 1
+    else:
+        producer, epoch = broker.producer_ids.next(), 0
+    return call.api.make(
+        "InitProducerIdResponse",
+        throttle_time=milliseconds(0),
+        error_code=error,
+        producer_id=producer,
+        producer_epoch=epoch,
+    )

@@ -1,0 +1,168 @@
+"""Produce: append records to partitions, and wait for their replicas.
+
+acks=0 has no answer, acks=1 is answered when the leader has the records, acks=all (-1) when all replicas have them.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from timerd_client.operations import Appended, DelayedProduce, Part
+from timerd_kafka.apis.topics.configs import SETTABLE
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.log.batch import CorruptBatch, UnsupportedBatch, read_produced
+from timerd_kafka.log.producers import Fenced, OutOfOrder
+from timerd_kafka.replicas.partition import Partition, key_of
+from timerd_kafka.waits.waits import DaemonLost
+from timerd_kafka.wire.codec import milliseconds
+
+ACKS = (-1, 0, 1)
+MESSAGE_MAX = "max.message.bytes"
+
+log = logging.getLogger("timerd_kafka.produce")
+
+
+class Refused(Exception):
+    """What was sent for one partition is not appended."""
+
+    def __init__(self, code: ErrorCode, why: str | None = None) -> None:
+        super().__init__(why)
+        self.code, self.why = code, why
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """The answer of one request; None with acks=0."""
+    body = call.body
+    appended: dict[str, Appended] = {}
+    starts: dict[str, int] = {}
+    messages: dict[str, str | None] = {}
+    partitions: dict[str, Partition] = {}
+    size = 0
+    for topic in body.topic_data:
+        for data in topic.partition_data:
+            key = key_in(broker, topic, data.index)
+            size += len(data.records or b"")
+            try:
+                partition = find(broker, call, topic, data.index)
+                base, end = append(partition, data.records or b"")
+            except Refused as refused:
+                appended[key], messages[key] = Appended(-1, -1, refused.code), refused.why
+            else:
+                appended[key], starts[key], partitions[key] = Appended(base, end), partition.start_offset, partition
+    for partition in partitions.values():
+        broker.appended(partition)
+    throttle = broker.throttle(broker.produced, call, size)
+    parts = await replicated(broker, call, appended, partitions)
+    if body.acks == 0:
+        if any(part.error for part in parts.values()):
+            call.connection.refuse("a produce request with acks=0 has failed, and has no answer that could say so")
+        return None
+    make = call.api.make
+
+    def one(topic: Any, index: int) -> Any:
+        part = parts[key := key_in(broker, topic, index)]
+        return make(
+            "PartitionProduceResponse",
+            index=index,
+            error_code=ErrorCode(part.error),
+            base_offset=part.offset,
+            log_append_time=None,
+            log_start_offset=starts.get(key, -1),
+            record_errors=(),
+            error_message=messages.get(key),
+        )
+
+    return make(
+        "ProduceResponse",
+        responses=tuple(
+            make(
+                "TopicProduceResponse",
+                name=getattr(topic, "name", None),
+                topic_id=getattr(topic, "topic_id", None),
+                partition_responses=tuple(one(topic, data.index) for data in topic.partition_data),
+            )
+            for topic in body.topic_data
+        ),
+        throttle_time=milliseconds(throttle),
+    )
+
+
+async def replicated(
+    broker: Broker, call: Call, appended: dict[str, Appended], partitions: dict[str, Partition]
+) -> dict[str, Part]:
+    """Wait until the replicas have what was appended, as far as acks asks for it."""
+
+    def has(key: str, offset: int) -> tuple[bool, int]:
+        return partitions[key].replicated(offset)
+
+    timeout = max(0.0, call.body.timeout.total_seconds())
+    try:
+        parts: dict[str, Part] = await broker.waits.until(
+            "produce", timeout, lambda give: DelayedProduce(appended, has, give, acks=call.body.acks)
+        )
+    except DaemonLost as error:
+        log.warning("produce of %s: %s", call.connection.peer, error)
+        return {key: now(one, partitions.get(key)) for key, one in appended.items()}
+    return parts
+
+
+def now(one: Appended, partition: Partition | None) -> Part:
+    """The answer for a partition when nobody can wait. What is not replicated yet is to be sent again."""
+    if one.error or partition is None:
+        return Part(one.error)
+    enough, error = partition.replicated(one.required_offset)
+    return Part(error or (ErrorCode.none if enough else ErrorCode.request_timed_out), one.base_offset if enough else -1)
+
+
+def key_in(broker: Broker, topic: Any, index: int) -> str:
+    """The key of a partition in this request, whether or not there is such a partition."""
+    found = find_topic(broker, topic)
+    return key_of(found.id, index) if found else f"{getattr(topic, 'name', None) or topic.topic_id}?{index}"
+
+
+def find_topic(broker: Broker, topic: Any) -> Any:
+    """The topic that a part of the request names."""
+    return broker.topic(getattr(topic, "name", None), getattr(topic, "topic_id", None))
+
+
+def find(broker: Broker, call: Call, topic: Any, index: int) -> Partition:
+    """The partition to append to. Raises Refused."""
+    if call.body.acks not in ACKS:
+        raise Refused(ErrorCode.invalid_required_acks, f"acks={call.body.acks}: 0, 1 or -1 (all)")
+    if call.body.transactional_id is not None:
+        raise Refused(ErrorCode.transactional_id_authorization_failed, "this broker has no transactions")
+    found = find_topic(broker, topic)
+    if found is None and getattr(topic, "topic_id", None):
+        raise Refused(ErrorCode.unknown_topic_id)
+    partition = broker.led(found, index)
+    if not isinstance(partition, Partition):
+        raise Refused(partition)
+    return partition
+
+
+def append(partition: Partition, data: bytes) -> tuple[int, int]:
+    """Append; the first offset, and the one behind the last. A batch that is sent again stays where it is."""
+    try:
+        batches = read_produced(data)
+        most = int(partition.topic.configs.get(MESSAGE_MAX, SETTABLE[MESSAGE_MAX]))
+        if (largest := max(batch.size for batch in batches)) > most:
+            raise Refused(ErrorCode.message_too_large, f"a batch of {largest} bytes: {MESSAGE_MAX}={most}")
+        first = batches[0]
+        if first.is_idempotent and (base := partition.log.producers.duplicate_of(first)) is not None:
+            return base, base + first.last_offset_delta + 1
+        base = partition.append(data, batches)
+    except CorruptBatch as error:
+        raise Refused(ErrorCode.corrupt_message, str(error)) from error
+    except UnsupportedBatch as error:
+        raise Refused(ErrorCode.unsupported_for_message_format, str(error)) from error
+    except OutOfOrder as error:
+        raise Refused(ErrorCode.out_of_order_sequence_number, str(error)) from error
+    except Fenced as error:
+        raise Refused(ErrorCode.invalid_producer_epoch, str(error)) from error
+    except OSError as error:
+        log.exception("%s: nothing can be appended", partition.key)
+        raise Refused(ErrorCode.kafka_storage_error, str(error)) from error
+    return base, partition.end_offset

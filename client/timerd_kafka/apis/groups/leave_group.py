@@ -1,0 +1,30 @@
+"""LeaveGroup: members leave, or an administrator removes static ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.groups.messages import Identity
+from timerd_kafka.wire.codec import milliseconds
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """What has become of each member."""
+    body, coordinator = call.body, broker.coordinator
+    if not call.api.has("MemberResponse"):
+        error = coordinator.leave(Identity(body.group_id, body.member_id))
+        return call.api.make("LeaveGroupResponse", throttle_time=milliseconds(0), error_code=error)
+    refusal = coordinator.refusal(body.group_id)
+    members = tuple(
+        call.api.make(
+            "MemberResponse",
+            member_id=one.member_id,
+            group_instance_id=one.group_instance_id,
+            error_code=coordinator.leave(Identity(body.group_id, one.member_id, one.group_instance_id)),
+        )
+        for one in (() if refusal is not ErrorCode.none else body.members)
+    )
+    return call.api.make("LeaveGroupResponse", throttle_time=milliseconds(0), error_code=refusal, members=members)

@@ -1,0 +1,30 @@
+"""ListGroups: the groups that this broker coordinates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.wire.codec import milliseconds
+
+TYPE = "classic"
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """The groups in the states, and of the types, that were asked for."""
+    states = {state.lower() for state in getattr(call.body, "states_filter", ())}
+    types = {kind.lower() for kind in getattr(call.body, "types_filter", ())}
+    groups = tuple(
+        call.api.make(
+            "ListedGroup",
+            group_id=group.id,
+            protocol_type=group.protocol_type or "",
+            group_state=group.state.value,
+            group_type=TYPE,
+        )
+        for group in broker.coordinator.groups.values()
+        if (not states or group.state.value.lower() in states) and (not types or TYPE in types)
+    )
+    return call.api.make("ListGroupsResponse", throttle_time=milliseconds(0), error_code=ErrorCode.none, groups=groups)

@@ -1,0 +1,29 @@
+"""ApiVersions: which APIs this broker has, and in which versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.wire.codec import milliseconds, versions_of
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """The answer of one request."""
+    return versions(call, broker.api_keys, ErrorCode.none)
+
+
+def versions(call: Call, names: dict[int, str], error: ErrorCode) -> Any:
+    """The versions of these APIs, by key."""
+    make = call.api.make
+    return make(
+        "ApiVersionsResponse",
+        error_code=error,
+        api_keys=tuple(
+            make("ApiVersion", api_key=key, min_version=versions_of(name)[0], max_version=versions_of(name)[-1])
+            for key, name in sorted(names.items())
+        ),
+        throttle_time=milliseconds(0),
+    )

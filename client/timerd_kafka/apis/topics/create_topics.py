@@ -1,0 +1,117 @@
+"""CreateTopics: a topic is there when every broker has read that it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from timerd_client.operations import DelayedTopics, Part
+from timerd_kafka.apis.topics.configs import SETTABLE, wrong_config
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.cluster.catalog import PARTITIONS_MAX, is_legal
+from timerd_kafka.waits.waits import DaemonLost
+from timerd_kafka.wire.codec import milliseconds
+
+DEFAULT = -1  # as a number of partitions or replicas: the broker's own
+Wanted = tuple[int, int, dict[str, str]]  # partitions, replicas, configurations
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """The answer of one request."""
+    body, make = call.body, call.api.make
+    broker.refresh()
+    counted = Counter(topic.name for topic in body.topics)
+    wanted: dict[str, Wanted] = {}
+    refused: dict[str, tuple[ErrorCode, str]] = {}
+    for topic in body.topics:
+        partitions = broker.settings.partitions if topic.num_partitions == DEFAULT else topic.num_partitions
+        replicas = broker.settings.replicas if topic.replication_factor == DEFAULT else topic.replication_factor
+        configs = {config.name: config.value or "" for config in topic.configs}
+        why = wrong(broker, topic, partitions, replicas, configs)
+        if counted[topic.name] > 1:
+            why = ErrorCode.invalid_request, "the topic is in this request more than once"
+        if why is not None:
+            refused[topic.name] = why
+        else:
+            wanted[topic.name] = partitions, replicas, configs
+    timeout = max(0.0, body.timeout.total_seconds())
+    parts = {} if body.validate_only else await create_and_wait(broker, wanted, timeout)
+
+    def one(topic: Any) -> Any:
+        error, message = refused.get(topic.name, (ErrorCode.none, None))
+        if topic.name in parts and parts[topic.name].error:
+            error = ErrorCode(parts[topic.name].error)
+            message = f"{topic.name}: {error.name}"
+        made = broker.topic(topic.name) if not error else None
+        partitions, replicas, configs = wanted.get(topic.name, (-1, -1, {})) if not error else (-1, -1, {})
+        return make(
+            "CreatableTopicResult",
+            name=topic.name,
+            topic_id=made.id if made else None,
+            error_code=error,
+            error_message=message,
+            num_partitions=partitions,
+            replication_factor=replicas,
+            configs=None
+            if error
+            else tuple(
+                make(
+                    "CreatableTopicConfigs",
+                    name=name,
+                    value=configs.get(name, default),
+                    read_only=False,
+                    config_source=1 if name in configs else 5,
+                    is_sensitive=False,
+                )
+                for name, default in SETTABLE.items()
+            ),
+        )
+
+    return make("CreateTopicsResponse", throttle_time=milliseconds(0), topics=tuple(map(one, body.topics)))
+
+
+def wrong(
+    broker: Broker, topic: Any, partitions: int, replicas: int, configs: Mapping[str, str]
+) -> tuple[ErrorCode, str] | None:
+    """Why a topic cannot be created; None: it can."""
+    workers = broker.settings.workers
+    if not is_legal(topic.name):
+        return ErrorCode.invalid_topic_exception, f"{topic.name!r}: 1 to 249 letters, digits, dots, _ and -"
+    if broker.topic(topic.name) is not None:
+        return ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists."
+    if topic.assignments:
+        return ErrorCode.invalid_replica_assignment, "this broker places replicas itself: give their number"
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        return ErrorCode.invalid_partitions, f"{partitions} partitions: 1 to {PARTITIONS_MAX}"
+    if not 1 <= replicas <= workers:
+        return ErrorCode.invalid_replication_factor, f"{replicas} replicas: 1 to {workers}, the brokers"
+    if found := wrong_config(configs):
+        return ErrorCode.invalid_config, found
+    return None
+
+
+async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout: float) -> dict[str, Part]:
+    """Create topics, and wait until all brokers have read them; the error of each."""
+    if not wanted:
+        return {}
+    taken: dict[str, int] = {}
+    for name, (partitions, replicas, configs) in wanted.items():
+        made = broker.catalog.create(name, partitions, replicas, configs)
+        taken[name] = ErrorCode.none if made else ErrorCode.topic_already_exists
+    return await all_read(broker, taken, timeout)
+
+
+async def all_read(broker: Broker, taken: dict[str, int], timeout: float) -> dict[str, Part]:
+    """Wait until all brokers have read the topics as they are now."""
+    broker.say_catalog_changed()
+    version = broker.catalog.version
+    try:
+        parts: dict[str, Part] = await broker.waits.until(
+            "topic", timeout, lambda give: DelayedTopics(taken, lambda _: broker.all_have_read(version), give)
+        )
+    except DaemonLost:
+        return {name: Part(error or ErrorCode.request_timed_out) for name, error in taken.items()}
+    return parts

@@ -1,0 +1,40 @@
+"""DeleteTopics: a topic is gone when every broker has read that it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from timerd_kafka.apis.topics.create_topics import all_read
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.wire.codec import milliseconds
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """The answer of one request: by names, since v6 by ids as well."""
+    body, make = call.body, call.api.make
+    broker.refresh()
+    states = getattr(body, "topics", None)
+    asked = (
+        [(one.name, one.topic_id) for one in states] if states is not None else [(n, None) for n in body.topic_names]
+    )
+    found = [(name, topic_id, broker.topic(name, topic_id)) for name, topic_id in asked]
+    ids = {topic.id for _, _, topic in found if topic}
+    parts = {}
+    if ids:
+        broker.catalog.delete(lambda topic: topic.id in ids)
+        taken: dict[str, int] = dict.fromkeys((topic.name for _, _, topic in found if topic), ErrorCode.none)
+        parts = await all_read(broker, taken, max(0.0, body.timeout.total_seconds()))
+
+    def one(name: str | None, topic_id: Any, topic: Any) -> Any:
+        unknown = ErrorCode.unknown_topic_id if topic_id else ErrorCode.unknown_topic_or_partition
+        return make(
+            "DeletableTopicResult",
+            name=topic.name if topic else name,
+            topic_id=topic.id if topic else topic_id,
+            error_code=ErrorCode(parts[topic.name].error) if topic else unknown,
+            error_message=None,
+        )
+
+    return make("DeleteTopicsResponse", throttle_time=milliseconds(0), responses=tuple(one(*each) for each in found))

@@ -1,0 +1,83 @@
+"""DescribeConfigs, as far as admin clients ask: the configurations of topics and brokers. They are read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from timerd_kafka.apis.topics.configs import SETTABLE
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.wire.codec import milliseconds
+
+TOPIC, BROKER = 2, 4  # kinds of resources
+OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5  # where a value comes from
+STRING = 2  # a type of values
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """The answer of one request."""
+    make = call.api.make
+
+    def one(resource: Any) -> Any:
+        error, message, found = look(broker, resource.resource_type, resource.resource_name)
+        keys = resource.configuration_keys
+        return make(
+            "DescribeConfigsResult",
+            error_code=error,
+            error_message=message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=tuple(
+                make(
+                    "DescribeConfigsResourceResult",
+                    name=name,
+                    value=value,
+                    read_only=True,
+                    is_default=source == DEFAULT,
+                    config_source=source,
+                    is_sensitive=False,
+                    synonyms=(),
+                    config_type=STRING,
+                    documentation=None,
+                )
+                for name, value, source in found
+                if not keys or name in keys
+            ),
+        )
+
+    return make("DescribeConfigsResponse", throttle_time=milliseconds(0), results=tuple(map(one, call.body.resources)))
+
+
+def look(broker: Broker, kind: int, name: str) -> tuple[ErrorCode, str | None, list[tuple[str, str, int]]]:
+    """An error with its message, and the configurations: name, value, and where the value comes from."""
+    if kind == TOPIC:
+        topic = broker.topic(name)
+        if topic is None:
+            return ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}", []
+        own = topic.configs
+        return (
+            ErrorCode.none,
+            None,
+            [(key, own.get(key, default), OF_TOPIC if key in own else DEFAULT) for key, default in SETTABLE.items()],
+        )
+    if kind == BROKER:
+        if name and name != str(broker.id):
+            return ErrorCode.invalid_request, f"this is broker {broker.id}: ask broker {name!r} itself", []
+        return ErrorCode.none, None, list(of_broker(broker))
+    return ErrorCode.invalid_request, f"resources of kind {kind} have no configurations here", []
+
+
+def of_broker(broker: Broker) -> Iterator[tuple[str, str, int]]:
+    """The configurations of this broker, by Kafka's names."""
+    settings = broker.settings
+    yield "broker.id", str(broker.id), OF_BROKER
+    yield "broker.rack", str(broker.id), OF_BROKER
+    yield "num.partitions", str(settings.partitions), OF_BROKER
+    yield "default.replication.factor", str(settings.replicas), OF_BROKER
+    yield "auto.create.topics.enable", str(settings.auto_create).lower(), OF_BROKER
+    yield "group.initial.rebalance.delay.ms", str(round(settings.initial_rebalance_delay * 1000)), OF_BROKER
+    yield "group.min.session.timeout.ms", str(round(settings.session_timeout_min * 1000)), OF_BROKER
+    yield "group.max.session.timeout.ms", str(round(settings.session_timeout_max * 1000)), OF_BROKER
+    yield "socket.request.max.bytes", str(settings.request_max), OF_BROKER

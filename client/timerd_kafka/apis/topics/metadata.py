@@ -1,0 +1,101 @@
+"""Metadata: the brokers, and who leads the partitions of the topics. A topic that is asked for may be created."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from timerd_kafka.apis.topics.create_topics import Wanted, create_and_wait
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.cluster.catalog import Topic, is_legal
+from timerd_kafka.log.batch import LEADER_EPOCH
+from timerd_kafka.wire.codec import milliseconds
+
+CREATE_S = 5.0  # so long a request waits for a topic that it creates
+CONTROLLER = 0  # any broker may change the topics; clients want to know one
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """The answer of one request."""
+    body, make = call.body, call.api.make
+    broker.refresh()
+    asked = body.topics
+    is_all = asked is None or (not asked and call.api.version == 0)
+    wanted: list[tuple[str | None, UUID | None]] = (
+        [(topic.name, None) for topic in broker.catalog.by_name.values()]
+        if is_all
+        else [(topic.name, getattr(topic, "topic_id", None)) for topic in asked]
+    )
+    errors: dict[str | None, ErrorCode] = {}
+    if broker.settings.auto_create and getattr(body, "allow_auto_topic_creation", True):
+        errors = await create_missing(broker, [name for name, _ in wanted if name])
+    settings = broker.settings
+    return make(
+        "MetadataResponse",
+        throttle_time=milliseconds(0),
+        brokers=tuple(
+            make("MetadataResponseBroker", node_id=number, host=settings.host, port=port, rack=str(number))
+            for number, port in enumerate(settings.ports)
+        ),
+        cluster_id=broker.cluster_id,
+        controller_id=CONTROLLER,
+        topics=tuple(one(broker, call, name, topic_id, errors) for name, topic_id in wanted),
+        error_code=ErrorCode.none,
+    )
+
+
+async def create_missing(broker: Broker, names: list[str]) -> dict[str | None, ErrorCode]:
+    """Create the topics that do not exist; the errors of those that cannot be."""
+    missing: dict[str, Wanted] = {
+        name: (broker.settings.partitions, broker.settings.replicas, {})
+        for name in names
+        if is_legal(name) and broker.topic(name) is None
+    }
+    if not missing:
+        return {}
+    parts = await create_and_wait(broker, missing, CREATE_S)
+    # All brokers will have read the topic soon: its client asks again.
+    return {
+        name: ErrorCode.leader_not_available if part.error == ErrorCode.request_timed_out else ErrorCode(part.error)
+        for name, part in parts.items()
+        if part.error and part.error != ErrorCode.topic_already_exists
+    }
+
+
+def one(
+    broker: Broker, call: Call, name: str | None, topic_id: UUID | None, errors: dict[str | None, ErrorCode]
+) -> Any:
+    """The answer for one topic."""
+    topic = broker.topic(name, topic_id)
+    error = errors.get(name, ErrorCode.none)
+    if topic is None and not error:
+        error = ErrorCode.unknown_topic_id if topic_id else ErrorCode.unknown_topic_or_partition
+        if name is not None and not is_legal(name):
+            error = ErrorCode.invalid_topic_exception
+    return call.api.make(
+        "MetadataResponseTopic",
+        error_code=error,
+        name=topic.name if topic else name,
+        topic_id=topic.id if topic else topic_id,
+        is_internal=False,
+        partitions=tuple(partition_of(broker, call, topic, index) for index in range(topic.partitions))
+        if topic and not error
+        else (),
+    )
+
+
+def partition_of(broker: Broker, call: Call, topic: Topic, index: int) -> Any:
+    """The answer for one partition. There is no election: its leader is the same whether or not it runs."""
+    replicas = broker.store.replicas(topic, index)
+    return call.api.make(
+        "MetadataResponsePartition",
+        error_code=ErrorCode.none,
+        partition_index=index,
+        leader_id=replicas[0],
+        leader_epoch=LEADER_EPOCH,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
+        offline_replicas=(),
+    )

@@ -1,0 +1,160 @@
+"""The state of one broker: what its APIs read and change, in its loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+import timerd_client as td
+from timerd_client.operations import Replicas, ThrottledChannel, topic_key
+from timerd_kafka.broker.producer_ids import ProducerIds
+from timerd_kafka.cluster.catalog import Catalog, Topic
+from timerd_kafka.cluster.settings import Settings
+from timerd_kafka.groups.coordinator import Coordinator
+from timerd_kafka.quotas import Quotas
+from timerd_kafka.replicas.follower import Followers
+from timerd_kafka.replicas.partition import Partition
+from timerd_kafka.replicas.store import Store
+from timerd_kafka.waits.waits import Waits
+from timerd_kafka.wire.codec import Api
+from timerd_kafka.wire.connection import Connection
+
+CATALOG = "catalog"  # the key on which a change of the topics is an event
+
+log = logging.getLogger("timerd_kafka.broker")
+
+
+class Call(NamedTuple):
+    """A request of a client, as its API's module gets it."""
+
+    api: Api
+    body: Any
+    client_id: str
+    connection: Connection
+
+
+class Broker:
+    """One broker of the cluster."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        number: int,
+        client: td.Client,
+        loop: asyncio.AbstractEventLoop,
+        api_keys: dict[int, str],
+    ) -> None:
+        """`api_keys`: the names of the APIs that it has, by their keys."""
+        self.settings, self.id, self.loop, self.api_keys = settings, number, loop, api_keys
+        self.cluster_id = (settings.data / "cluster_id").read_text()
+        self.catalog = Catalog(settings.data)
+        self.catalog.refresh()
+        directory = settings.data / f"broker-{number}"
+        self.store = Store(directory, self.catalog, number, settings.workers)
+        self.waits = Waits(client, loop)
+        self.readers = Replicas(self.waits["topic"], [str(one) for one in range(settings.workers)])
+        addresses = [(settings.host, port) for port in settings.ports]
+        self.followers = Followers(self.store, number, addresses, settings.secret, self.more_to_read)
+        self.producer_ids = ProducerIds(directory / "producer_ids", number, settings.workers)
+        self.coordinator = Coordinator(self)
+        self.produced = Quotas(
+            settings.data / "quotas/produce", settings.produce_quota, settings.quota_window, number, settings.workers
+        )
+        self.fetched = Quotas(
+            settings.data / "quotas/fetch", settings.fetch_quota, settings.quota_window, number, settings.workers
+        )
+
+    # topics -----------------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str | None, topic_id: UUID | None = None) -> Topic | None:
+        """A topic by its name or its id. Where it is not known, the file of the topics is looked at."""
+        for is_last in (False, True):
+            found = self.catalog.by_id.get(topic_id) if topic_id else self.catalog.by_name.get(name or "")
+            if found is not None or is_last or not self.refresh():
+                return found
+        return None
+
+    def refresh(self) -> bool:
+        """Take up the topics that are new, and drop those that are gone; whether any has changed."""
+        before = self.catalog.by_id
+        if not self.catalog.refresh():
+            return False
+        self.take_topics(before.values())
+        return True
+
+    def take_topics(self, before: Iterable[Topic]) -> None:
+        """Hold what is to be held, and say so: who has changed a topic waits for all brokers."""
+        gone = self.store.refresh()
+        self.followers.refresh()
+        for partition in gone:
+            for purgatory in ("produce", "fetch", "replica"):
+                self.waits.fire(purgatory, partition.key)
+        try:
+            self.readers.acknowledge(CATALOG, str(self.id), self.catalog.version)
+        except td.TimerdError:
+            log.warning("the timer daemon does not take the version of the topics; it is told again", exc_info=True)
+        names = {topic.name for topic in before} ^ set(self.catalog.by_name)
+        self.waits.fire("topic", *(topic_key(name) for name in names))
+
+    def say_catalog_changed(self) -> None:
+        """Make all brokers read the topics, this one at once."""
+        self.refresh()
+        self.waits.fire("topic", CATALOG)
+
+    def all_have_read(self, version: int) -> bool:
+        """Whether all brokers have this version of the topics. In the timer client's thread, too."""
+        return self.readers(CATALOG, version)[0]
+
+    # partitions -------------------------------------------------------------------------------------------------------
+
+    def led(self, topic: Topic | None, index: int) -> Partition | ErrorCode:
+        """The partition, if this broker leads it; else why not."""
+        found = self.held(topic, index)
+        if isinstance(found, Partition) and not found.is_leader:
+            return ErrorCode.not_leader_or_follower
+        return found
+
+    def held(self, topic: Topic | None, index: int) -> Partition | ErrorCode:
+        """The partition, if this broker has a replica of it; else why not."""
+        if topic is None or not 0 <= index < topic.partitions:
+            return ErrorCode.unknown_topic_or_partition
+        return self.store.get(topic, index) or ErrorCode.not_leader_or_follower
+
+    def appended(self, partition: Partition) -> None:
+        """A producer's records were appended: followers fetch them. Without followers they may be read at once."""
+        if len(partition.replicas) > 1:
+            self.waits.fire("replica", partition.key)
+        else:
+            self.waits.fire("fetch", partition.key)
+
+    def replicated(self, partition: Partition) -> None:
+        """The watermarks of a partition have risen: who waits for replicas looks, and who reads."""
+        self.waits.fire("produce", partition.key)
+        self.more_to_read(partition)
+
+    def more_to_read(self, partition: Partition) -> None:
+        """There is more to read for consumers, and more to know for followers."""
+        self.waits.fire("fetch", partition.key)
+        if partition.is_leader and len(partition.replicas) > 1:
+            self.waits.fire("replica", partition.key)
+
+    # quotas -----------------------------------------------------------------------------------------------------------
+
+    def throttle(self, quotas: Quotas, call: Call, size: int) -> float:
+        """Note bytes that a client uses. Beyond its quota its connection is muted for the time that is returned."""
+        seconds = quotas.record(call.client_id, size, time.monotonic())
+        if seconds > 0:
+            connection = call.connection
+            channel = ThrottledChannel(connection.peer, connection.mute, lambda: self.waits.call(connection.unmute))
+            try:
+                channel.watch(self.waits["quota"], timeout=seconds)
+            except td.TimerdError:
+                return 0.0  # unmuted
+            connection.closing.append(channel.close)
+        return seconds

@@ -1,0 +1,25 @@
+"""Ids of producers, each given once in the cluster's life."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+BLOCK = 1_000  # ids that are taken at once: those that a killed broker has not given are never used
+
+
+class ProducerIds:
+    """The ids that this broker may give: each broker has every `workers`th."""
+
+    def __init__(self, path: Path, worker: int, workers: int) -> None:
+        self._path, self._worker, self._workers = path, worker, workers
+        self._next = self._taken = int(path.read_text()) if path.exists() else 0
+
+    def next(self) -> int:
+        """A new id."""
+        if self._next == self._taken:
+            self._taken += BLOCK
+            draft = self._path.with_suffix(".new")
+            draft.write_text(str(self._taken))
+            draft.replace(self._path)
+        number, self._next = self._next, self._next + 1
+        return number * self._workers + self._worker

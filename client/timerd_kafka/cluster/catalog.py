@@ -1,0 +1,97 @@
+"""The topics of the cluster, in a file that every broker reads. Any broker may change it, one at a time.
+
+Each topic has an id of its own, so a topic that is created again has nothing of the one before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from uuid import UUID, uuid4
+
+NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+PARTITIONS_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic."""
+
+    name: str
+    id: UUID
+    partitions: int
+    replicas: int
+    configs: dict[str, str] = field(default_factory=dict)
+
+
+class Catalog:
+    """The topics, as this broker has read them last. `version` counts the changes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "topics.json"
+        self._lock = directory / "topics.lock"
+        self._seen: tuple[int, int] | None = None
+        self.version = 0
+        self.by_name: Mapping[str, Topic] = {}
+        self.by_id: Mapping[UUID, Topic] = {}
+
+    def refresh(self) -> bool:
+        """Read the file if it has changed; whether it has."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return False
+        seen = (found.st_mtime_ns, found.st_ino)
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        written = json.loads(self._path.read_text())
+        if written["version"] == self.version:
+            return False
+        topics = [Topic(**{**topic, "id": UUID(topic["id"])}) for topic in written["topics"]]
+        self.version = written["version"]
+        self.by_name = {topic.name: topic for topic in topics}
+        self.by_id = {topic.id: topic for topic in topics}
+        return True
+
+    def create(self, name: str, partitions: int, replicas: int, configs: Mapping[str, str]) -> Topic | None:
+        """A new topic; None: there is one of that name."""
+        with self._changing():
+            if name in self.by_name:
+                return None
+            topic = Topic(name, uuid4(), partitions, replicas, dict(configs))
+            self._write([*self.by_name.values(), topic])
+        return topic
+
+    def delete(self, is_meant: Callable[[Topic], bool]) -> None:
+        """Remove the topics that are meant."""
+        with self._changing():
+            self._write([topic for topic in self.by_name.values() if not is_meant(topic)])
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Alone, and with the newest topics. A change takes a millisecond; a killed broker leaves no lock."""
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self.refresh()
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _write(self, topics: list[Topic]) -> None:
+        written = [{**asdict(topic), "id": str(topic.id)} for topic in topics]
+        draft = self._path.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps({"version": self.version + 1, "topics": written}))
+        draft.replace(self._path)
+
+
+def is_legal(name: str) -> bool:
+    """Whether a topic may have this name."""
+    return NAME.fullmatch(name) is not None and name not in (".", "..")

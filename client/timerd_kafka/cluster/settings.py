@@ -1,0 +1,52 @@
+"""What a cluster is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+WORKERS_MAX = 64
+FRAME_MAX = 100 << 20  # Kafka's socket.request.max.bytes
+
+
+class SettingsError(ValueError):
+    """A setting out of its bounds. The text names it, its bounds, and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The cluster's settings: the same in each of its processes. Times are in seconds, sizes in bytes."""
+
+    data: Path
+    workers: int = 4
+    replicas: int = 3  # of a topic that does not say how many; `workers` at most
+    partitions: int = 1  # likewise
+    host: str = "127.0.0.1"
+    port: int = 9092  # of the bootstrap address
+    ports: tuple[int, ...] = ()  # of each worker
+    secret: str = ""  # which followers show their leaders
+    instance: str | None = None  # of the timer daemon
+    runtime_dir: str | None = None
+    auto_create: bool = True  # topics that a client asks for
+    produce_quota: float | None = None  # bytes a second of each client id, over all workers
+    fetch_quota: float | None = None
+    quota_window: float = 1.0
+    initial_rebalance_delay: float = 0.0  # Kafka's group.initial.rebalance.delay.ms
+    session_timeout_min: float = 0.1
+    session_timeout_max: float = 1800.0
+    request_max: int = FRAME_MAX
+
+    def check(self) -> None:
+        """Raises SettingsError."""
+        if not 1 <= self.workers <= WORKERS_MAX:
+            raise SettingsError(f"workers={self.workers}: 1 to {WORKERS_MAX}")
+        if not self.replicas >= 1:
+            raise SettingsError(f"replicas={self.replicas}: 1 at least, {self.workers} (the workers) at most")
+        if self.replicas > self.workers:
+            raise SettingsError(f"replicas={self.replicas} on {self.workers} workers: start more, or ask for fewer")
+        if self.partitions < 1:
+            raise SettingsError(f"partitions={self.partitions}: 1 at least")
+        for name in ("produce_quota", "fetch_quota"):
+            quota = getattr(self, name)
+            if quota is not None and not quota > 0:
+                raise SettingsError(f"{name}={quota}: above 0 bytes a second; None is no quota")

@@ -1,0 +1,351 @@
+"""The coordinator of the groups that belong to this broker: what the APIs call, in the broker's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Protocol
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from timerd_kafka.cluster.catalog import Topic
+from timerd_kafka.cluster.placement import coordinator_of
+from timerd_kafka.cluster.settings import Settings
+from timerd_kafka.groups.group import Group, State
+from timerd_kafka.groups.member import Member, Pending
+from timerd_kafka.groups.messages import (
+    DescribedGroup,
+    Identity,
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+)
+from timerd_kafka.groups.offsets import Committed, Offsets, Place
+from timerd_kafka.groups.rebalances import Rebalances
+from timerd_kafka.groups.remembered import Remembered
+from timerd_kafka.groups.sessions import Holder, Sessions
+from timerd_kafka.waits.waits import Waits
+
+GROUP_ID_MAX = 1_000  # bytes
+INSTANCE_ID_MAX = 249  # characters, as of a topic's name
+MEMBERS_MAX = 1_000  # of a group, with those that are to join
+GROUPS_MAX = 10_000  # of a broker
+PROTOCOLS_MAX = 1 << 20  # bytes that a member says of its protocols
+ASSIGNMENTS_MAX = 16 << 20  # bytes that a leader assigns
+NEW_MEMBER_S = 300.0  # so long a new member may wait in its first join (Kafka's NewMemberJoinTimeoutMs)
+
+
+class Surroundings(Protocol):
+    """What a coordinator needs of its broker."""
+
+    id: int
+    settings: Settings
+    waits: Waits
+
+    def topic(self, name: str | None, topic_id: UUID | None = None) -> Topic | None:
+        """A topic by its name or its id."""
+
+
+class Coordinator:
+    """The groups of one broker. It begins with what the disk has of them."""
+
+    def __init__(self, broker: Surroundings) -> None:
+        self._broker, self._settings = broker, broker.settings
+        self._directory = broker.settings.data / "groups"
+        self._sessions = Sessions(broker.waits, self._expired)
+        delay = broker.settings.initial_rebalance_delay
+        self._rebalances = Rebalances(broker.waits, self._sessions, delay, self._forget_if_unused)
+        self.groups: dict[str, Group] = {}
+        for remembered in Remembered.all_of(self._directory, self._is_own):
+            self._load(remembered)
+
+    def _load(self, remembered: Remembered) -> None:
+        """Take up a group. Its members go on as if nothing had happened: their sessions begin now."""
+        remembered.drop_topics(self._is_topic)
+        group = self.groups[remembered.group] = Group(remembered.group, remembered)
+        for member in group.members.values():
+            self._sessions.beat(group.id, member, member.session_timeout)
+        self._forget_if_unused(group)
+        if group.state is not State.DEAD:
+            remembered.rewrite()
+
+    def _is_own(self, group: str) -> bool:
+        return coordinator_of(group, self._settings.workers) == self._broker.id
+
+    def _is_topic(self, topic: UUID) -> bool:
+        return self._broker.topic(None, topic) is not None
+
+    def refusal(self, group: str, *, may_be_empty: bool = False) -> ErrorCode:
+        """Why this broker does not answer for a group; none: it does."""
+        if not (group or may_be_empty) or len(group.encode()) > GROUP_ID_MAX:
+            return ErrorCode.invalid_group_id
+        return ErrorCode.none if self._is_own(group) else ErrorCode.not_coordinator
+
+    # groups -----------------------------------------------------------------------------------------------------------
+
+    def _add(self, group: str) -> Group | None:
+        """A new group; None: there are too many."""
+        if len(self.groups) >= GROUPS_MAX:
+            return None
+        made = self.groups[group] = Group(group, Remembered(self._directory, group))
+        return made
+
+    def _forget_if_unused(self, group: Group) -> None:
+        if group.state is State.EMPTY and not group.size and not group.remembered.offsets:
+            group.state = State.DEAD
+            group.remembered.remove()
+            del self.groups[group.id]
+
+    def _expired(self, group_id: str, holder: Holder) -> None:
+        """A session is over."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        if isinstance(holder, Member):
+            if group.members.get(holder.id) is holder:
+                self._rebalances.remove(group, holder)
+        elif group.pending.pop(holder.id, None) is not None:
+            self._pending_gone(group)
+
+    def _pending_gone(self, group: Group) -> None:
+        if group.state is State.PREPARING:
+            self._rebalances.look(group)
+        self._forget_if_unused(group)
+
+    # joining ----------------------------------------------------------------------------------------------------------
+
+    async def join(self, asked: JoinRequest) -> JoinAnswer:
+        """Join a group. The answer waits until the rebalance has ended. A client that is gone stays a member."""
+        answer = self._join(asked)
+        return answer if isinstance(answer, JoinAnswer) else await asyncio.shield(answer)
+
+    def _join(self, asked: JoinRequest) -> JoinAnswer | asyncio.Future[JoinAnswer]:
+        error = self.refusal(asked.group) or self._unbearable(asked)
+        group = self.groups.get(asked.group)
+        if not error and group is None:
+            if asked.member:
+                error = ErrorCode.unknown_member_id
+            else:
+                group = self._add(asked.group)
+                error = ErrorCode.group_max_size_reached if group is None else ErrorCode.none
+        if error or group is None:
+            return JoinAnswer(error, asked.member)
+        is_known = asked.member in group.members or asked.member in group.pending
+        if not is_known and (asked.instance or "") not in group.instances and group.size >= MEMBERS_MAX:
+            return JoinAnswer(ErrorCode.group_max_size_reached, asked.member)
+        if not group.supports(asked.protocol_type, asked.protocols):
+            self._forget_if_unused(group)
+            return JoinAnswer(ErrorCode.inconsistent_group_protocol, asked.member)
+        return self._join_again(group, asked) if asked.member else self._join_new(group, asked)
+
+    def _unbearable(self, asked: JoinRequest) -> ErrorCode:
+        """What is wrong with the request itself."""
+        if not self._settings.session_timeout_min <= asked.session_timeout <= self._settings.session_timeout_max:
+            return ErrorCode.invalid_session_timeout
+        if asked.instance is not None and not 0 < len(asked.instance) <= INSTANCE_ID_MAX:
+            return ErrorCode.invalid_request
+        if sum(len(one.name) + len(one.metadata) for one in asked.protocols) > PROTOCOLS_MAX:
+            return ErrorCode.invalid_request
+        return ErrorCode.none
+
+    def _join_new(self, group: Group, asked: JoinRequest) -> JoinAnswer | asyncio.Future[JoinAnswer]:
+        """A client without a member id."""
+        member_id = group.new_id(asked)
+        if asked.instance is not None and asked.instance in group.instances:
+            return self._replace(group, group.members[group.instances[asked.instance]], member_id, asked)
+        if asked.instance is None and asked.needs_known_id:
+            pending = group.pending[member_id] = Pending(member_id)
+            group.publish()
+            self._sessions.beat(group.id, pending, asked.session_timeout)
+            return JoinAnswer(ErrorCode.member_id_required, member_id)
+        return self._add_member(group, member_id, asked)
+
+    def _join_again(self, group: Group, asked: JoinRequest) -> JoinAnswer | asyncio.Future[JoinAnswer]:
+        """A client with a member id."""
+        pending = group.pending.get(asked.member)
+        if pending is not None and asked.instance is None:
+            del group.pending[asked.member]
+            self._sessions.end(pending)
+            return self._add_member(group, asked.member, asked)
+        if error := group.check(asked.member, asked.instance):
+            return JoinAnswer(error, asked.member)
+        member = group.members[asked.member]
+        is_same = member.protocols == asked.protocols
+        if group.state is State.COMPLETING and is_same:
+            return group.join_answer(member)  # it has not got the answer
+        if group.state is State.STABLE and is_same and member.id != group.leader:
+            return group.join_answer(member)
+        return self._rejoin(group, member, asked)
+
+    def _add_member(self, group: Group, member_id: str, asked: JoinRequest) -> asyncio.Future[JoinAnswer]:
+        given = asked.client_id, asked.client_host, asked.session_timeout, asked.rebalance_timeout, asked.protocols
+        member = Member(member_id, asked.instance, *given)
+        member.joining = self._broker.waits.loop.create_future()
+        group.add(member, asked.protocol_type)
+        self._sessions.beat(group.id, member, NEW_MEMBER_S)
+        self._rebalances.changed(group)
+        return member.joining
+
+    def _rejoin(self, group: Group, member: Member, asked: JoinRequest) -> asyncio.Future[JoinAnswer]:
+        """A member joins the next generation."""
+        member.update(asked)
+        if member.joining is None:
+            member.joining = self._broker.waits.loop.create_future()
+        joining = member.joining
+        group.publish()
+        self._rebalances.changed(group)
+        return joining
+
+    def _replace(
+        self, group: Group, old: Member, member_id: str, asked: JoinRequest
+    ) -> JoinAnswer | asyncio.Future[JoinAnswer]:
+        """A static member is started again. Whoever has its old id is fenced. In a stable group it goes on."""
+        leader = group.leader
+        old.refuse(ErrorCode.fenced_instance_id, old.id)
+        self._sessions.end(old)
+        member = group.replace(old, member_id)
+        member.update(asked)
+        self._sessions.beat(group.id, member, member.session_timeout)
+        if group.state is not State.STABLE or group.select_protocol() != group.protocol:
+            return self._rejoin(group, member, asked)
+        self._rebalances.keep(group)
+        answer = group.join_answer(member)
+        if asked.may_skip_assignment:
+            return answer._replace(skip_assignment=member.id == group.leader)
+        # An older client that led is told its old id: it would assign the work again, and nobody would take that.
+        return answer._replace(leader=leader or "", members=())
+
+    # syncing ----------------------------------------------------------------------------------------------------------
+
+    async def sync(self, asked: SyncRequest) -> SyncAnswer:
+        """Take an assignment. The answer waits for the leader's."""
+        answer = self._sync(asked)
+        return answer if isinstance(answer, SyncAnswer) else await asyncio.shield(answer)
+
+    def _sync(self, asked: SyncRequest) -> SyncAnswer | asyncio.Future[SyncAnswer]:
+        group, error = self._member_of(asked.who)
+        if group is None or error:
+            return SyncAnswer(error)
+        for given, own in ((asked.protocol_type, group.protocol_type), (asked.protocol, group.protocol)):
+            if given is not None and given != own:
+                return SyncAnswer(ErrorCode.inconsistent_group_protocol)
+        if sum(map(len, asked.assignments.values())) > ASSIGNMENTS_MAX:
+            return SyncAnswer(ErrorCode.invalid_request)
+        member = group.members[asked.who.member]
+        if group.state is State.PREPARING:
+            return SyncAnswer(ErrorCode.rebalance_in_progress)
+        if group.state is State.STABLE:
+            self._sessions.beat(group.id, member, member.session_timeout)
+            self._rebalances.synced(group, member)
+            return group.sync_answer(member)
+        if member.syncing is None:
+            member.syncing = self._broker.waits.loop.create_future()
+        syncing = member.syncing
+        self._rebalances.synced(group, member)
+        if member.id == group.leader:
+            self._rebalances.assign(group, asked.assignments)
+        return syncing
+
+    def _member_of(self, who: Identity) -> tuple[Group | None, ErrorCode]:
+        """The group of a client, and whether it is a member of this generation."""
+        group = self.groups.get(who.group)
+        if error := self.refusal(who.group):
+            return group, error
+        if group is None:
+            return None, ErrorCode.unknown_member_id
+        if error := group.check(who.member, who.instance):
+            return group, error
+        return group, ErrorCode.none if who.generation == group.generation else ErrorCode.illegal_generation
+
+    # living and leaving -----------------------------------------------------------------------------------------------
+
+    def heartbeat(self, who: Identity) -> ErrorCode:
+        """A member lives."""
+        group, error = self._member_of(who)
+        if group is None or error:
+            return error
+        member = group.members[who.member]
+        self._sessions.beat(group.id, member, self._timeout_of(member))
+        return ErrorCode.rebalance_in_progress if group.state is State.PREPARING else ErrorCode.none
+
+    @staticmethod
+    def _timeout_of(member: Member) -> float:
+        is_first_join = member.is_new and member.joining is not None
+        return NEW_MEMBER_S if is_first_join else member.session_timeout
+
+    def leave(self, who: Identity) -> ErrorCode:
+        """A member leaves. With an empty member id the static member of that instance id is removed."""
+        if error := self.refusal(who.group):
+            return error
+        group = self.groups.get(who.group)
+        if group is None:
+            return ErrorCode.unknown_member_id
+        if (pending := group.pending.pop(who.member, None)) is not None:
+            self._sessions.end(pending)
+            self._pending_gone(group)
+            return ErrorCode.none
+        member_id = who.member or group.instances.get(who.instance or "", "")
+        if error := group.check(member_id, who.instance):
+            return error
+        self._rebalances.remove(group, group.members[member_id])
+        return ErrorCode.none
+
+    # offsets ----------------------------------------------------------------------------------------------------------
+
+    def may_commit(self, who: Identity) -> ErrorCode:
+        """Whether a client may commit offsets now. That is a heartbeat, too."""
+        if error := self.refusal(who.group, may_be_empty=True):
+            return error
+        group = self.groups.get(who.group)
+        if who.generation < 0 and (group is None or group.state is State.EMPTY):
+            return ErrorCode.none  # a client that keeps offsets here, and is in no group
+        if group is None:
+            return ErrorCode.illegal_generation
+        group, error = self._member_of(who)
+        if group is None or error:
+            return error
+        if group.state is State.COMPLETING:
+            return ErrorCode.rebalance_in_progress
+        member = group.members[who.member]
+        self._sessions.beat(group.id, member, self._timeout_of(member))
+        return ErrorCode.none
+
+    def commit(self, group_id: str, offsets: Offsets) -> ErrorCode:
+        """Keep offsets, after may_commit()."""
+        if not offsets:
+            return ErrorCode.none
+        group = self.groups.get(group_id) or self._add(group_id)
+        if group is None:
+            return ErrorCode.group_max_size_reached
+        try:
+            group.remembered.commit(offsets)
+        except OSError:
+            self._forget_if_unused(group)
+            return ErrorCode.coordinator_not_available  # clients try again
+        return ErrorCode.none
+
+    def committed(self, group_id: str, place: Place) -> Committed | None:
+        """The offset that a group has committed of a partition."""
+        group = self.groups.get(group_id)
+        return None if group is None else group.remembered.offsets.get(place)
+
+    def all_committed(self, group_id: str) -> Iterator[tuple[Topic, int, Committed]]:
+        """All offsets that a group has committed. Those of topics that are gone are forgotten."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        group.remembered.drop_topics(self._is_topic)
+        self._forget_if_unused(group)
+        for place, one in sorted(group.remembered.offsets.items()):
+            topic = self._broker.topic(None, place.topic)
+            if topic is not None:
+                yield topic, place.partition, one
+
+    # administration ---------------------------------------------------------------------------------------------------
+
+    def describe(self, group_id: str) -> DescribedGroup | None:
+        """A group; None: there is none."""
+        group = self.groups.get(group_id)
+        return None if group is None else group.describe()

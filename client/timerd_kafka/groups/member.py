@@ -1,0 +1,100 @@
+"""A member of a group, and what its requests wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from timerd_kafka.groups.messages import GroupProtocol, JoinAnswer, JoinRequest, SyncAnswer
+from timerd_kafka.groups.sessions import Session
+
+
+@dataclass(eq=False)
+class Pending:
+    """A client that has been given a member id, and is to join with it."""
+
+    id: str
+    session: Session | None = None
+    is_kept = False  # its session may expire
+
+
+@dataclass(eq=False)
+class Member:
+    """A member. Times are in seconds."""
+
+    id: str
+    instance: str | None
+    client_id: str
+    client_host: str
+    session_timeout: float
+    rebalance_timeout: float
+    protocols: tuple[GroupProtocol, ...]
+    assignment: bytes = b""
+    is_new: bool = True  # it has been in no generation
+    joining: asyncio.Future[JoinAnswer] | None = None  # its JoinGroup requests wait for it
+    syncing: asyncio.Future[SyncAnswer] | None = None  # likewise SyncGroup
+    session: Session | None = None
+
+    def update(self, asked: JoinRequest) -> None:
+        """Take what it says when it joins again."""
+        self.client_id, self.client_host = asked.client_id, asked.client_host
+        self.session_timeout, self.rebalance_timeout = asked.session_timeout, asked.rebalance_timeout
+        self.protocols = asked.protocols
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its silence means nothing: it waits for others. A new one may have given up, and tries again."""
+        return not self.is_new and (self.joining is not None or self.syncing is not None)
+
+    # protocols --------------------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str]:
+        """The protocols that it supports, the preferred one first."""
+        return [protocol.name for protocol in self.protocols]
+
+    def vote(self, candidates: Collection[str]) -> str:
+        """The candidate that it prefers. It supports all of them."""
+        return next(name for name in self.names if name in candidates)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What it says about that protocol."""
+        return next((one.metadata for one in self.protocols if one.name == protocol), b"")
+
+    # answers ----------------------------------------------------------------------------------------------------------
+
+    def answer_join(self, answer: JoinAnswer) -> None:
+        """Answer its JoinGroup requests that wait."""
+        waiting, self.joining = self.joining, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def answer_sync(self, answer: SyncAnswer) -> None:
+        """Answer its SyncGroup requests that wait."""
+        waiting, self.syncing = self.syncing, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def refuse(self, error: ErrorCode, known_as: str) -> None:
+        """Answer all of its requests with an error."""
+        self.answer_join(JoinAnswer(error, known_as))
+        self.answer_sync(SyncAnswer(error))
+
+    # on the disk ------------------------------------------------------------------------------------------------------
+
+    def record(self) -> list[Any]:
+        """What is kept of it."""
+        protocols = [list(protocol) for protocol in self.protocols]
+        times = [self.session_timeout, self.rebalance_timeout]
+        return [self.id, self.instance, self.client_id, self.client_host, *times, protocols, self.assignment]
+
+    @classmethod
+    def of(cls, record: list[Any]) -> Member:
+        """The member that was kept."""
+        name, instance, client_id, host, session, rebalance, protocols, assignment = record
+        kinds = tuple(GroupProtocol(*one) for one in protocols)
+        return cls(name, instance, client_id, host, session, rebalance, kinds, assignment, is_new=False)

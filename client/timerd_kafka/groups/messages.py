@@ -1,0 +1,102 @@
+"""What clients ask a coordinator, and its answers, whatever the version of the protocol. Times in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+NO_GENERATION = -1
+
+
+class GroupProtocol(NamedTuple):
+    """A protocol that a member supports, such as "range", and what the member says to the leader about it."""
+
+    name: str
+    metadata: bytes
+
+
+class Identity(NamedTuple):
+    """Who a client says that it is: a member of a group, in a generation."""
+
+    group: str
+    member: str = ""
+    instance: str | None = None  # of a static member
+    generation: int = NO_GENERATION
+
+
+class JoinRequest(NamedTuple):
+    """A client joins, for the first time or again."""
+
+    group: str
+    member: str  # empty: it has no id
+    instance: str | None
+    client_id: str
+    client_host: str
+    session_timeout: float
+    rebalance_timeout: float
+    protocol_type: str
+    protocols: tuple[GroupProtocol, ...]
+    needs_known_id: bool = True  # it is to join again with the id that it is given (KIP-394)
+    may_skip_assignment: bool = True  # it understands this field (KIP-814)
+
+
+class JoinedMember(NamedTuple):
+    """A member, as the leader is told of it."""
+
+    id: str
+    instance: str | None
+    metadata: bytes
+
+
+class JoinAnswer(NamedTuple):
+    """The generation that a client has joined, or why not."""
+
+    error: ErrorCode
+    member: str
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: tuple[JoinedMember, ...] = ()  # for the leader
+    skip_assignment: bool = False
+
+
+class SyncRequest(NamedTuple):
+    """A member wants its assignment. The leader brings those of all."""
+
+    who: Identity
+    assignments: Mapping[str, bytes]
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+class SyncAnswer(NamedTuple):
+    """A member's assignment, or why there is none."""
+
+    error: ErrorCode
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+class DescribedMember(NamedTuple):
+    """A member, as an administrator sees it."""
+
+    id: str
+    instance: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class DescribedGroup(NamedTuple):
+    """A group, as an administrator sees it."""
+
+    id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[DescribedMember, ...]

@@ -1,0 +1,117 @@
+"""The sessions of members: each is a DelayedHeartbeat, which every heartbeat prolongs.
+
+A session is the daemon's. Where the daemon refuses one, the member goes on without: it is no fault of the member's. Its
+next heartbeat begins the session, or a heartbeat of any other member.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from timerd_client.errors import TimerdError
+from timerd_client.operations import DelayedHeartbeat, Errors
+from timerd_kafka.waits.waits import Waits
+
+NAME_MAX = 100  # bytes of a name in a key, of which there may be two; a key has 255
+EARLY_S = 0.05  # a session that ends so much too early was refused
+
+log = logging.getLogger("timerd_kafka.groups")
+
+
+def key_name(name: str) -> str:
+    """The name of a group or a member in a key. Names of clients may be longer than a key."""
+    encoded = name.encode()
+    return name if len(encoded) <= NAME_MAX else hashlib.sha256(encoded).hexdigest()
+
+
+class Session:
+    """One session. Its end is told once, unless another one has taken its place."""
+
+    beats: DelayedHeartbeat | None = None
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.since = 0.0
+
+
+class Holder(Protocol):
+    """A member, or a client that is to become one."""
+
+    session: Session | None
+
+    @property
+    def id(self) -> str:
+        """Its member id."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is alive although it is silent."""
+
+
+class Sessions:
+    """The sessions of one broker's members. Its methods are called in the broker's loop."""
+
+    def __init__(self, waits: Waits, expired: Callable[[str, Holder], object]) -> None:
+        """`expired` gets the group's id."""
+        self._waits, self._expired = waits, expired
+        self._without: dict[Holder, tuple[str, float]] = {}  # holders that the daemon did not take
+
+    def beat(self, group: str, holder: Holder, timeout: float) -> None:
+        """The holder lives. Its session goes on, or begins."""
+        if not self._prolong(holder, timeout):
+            self.end(holder)
+            self._begin(group, holder, timeout)
+        if self._without and holder.session is not None:
+            other, (its_group, its_timeout) = self._without.popitem()
+            self._begin(its_group, other, its_timeout)
+
+    def end(self, holder: Holder) -> None:
+        """The holder leaves, or is gone."""
+        session, holder.session = holder.session, None
+        self._without.pop(holder, None)
+        if session is not None and session.beats is not None:
+            session.beats.leave()
+
+    def _prolong(self, holder: Holder, timeout: float) -> bool:
+        session = holder.session
+        if session is None or session.beats is None or session.timeout != timeout:
+            return False
+        session.since = self._waits.loop.time()
+        if self._waits.is_full:
+            return True
+        try:
+            return session.beats.heartbeat() is Errors.NONE
+        except TimerdError:
+            return False
+
+    def _begin(self, group: str, holder: Holder, timeout: float) -> None:
+        session = holder.session = Session(timeout)
+        session.since = self._waits.loop.time()
+
+        def expired() -> None:  # in the timer client's thread
+            self._waits.call(self._over, group, holder, session)
+
+        try:
+            session.beats = DelayedHeartbeat(
+                self._waits["heartbeat"], key_name(group), key_name(holder.id), timeout, expired
+            )
+        except TimerdError as error:
+            self._refused(group, holder, timeout, error)
+
+    def _over(self, group: str, holder: Holder, session: Session) -> None:
+        if holder.session is not session:
+            return  # a heartbeat has come meanwhile
+        if self._waits.loop.time() < session.since + session.timeout - EARLY_S:
+            self._refused(group, holder, session.timeout, "it has no room")
+            return
+        holder.session = None
+        if not holder.is_kept:  # a member that waits gets its next session with its answer
+            self._expired(group, holder)
+
+    def _refused(self, group: str, holder: Holder, timeout: float, why: object) -> None:
+        log.warning("the timer daemon does not take the session of %s in group %s: %s", holder.id, group, why)
+        holder.session = None
+        self._without[holder] = group, timeout

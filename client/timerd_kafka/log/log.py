@@ -1,0 +1,159 @@
+"""The file of a partition's record batches, and where in it each offset is.
+
+A process that is killed leaves whole batches, and perhaps a part of the last one: opening the log cuts that off. There
+is no fsync: what a process has written outlives the process, not the machine.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from pathlib import Path
+
+from timerd_kafka.log.batch import SIZE, Batch, CorruptBatch, UnsupportedBatch, place, read_batches, read_header
+from timerd_kafka.log.checkpoint import Checkpoint
+from timerd_kafka.log.producers import Producers
+
+NAME = f"{0:020}.log"  # as Kafka names the segment that begins with offset 0
+CHECK_BYTES = 1 << 20
+
+
+class PartitionLog:
+    """The batches of a partition, from offset 0 on. One thread changes it; others may call end_offset and size_of."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path = directory / NAME
+        self.checkpoint = Checkpoint(directory / "checkpoint")
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.producers = Producers()
+        # Of each batch: where it is in the file, its largest timestamp, and its first offset. The last list grows last.
+        self._positions: list[int] = []
+        self._timestamps: list[int] = []
+        self._bases: list[int] = []
+        self.size = 0  # bytes
+        self.end_offset = 0  # behind the last record
+        self._recover()
+
+    def _recover(self) -> None:
+        """Read the headers of all batches. From the high watermark on, check the records, too."""
+        length = os.fstat(self._file).st_size
+        while self.size < length:
+            header = os.pread(self._file, SIZE, self.size)
+            try:
+                batch = read_header(header, 0)
+                if batch.base_offset != self.end_offset or self.size + batch.size > length:
+                    break
+                if batch.end_offset > self.checkpoint.high_watermark:
+                    next(read_batches(os.pread(self._file, batch.size, self.size)))
+            except (CorruptBatch, UnsupportedBatch):
+                break
+            self._add(batch)
+        os.ftruncate(self._file, self.size)
+        self.checkpoint.high_watermark = min(self.checkpoint.high_watermark, self.end_offset)
+        self.checkpoint.start_offset = min(self.checkpoint.start_offset, self.end_offset)
+
+    def _add(self, batch: Batch) -> None:
+        if batch.is_idempotent:
+            self.producers.add(batch)
+        self._positions.append(self.size)
+        self._timestamps.append(batch.max_timestamp)
+        self._bases.append(batch.base_offset)
+        self.size += batch.size
+        self.end_offset = batch.end_offset
+
+    # writing ----------------------------------------------------------------------------------------------------------
+
+    def append(self, data: bytes, batches: list[Batch]) -> int:
+        """Append a producer's batches; the offset of the first record. Raises OSError, and then nothing is appended."""
+        base = self.end_offset
+        placed, moved = place(data, batches, base)
+        self._write(placed, moved)
+        return base
+
+    def append_copy(self, data: bytes) -> None:
+        """Append what the leader's log has behind this one's end. Raises CorruptBatch, OSError."""
+        batches, offset = list(read_batches(data)), self.end_offset
+        for batch in batches:
+            if batch.base_offset != offset:
+                raise CorruptBatch(f"{self.path}: offset {batch.base_offset} was sent, {offset} is next")
+            offset = batch.end_offset
+        self._write(data, batches)
+
+    def _write(self, data: bytes | bytearray, batches: list[Batch]) -> None:
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(self._file, memoryview(data)[written:], self.size + written)
+        except OSError:
+            os.ftruncate(self._file, self.size)
+            raise
+        for batch in batches:
+            self._add(batch)
+
+    def truncate(self, offset: int) -> None:
+        """Remove the batches from the one with this offset on."""
+        kept = bisect_right(self._bases, offset) - 1 if offset < self.end_offset else len(self._bases)
+        if kept >= len(self._bases):
+            return
+        os.ftruncate(self._file, self._positions[max(kept, 0)])
+        for numbers in (self._positions, self._timestamps, self._bases):
+            numbers.clear()
+        self.producers = Producers()
+        self.size = self.end_offset = 0
+        self._recover()
+
+    # reading ----------------------------------------------------------------------------------------------------------
+
+    def _number_of(self, offset: int) -> int:
+        """The number of the batch that has this offset."""
+        return bisect_right(self._bases, offset) - 1
+
+    def _end_of(self, offset: int) -> int:
+        """The position in the file where the batch with this offset begins; at the log's end, where the file ends."""
+        number = bisect_left(self._bases, offset)
+        return self._positions[number] if number < len(self._bases) else self.size
+
+    def size_of(self, offset: int, end_offset: int) -> int:
+        """The bytes of the batches from the one with `offset` up to `end_offset`."""
+        if offset >= end_offset:
+            return 0
+        return max(0, self._end_of(end_offset) - self._positions[self._number_of(offset)])
+
+    def read(self, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
+        """Whole batches from the one with `offset` up to `end_offset`, `max_bytes` at most.
+
+        `at_least_one`: the first batch is there even if it is larger (KIP-74).
+        """
+        if offset >= end_offset:
+            return b""
+        first = self._number_of(offset)
+        begin, end = self._positions[first], self._end_of(end_offset)
+        if end - begin > max_bytes:
+            # The last batch that begins within max_bytes is cut off, unless it ends there.
+            number = bisect_right(self._positions, begin + max_bytes) - 1
+            end = self._positions[number]
+            if end <= begin:
+                if not at_least_one:
+                    return b""
+                end = self._positions[first + 1] if first + 1 < len(self._positions) else self.size
+        return os.pread(self._file, end - begin, begin)
+
+    def batch_at(self, base_offset: int) -> bytes:
+        """The batch that begins with this offset."""
+        return self.read(base_offset, self.end_offset, 0, at_least_one=True)
+
+    def batches_from(self, timestamp: int, start_offset: int, end_offset: int) -> list[int]:
+        """The first offsets of the batches between these offsets that may have a record of this time or later."""
+        numbers = range(max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset))
+        return [self._bases[number] for number in numbers if self._timestamps[number] >= timestamp]
+
+    def max_timestamp(self, start_offset: int, end_offset: int) -> int:
+        """The largest timestamp between these offsets; -1: there is no record."""
+        first, last = max(0, self._number_of(start_offset)), bisect_left(self._bases, end_offset)
+        return max(self._timestamps[first:last], default=-1)
+
+    def close(self) -> None:
+        """Close its files."""
+        os.close(self._file)
+        self.checkpoint.close()

@@ -1,0 +1,72 @@
+"""What a client id may use, over all workers of the cluster.
+
+Each worker counts what a client id has used in a number of its own, in a file of the cluster that all workers map. So a
+worker sees what the others have counted, without a question, and a worker that is killed loses nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+from timerd_client.operations import Quota
+
+CLIENTS_MAX = 1_000  # client ids that a worker follows; beyond it the one that was quiet for longest begins anew
+
+
+class Quotas:
+    """The quotas of one kind: of produced bytes, or of fetched ones."""
+
+    def __init__(self, directory: Path, rate: float | None, window: float, worker: int, workers: int) -> None:
+        """`rate` in bytes a second of each client id; None: no quota."""
+        self._directory, self._rate, self._window = directory, rate, window
+        self._worker, self._workers = worker, workers
+        self._clients: OrderedDict[str, _Client] = OrderedDict()
+        if rate is not None:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def record(self, client_id: str, size: int, now: float) -> float:
+        """Note a use of `size` bytes; for how many seconds the client is to be throttled."""
+        if self._rate is None or not size:
+            return 0.0
+        client = self._clients.get(client_id)
+        if client is None:
+            client = self._clients[client_id] = _Client(
+                self._directory / hashlib.sha256(client_id.encode()).hexdigest(),
+                Quota(self._rate, self._window),
+                self._worker,
+                self._workers,
+            )
+            if len(self._clients) > CLIENTS_MAX:
+                self._clients.popitem(last=False)[1].close()
+        self._clients.move_to_end(client_id)
+        return client.record(size, now)
+
+
+class _Client:
+    """What one client id has used at each worker."""
+
+    def __init__(self, path: Path, quota: Quota, worker: int, workers: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(descriptor, workers * 8)
+            self._map = mmap.mmap(descriptor, workers * 8)
+        finally:
+            os.close(descriptor)
+        self._used = memoryview(self._map).cast("q")
+        self._quota, self._worker = quota, worker
+        self._seen = sum(self._used)
+
+    def record(self, size: int, now: float) -> float:
+        self._used[self._worker] += size
+        total = sum(self._used)
+        throttle = self._quota.record(total - self._seen, now)
+        self._seen = total
+        return throttle
+
+    def close(self) -> None:
+        self._used.release()
+        self._map.close()

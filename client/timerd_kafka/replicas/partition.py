@@ -1,0 +1,119 @@
+"""One partition, as one of its replicas sees it: its log, and how far all replicas have it.
+
+The high watermark is the offset that all replicas have reached. Consumers read up to it, and a produce request with
+acks=all waits for it. Replicas that are stopped stay in the in-sync set, because there is no election: what waits for
+them times out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from timerd_client.operations import Available, Errors, partition_key
+from timerd_kafka.cluster.catalog import Topic
+from timerd_kafka.log.batch import Batch
+from timerd_kafka.log.log import PartitionLog
+
+
+class Partition:
+    """A partition. The broker's loop alone changes it; any thread may read the numbers."""
+
+    def __init__(self, topic: Topic, index: int, replicas: tuple[int, ...], broker: int, directory: Path) -> None:
+        self.topic, self.index, self.replicas = topic, index, replicas
+        self.key = key_of(topic.id, index)
+        self.leader = replicas[0]
+        self.is_leader = self.leader == broker
+        self.follows = not self.is_leader  # False also where a test has stopped the follower
+        self.directory = directory
+        self.log = PartitionLog(directory)
+        self.is_deleted = False
+        self.high_watermark = self.log.checkpoint.high_watermark
+        self.start_offset = self.log.checkpoint.start_offset
+        self._ends = dict.fromkeys(replicas[1:], 0)  # of the leader: what the followers have
+        self._starts = dict.fromkeys(replicas[1:], 0)  # where their logs begin
+        self._told = dict.fromkeys(replicas[1:], -1)  # the high watermark that they know
+        if self.is_leader:
+            self.raise_high_watermark()
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last record of this replica's log."""
+        return self.log.end_offset
+
+    def append(self, data: bytes, batches: list[Batch]) -> int:
+        """Append what a producer sent, as the leader; the offset of its first record."""
+        base = self.log.append(data, batches)
+        self.raise_high_watermark()
+        return base
+
+    # replication, as the leader ---------------------------------------------------------------------------------------
+
+    def follower_has(self, broker: int, end_offset: int, start_offset: int) -> bool:
+        """A follower has the log up to there; whether that raises the high watermark or the low one."""
+        low = self.low_watermark
+        self._ends[broker] = end_offset
+        self._starts[broker] = start_offset
+        return self.raise_high_watermark() or self.low_watermark > low
+
+    def raise_high_watermark(self) -> bool:
+        """Whether more is on all replicas now."""
+        reached = min((self.end_offset, *self._ends.values()))
+        if reached <= self.high_watermark:
+            return False
+        self.set_high_watermark(reached)
+        return True
+
+    def set_high_watermark(self, offset: int) -> None:
+        """All replicas have the records before `offset`."""
+        self.high_watermark = self.log.checkpoint.high_watermark = offset
+
+    @property
+    def low_watermark(self) -> int:
+        """The first offset that any replica still has."""
+        return min((self.start_offset, *self._starts.values())) if self.is_leader else self.start_offset
+
+    def delete_before(self, offset: int) -> None:
+        """Records before `offset` are not read any more."""
+        self.start_offset = self.log.checkpoint.start_offset = max(self.start_offset, offset)
+
+    def tell(self, broker: int) -> None:
+        """A follower is told the watermarks now."""
+        self._told[broker] = self.high_watermark + self.start_offset
+
+    # what waits looks at these, in the timer client's thread ----------------------------------------------------------
+
+    def replicated(self, offset: int) -> tuple[bool, int]:
+        """Whether all replicas have the records before `offset`, and an error code."""
+        if self.is_deleted:
+            return False, Errors.UNKNOWN_TOPIC_OR_PARTITION
+        return self.high_watermark >= offset, Errors.NONE
+
+    def available(self, offset: int) -> Available:
+        """What a consumer that reads from `offset` may have."""
+        if self.is_deleted:
+            return Available(0, 0, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        if not self.start_offset <= offset <= self.end_offset:
+            return Available(0, 0, Errors.OFFSET_OUT_OF_RANGE)
+        end = self.high_watermark
+        return Available(max(end, offset), self.log.size_of(offset, end))
+
+    def available_to(self, broker: int, offset: int) -> Available:
+        """What a follower may have. The watermarks count, too: consumers may read from followers (KIP-392)."""
+        if self.is_deleted:
+            return Available(0, 0, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        if offset > self.end_offset:
+            return Available(0, 0, Errors.OFFSET_OUT_OF_RANGE)
+        news = self._told[broker] < self.high_watermark + self.start_offset
+        return Available(self.end_offset, self.log.size_of(offset, self.end_offset) + news)
+
+    def low_watermark_of_all(self) -> tuple[int, int]:
+        """The low watermark, and an error code."""
+        if self.is_deleted:
+            return -1, Errors.UNKNOWN_TOPIC_OR_PARTITION
+        return self.low_watermark, Errors.NONE
+
+
+def key_of(topic_id: UUID, index: int) -> str:
+    """The watch key of a partition. It has the topic's id, so a topic that is created again inherits nothing."""
+    return partition_key(topic_id.hex, index)

@@ -1,0 +1,99 @@
+"""The commands of a test to a running cluster: lines of JSON on its standard input, and their answers on the output.
+
+    {"do": "stop_follower", "topic": "orders", "partition": 0, "broker": 2}    -> {"0": {}, "2": {"done": 1}, ...}
+    {"do": "kill", "broker": 1}    {"do": "kill_daemon"}    {"do": "state"}    {"do": "pids"}
+
+The end of the input ends the cluster: so it does not outlive its test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Cluster(Protocol):
+    """What commands need of a supervisor."""
+
+    def pids(self) -> dict[str, int]:
+        """The processes: "0" to "N", and "daemon"."""
+
+    def ask_broker(self, number: int, command: dict[str, Any]) -> bool:
+        """Send a command to a broker; False: it does not run."""
+
+    def end(self) -> None:
+        """End the cluster."""
+
+
+class Commands:
+    """The commands that are under way."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._buffer = b""
+        self._number = 0
+        self._awaited: dict[int, set[int]] = {}  # by the number of a command: the brokers that have not answered
+        self._answers: dict[int, dict[str, Any]] = {}
+
+    def hear(self, _: object) -> None:
+        """Read what is there."""
+        data = os.read(sys.stdin.fileno(), 65_536)
+        if not data:
+            self._cluster.end()
+            return
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            self._do(json.loads(line))
+
+    def _do(self, command: dict[str, Any]) -> None:
+        pids = self._cluster.pids()
+        own: dict[str, Callable[[], object]] = {
+            "pids": lambda: None,
+            "kill": lambda: os.kill(pids[str(command["broker"])], command.get("signal", signal.SIGKILL)),
+            "kill_daemon": lambda: os.kill(pids["daemon"], command.get("signal", signal.SIGKILL)),
+        }
+        if command["do"] in own:
+            try:
+                own[command["do"]]()
+            except (KeyError, ProcessLookupError) as error:
+                say({"error": f"{type(error).__name__}: {error}"})
+            else:
+                say(pids)
+            return
+        self._number += 1
+        broker = command.get("broker")
+        meant = [int(name) for name in pids if name != "daemon"] if broker is None else [broker]
+        self._answers[self._number] = {}
+        self._awaited[self._number] = {
+            number for number in meant if self._cluster.ask_broker(number, command | {"number": self._number})
+        }
+        self._say_if_all(self._number)
+
+    def answered(self, broker: int, answer: dict[str, Any]) -> None:
+        """A broker has answered a command."""
+        number = answer.pop("number", None)
+        if number in self._awaited:
+            self._answers[number][str(broker)] = answer
+            self._awaited[number].discard(broker)
+            self._say_if_all(number)
+
+    def lost(self, broker: int) -> None:
+        """A broker has ended: it answers nothing any more."""
+        for number, awaited in list(self._awaited.items()):
+            awaited.discard(broker)
+            self._say_if_all(number)
+
+    def _say_if_all(self, number: int) -> None:
+        if not self._awaited[number]:
+            del self._awaited[number]
+            say(self._answers.pop(number))
+
+
+def say(what: dict[str, Any]) -> None:
+    """Answer a command."""
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,63 @@
+"""The timer daemon of a cluster that was given none: a process that the supervisor starts, and starts again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from timerd_client.discovery.autostart import NOT_INHERITED
+from timerd_shm.host.paths import InstancePaths, daemon_running, make_instance
+
+
+class TimerDaemon:
+    """The daemon's process. Its arena is removed at the end of the cluster, not at the end of the daemon."""
+
+    def __init__(self, instance: str, runtime_dir: str | None, flags: tuple[str, ...], log: Path) -> None:
+        self.paths: InstancePaths = make_instance(instance, runtime_dir)
+        self._flags, self._log = flags, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, or None."""
+        return self._process.pid if self._process else None
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients can reach it."""
+        paths = self.paths
+        return daemon_running(paths) and all(path.exists() for path in (paths.arena, paths.commands, paths.outcomes))
+
+    def start(self) -> None:
+        """Start it; it serves a moment later."""
+        command = [sys.executable, "-P", "-m", "timerd", "--instance", self.paths.instance]
+        with self._log.open("ab") as said:
+            self._process = subprocess.Popen(
+                [*command, "--runtime-dir", str(self.paths.directory), *self._flags],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)},
+            )
+
+    def ended(self, pid: int) -> bool:
+        """Whether the process that has ended is this one."""
+        if pid != self.pid:
+            return False
+        assert self._process is not None
+        self._process.returncode = 0  # it was waited for
+        self._process = None
+        return True
+
+    def stop(self) -> None:
+        """End it, and remove its arena."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(10.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()

@@ -1,0 +1,48 @@
+"""The data directory of a cluster: one cluster at a time uses it, and always with the same number of brokers."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+import uuid
+
+from timerd_kafka.cluster.settings import Settings, SettingsError
+
+FORMAT = 1
+
+
+def claim(settings: Settings) -> int:
+    """Take the directory for this cluster, and make what is not there. The descriptor that is returned holds it.
+
+    Raises SettingsError: another cluster runs on it, or it was made with another number of workers.
+    """
+    settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(settings.data / "cluster.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise SettingsError(f"data={settings.data}: another cluster runs on it; end it, or give another one") from None
+    described = settings.data / "cluster.json"
+    written = {"format": FORMAT, "workers": settings.workers}
+    if described.exists():
+        found = json.loads(described.read_text())
+        if found != written:
+            os.close(descriptor)
+            raise SettingsError(
+                f"data={settings.data}: it was made with {found['workers']} workers (format {found['format']}), and "
+                f"this is {settings.workers} (format {FORMAT}): partitions would be elsewhere. Give another directory"
+            )
+    else:
+        (settings.data / "cluster_id").write_text(new_id())
+        described.write_text(json.dumps(written))
+    shutil.rmtree(settings.data / "quotas", ignore_errors=True)  # nobody has used anything yet
+    return descriptor
+
+
+def new_id() -> str:
+    """The id of a cluster, as Kafka writes them: 22 characters."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

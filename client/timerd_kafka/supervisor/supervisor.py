@@ -1,0 +1,310 @@
+"""Starts the brokers and their timer daemon, and starts again what has ended.
+
+Brokers are forked from this process, which has loaded all that they need and runs no thread: a new one listens after
+some ten milliseconds. It keeps the ports of brokers that are being started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import os
+import secrets
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from timerd_kafka.cluster.settings import Settings, SettingsError
+from timerd_kafka.supervisor.commands import Commands
+from timerd_kafka.supervisor.daemon import TimerDaemon
+from timerd_kafka.supervisor.data import claim
+from timerd_kafka.worker.control import line_of
+from timerd_kafka.worker.worker import run as run_worker
+
+AGAIN_S = 0.5  # before a process that has ended at once is started again
+SHORT_S = 1.0  # what is at once
+DAEMON_POLL_S = 0.01
+END_S = 10.0
+
+log = logging.getLogger("timerd_kafka.supervisor")
+
+
+class _Worker:
+    """The process of one broker, as its supervisor sees it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pid = 0
+        self.started = 0.0
+        self.ready = False
+        self.control: socket.socket | None = None
+        self.buffer = b""
+
+
+class Supervisor:
+    """One cluster."""
+
+    def __init__(self, settings: Settings, daemon_flags: tuple[str, ...] = ()) -> None:
+        """`daemon_flags` of its own timer daemon, which it has unless the settings name an instance."""
+        settings.check()
+        self._lock = claim(settings)
+        self._reserved: list[socket.socket] = []
+        ports = tuple(self._reserve(settings.host, 0) for _ in range(settings.workers))
+        port = self._reserve(settings.host, settings.port)
+        self.daemon: TimerDaemon | None = None
+        instance, runtime_dir = settings.instance, settings.runtime_dir
+        if instance is None:
+            flags = ("--ephemeral", *daemon_flags)
+            self.daemon = TimerDaemon(f"kafka-{port}", runtime_dir, flags, settings.data / "timerd.log")
+            instance, runtime_dir = self.daemon.paths.instance, str(self.daemon.paths.directory)
+        self.settings = replace(
+            settings, port=port, ports=ports, secret=secrets.token_hex(16), instance=instance, runtime_dir=runtime_dir
+        )
+        self._workers = [_Worker(number) for number in range(settings.workers)]
+        self._selector = selectors.DefaultSelector()
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self._ends = False
+        self._announced = False
+        self._commands: Commands | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """The address that clients are given."""
+        return f"{self.settings.host}:{self.settings.port}"
+
+    def _reserve(self, host: str, port: int) -> int:
+        """Keep a port of this machine; 0 = any. Raises SettingsError."""
+        kept = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            kept.bind((host, port))
+        except OSError as error:
+            raise SettingsError(f"host={host} port={port}: {error.strerror}; give another one, or 0 for any") from None
+        self._reserved.append(kept)
+        return int(kept.getsockname()[1])
+
+    # running ----------------------------------------------------------------------------------------------------------
+
+    def run(self, ready: Callable[[], None], *, commands: bool = False) -> None:
+        """Run the cluster until SIGTERM or SIGINT. `ready` is called once, when all brokers listen.
+
+        `commands`: take commands from the standard input, and end with it.
+        """
+        self._ready = ready
+        wakes, wake = socket.socketpair()
+        wakes.setblocking(False)
+        wake.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, self._end)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(wakes, selectors.EVENT_READ, self._reap)
+        if commands:
+            self._commands = Commands(self)
+            self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._commands.hear)
+        try:
+            if self.daemon:
+                self.daemon.start()
+                self._await_daemon()
+            gc.collect()
+            gc.freeze()  # what was loaded is shared with the brokers
+            for worker in self._workers:
+                self._start(worker)
+            while not self._ends:
+                self._turn()
+        finally:
+            self._stop()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        due = [call for when, call in self._due if when <= now]
+        self._due = [(when, call) for when, call in self._due if when > now]
+        for call in due:
+            call()
+        timeout = min((when - now for when, _ in self._due), default=None)
+        for key, _ in self._selector.select(timeout):
+            key.data(key.fileobj)
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._due.append((time.monotonic() + seconds, call))
+
+    def _end(self, *_: object) -> None:
+        self._ends = True
+
+    def end(self) -> None:
+        """End the cluster, soon."""
+        self._ends = True
+
+    def pids(self) -> dict[str, int]:
+        """The processes that run: brokers by their numbers, and "daemon"."""
+        pids = {str(worker.number): worker.pid for worker in self._workers if worker.pid}
+        return pids | ({"daemon": self.daemon.pid} if self.daemon and self.daemon.pid else {})
+
+    def ask_broker(self, number: int, command: dict[str, Any]) -> bool:
+        """Send a command to a broker; False: there is none of this number, or it does not run."""
+        if not 0 <= number < len(self._workers) or not self._workers[number].ready:
+            return False
+        self._send(self._workers[number], command)
+        return True
+
+    # processes --------------------------------------------------------------------------------------------------------
+
+    def _start(self, worker: _Worker) -> None:
+        ours, its = socket.socketpair()
+        worker.ready, worker.started, worker.buffer = False, time.monotonic(), b""
+        worker.pid = os.fork()
+        if worker.pid == 0:
+            self._become(worker.number, its)
+        its.close()
+        ours.setblocking(False)
+        worker.control = ours
+        self._selector.register(ours, selectors.EVENT_READ, lambda _, worker=worker: self._hear(worker))
+
+    def _become(self, number: int, control: socket.socket) -> None:
+        """In the child: be the broker. Nothing of the supervisor's is kept."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for name in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+                signal.signal(name, signal.SIG_DFL)
+            for key in list(self._selector.get_map().values()):
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.close()
+            self._selector.close()
+            for kept in self._reserved:
+                kept.close()
+            os.close(self._lock)
+            run_worker(self.settings, number, control)
+            status = 0
+        except BaseException:
+            log.exception("broker %d ends", number)
+        finally:
+            logging.shutdown()
+            os._exit(status)
+
+    def _reap(self, wakes: Any) -> None:
+        """A signal has come: perhaps a child has ended."""
+        with contextlib.suppress(BlockingIOError):
+            wakes.recv(4_096)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self.daemon and self.daemon.ended(pid):
+                self._daemon_ended(status)
+            for worker in self._workers:
+                if worker.pid == pid:
+                    self._worker_ended(worker, status)
+
+    def _worker_ended(self, worker: _Worker, status: int) -> None:
+        was_ready = worker.ready
+        self._forget(worker)
+        if self._ends:
+            return
+        if not was_ready and not self._announced:
+            worker.pid = 0
+            raise SettingsError(f"broker {worker.number} does not start: its log is above (status {status})")
+        log.warning("broker %d (pid %d) has ended with %d: it is started again", worker.number, worker.pid, status)
+        worker.pid = 0
+        short = time.monotonic() - worker.started < SHORT_S
+        self._later(AGAIN_S if short else 0.0, lambda: self._start(worker))
+
+    def _daemon_ended(self, status: int) -> None:
+        self._tell(ended=True)
+        if not self._ends:
+            log.warning("the timer daemon has ended with %d: it is started again", status)
+            assert self.daemon is not None
+            self.daemon.start()
+            self._await_daemon_again()
+
+    def _await_daemon_again(self) -> None:
+        assert self.daemon is not None
+        if self.daemon.serves:
+            self._tell(ended=False)
+        elif self.daemon.pid:
+            self._later(DAEMON_POLL_S, self._await_daemon_again)
+
+    def _await_daemon(self) -> None:
+        assert self.daemon is not None
+        end = time.monotonic() + END_S
+        while not self.daemon.serves:
+            if time.monotonic() > end:
+                raise SettingsError(f"the timer daemon does not serve; see {self.settings.data / 'timerd.log'}")
+            time.sleep(DAEMON_POLL_S)
+
+    def _tell(self, *, ended: bool) -> None:
+        for worker in self._workers:
+            self._send(worker, {"do": "daemon", "ended": ended})
+
+    def _stop(self) -> None:
+        self._ends = True
+        for worker in self._workers:
+            if worker.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGTERM)
+        end = time.monotonic() + END_S
+        for worker in self._workers:
+            while worker.pid and time.monotonic() < end:
+                try:
+                    if os.waitpid(worker.pid, os.WNOHANG)[0]:
+                        worker.pid = 0
+                except ChildProcessError:
+                    worker.pid = 0
+                else:
+                    time.sleep(DAEMON_POLL_S)
+            if worker.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
+        if self.daemon:
+            self.daemon.stop()
+
+    # what brokers say -------------------------------------------------------------------------------------------------
+
+    def _hear(self, worker: _Worker) -> None:
+        if worker.control is None:
+            return  # it has ended in this turn
+        try:
+            data = worker.control.recv(65_536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._forget(worker)
+            return
+        *lines, worker.buffer = (worker.buffer + data).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if "ready" in said:
+                worker.ready = True
+                if self.daemon:
+                    self._send(worker, {"do": "daemon", "ended": not self.daemon.serves})
+                if not self._announced and all(one.ready for one in self._workers):
+                    self._announced = True
+                    self._ready()
+            elif self._commands:
+                self._commands.answered(worker.number, said)
+
+    def _send(self, worker: _Worker, command: dict[str, Any]) -> None:
+        if worker.control is not None:
+            with contextlib.suppress(OSError):
+                worker.control.sendall(line_of(command))
+
+    def _forget(self, worker: _Worker) -> None:
+        if worker.control is not None:
+            self._selector.unregister(worker.control)
+            worker.control.close()
+            worker.control, worker.ready = None, False
+            if self._commands:
+                self._commands.lost(worker.number)

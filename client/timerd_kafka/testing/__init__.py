@@ -1,0 +1,25 @@
+"""For tests of programs that use Kafka; docs/kafka.md says how. What nobody asks for is not imported.
+
+    plugin     the fixtures of pytest
+    cluster    a cluster in processes of its own
+
+`from timerd_kafka.testing import KafkaCluster` has the type of the fixture.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from timerd_kafka.testing.cluster import ClusterEndedError as ClusterEndedError
+    from timerd_kafka.testing.cluster import KafkaCluster as KafkaCluster
+
+__all__ = ["ClusterEndedError", "KafkaCluster"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from timerd_kafka.testing import cluster
+
+    return getattr(cluster, name)

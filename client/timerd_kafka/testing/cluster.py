@@ -1,0 +1,224 @@
+"""A Kafka cluster in processes of its own, with faults that a test may cause.
+
+with KafkaCluster(["--workers", "4"]) as broker:
+    orders = broker.topic("orders", partitions=3)
+    KafkaProducer(bootstrap_servers=broker.bootstrap).send(orders, b"first")
+    broker.stop_follower(orders, partition=0)
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+from timerd_kafka.wire.codec import Question
+from timerd_shm.host.paths import InstancePaths, open_arena_file
+from timerd_shm.read.reader import ArenaReader
+from timerd_shm.read.statistics import collect, look
+
+READY_S = 30.0
+ANSWER_S = 10.0
+END_S = 20.0
+SMALL = ("--port", "0", "--workers", "3", "--capacity", "4096")
+CREATE_TOPICS = 19
+_names = itertools.count(1)
+
+
+class ClusterEndedError(Exception):
+    """The cluster has ended, or does not answer. The text has what it said."""
+
+
+class KafkaCluster:
+    """A cluster of three brokers. `flags` follow these of a small one, as on its command line."""
+
+    def __init__(self, flags: Sequence[str] = (), *, data: Path | None = None) -> None:
+        """`data`: its directory, which is kept; None: a new one, which is removed at the end."""
+        self._flags = [*SMALL, *flags]
+        self._given = data
+        self._scratch: TemporaryDirectory[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._buffer = b""
+        self.bootstrap = ""
+        self.instance = ""
+        self.runtime_dir = ""
+        self.data = Path()
+
+    def start(self) -> Self:
+        """Start it, and return when all brokers listen. Raises ClusterEndedError."""
+        self._scratch = TemporaryDirectory(prefix="kafka-")  # its path is short, as those of sockets have to be
+        run = Path(self._scratch.name, "run")
+        run.mkdir(mode=0o700)
+        self.data = self._given or Path(self._scratch.name, "data")
+        self.data.mkdir(parents=True, exist_ok=True)
+        with (self.data / "kafka.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                # Without -P a folder of the caller's directory would be taken for a package.
+                [
+                    *(sys.executable, "-P", "-m", "timerd_kafka", "--json", "--commands"),
+                    *("--data", str(self.data), "--runtime-dir", str(run), *self._flags),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the tests
+            )
+        said = self._answer(READY_S)
+        self.bootstrap, self.instance, self.runtime_dir = said["bootstrap"], said["instance"], said["runtime_dir"]
+        return self
+
+    def close(self) -> None:
+        """End it."""
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.close()
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def log(self) -> str:
+        """What its processes have said."""
+        return "".join(
+            path.read_text(errors="replace")
+            for name in ("kafka.log", "timerd.log")
+            if (path := self.data / name).exists()
+        )
+
+    # topics -----------------------------------------------------------------------------------------------------------
+
+    def topic(
+        self,
+        name: str | None = None,
+        *,
+        partitions: int = 1,
+        replicas: int | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic, and return its name when all brokers have it. None: a name that no other has.
+
+        `replicas`: None = the cluster's own number. Raises ClusterEndedError if it is refused.
+        """
+        name = name or f"topic-{os.getpid()}-{next(_names)}"
+        question = Question(CREATE_TOPICS, 7)
+        module = question.module
+        request = module.CreateTopicsRequest(
+            topics=(
+                module.CreatableTopic(
+                    name=name,
+                    num_partitions=partitions,
+                    replication_factor=-1 if replicas is None else replicas,
+                    assignments=(),
+                    configs=tuple(
+                        module.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()
+                    ),
+                ),
+            ),
+            timeout=datetime.timedelta(seconds=ANSWER_S),
+        )
+        answer = question.read(self._ask_broker(question.write(0, "timerd_kafka.testing", request)))
+        made = answer.topics[0]
+        if made.error_code:
+            raise ClusterEndedError(f"the topic {name!r} is refused: {made.error_message or made.error_code.name}")
+        return name
+
+    def _ask_broker(self, frame: bytes) -> bytes:
+        host, _, port = self.bootstrap.rpartition(":")
+        with socket.create_connection((host, int(port)), ANSWER_S * 2) as connection:
+            connection.sendall(frame)
+            with connection.makefile("rb") as answers:
+                return answers.read(int.from_bytes(answers.read(4)))
+
+    def purgatories(self) -> dict[str, dict[str, int]]:
+        """The counters of each purgatory, as `timerctl stats` shows them: "pending", "registered", "expired", ..."""
+        paths = InstancePaths(Path(self.runtime_dir), self.instance)
+        with ArenaReader.from_descriptor(open_arena_file(paths)) as reader:
+            stats = collect(reader.between_turns(lambda: look(reader)), paths)
+        return {name: part["counters"] for name, part in stats["purgatories"].items()}
+
+    # faults -----------------------------------------------------------------------------------------------------------
+
+    def stop_follower(self, topic: str, *, partition: int | None = None, broker: int | None = None) -> int:
+        """The replicas of a topic copy nothing any more; how many do not. With acks=all its producers time out.
+
+        `partition`, `broker`: only of this one, only at this one. A broker that is started again copies again.
+        """
+        return self._follow("stop_follower", topic, partition, broker)
+
+    def start_follower(self, topic: str, *, partition: int | None = None, broker: int | None = None) -> int:
+        """They copy again."""
+        return self._follow("start_follower", topic, partition, broker)
+
+    def _follow(self, what: str, topic: str, partition: int | None, broker: int | None) -> int:
+        answers = self.command({"do": what, "topic": topic, "partition": partition, "broker": broker})
+        return sum(answer["done"] for answer in answers.values())
+
+    def kill(self, broker: int, number: int = signal.SIGKILL) -> None:
+        """Send a broker's process a signal. When it ends, it is started again."""
+        self.command({"do": "kill", "broker": broker, "signal": number})
+
+    def kill_daemon(self, number: int = signal.SIGKILL) -> None:
+        """Send the timer daemon a signal. When it ends, it is started again."""
+        self.command({"do": "kill_daemon", "signal": number})
+
+    def pids(self) -> dict[str, int]:
+        """The processes that run: the brokers by their numbers, and "daemon"."""
+        return self.command({"do": "pids"})
+
+    def state(self) -> dict[str, Any]:
+        """Of each broker: the partitions that it holds, their offsets and files, and how many requests wait."""
+        return self.command({"do": "state"})
+
+    def command(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Give the cluster a command, and return its answer. Raises ClusterEndedError."""
+        if self._process is None:
+            raise ClusterEndedError("the cluster does not run: start()")
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = self._answer(ANSWER_S)
+        if "error" in answer:
+            raise ClusterEndedError(f"{command}: {answer['error']}")
+        return answer
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        """The next line that the cluster says."""
+        assert self._process is not None and self._process.stdout is not None
+        descriptor, end = self._process.stdout.fileno(), time.monotonic() + seconds
+        while b"\n" not in self._buffer:
+            readable, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+            data = os.read(descriptor, 65_536) if readable else b""
+            if not data:
+                raise ClusterEndedError(f"the cluster does not answer within {seconds:g} s:\n{self.log}")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        said: dict[str, Any] = json.loads(line)
+        return said

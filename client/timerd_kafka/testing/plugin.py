@@ -1,0 +1,44 @@
+"""Fixtures of pytest for programs that use Kafka. pytest loads this module itself where timerd is installed.
+
+    kafka_broker            a cluster, as new for each test: kafka_broker.bootstrap, .topic("orders", partitions=3)
+    kafka_session_broker    one cluster for all tests of a session
+
+Nothing of timerd is imported before a test asks for one of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from timerd_kafka.testing.cluster import KafkaCluster
+
+FLAGS = "flags of the cluster that kafka_broker starts, as on its command line: python -m timerd_kafka --help"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("kafka_flags", FLAGS, default="")
+
+
+def start(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
+    """A cluster, while it is used."""
+    from timerd_kafka.testing.cluster import KafkaCluster
+
+    with KafkaCluster(shlex.split(pytestconfig.getini("kafka_flags"))) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kafka_broker(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
+    """A Kafka cluster of three brokers, as new. It takes a second to start, and half of one to end."""
+    yield from start(pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def kafka_session_broker(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
+    """One Kafka cluster for the whole session. Give each test topics and groups of its own."""
+    yield from start(pytestconfig)

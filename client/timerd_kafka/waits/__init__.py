@@ -1,0 +1,1 @@
+"""How a request waits: for an operation of timerd, and for nothing else."""

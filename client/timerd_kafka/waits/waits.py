@@ -1,0 +1,134 @@
+"""The delayed operations of one broker, in a purgatory for each kind.
+
+    parts = await waits.until("produce", timeout, lambda give: DelayedProduce(appended, replicated, give))
+
+The operation waits in the timer daemon. Its functions run in the timer client's thread: they read the broker's state,
+and change nothing. Its answer comes to the broker's loop, where all state is changed.
+
+Two things end a wait without the daemon. A client that closes its connection withdraws its operation. And where the
+daemon does not answer in time, because it was lost, the watch below ends the wait: the request then gets an error that
+its client tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import timerd_client as td
+from timerd_client.errors import TimerdError
+from timerd_client.operations import NamedOperation
+
+PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota", "replica")
+GRACE_S = 1.0  # a daemon that was not seen to end has so long to say that a deadline has come
+LOOK_S = 0.1  # so often the watch looks
+COMMANDS_MAX = 50_000  # unacknowledged, of the 65,536 that a client keeps: beyond those a call would stop the loop
+
+
+class DaemonLost(Exception):
+    """The timer daemon does not hold the operation, or does not answer in time. The client has to try again."""
+
+
+class Waits:
+    """The purgatories, and what waits in them. Its methods are called in the broker's loop."""
+
+    def __init__(self, client: td.Client, loop: asyncio.AbstractEventLoop) -> None:
+        self.client, self.loop = client, loop
+        self._purgatories = {name: client.purgatory(name) for name in PURGATORIES}
+        self._open: set[Wait] = set()
+        self.daemon_ended = False  # as the supervisor has said
+        self.is_full = False  # the daemon is away for so long that no more can be kept for it
+
+    def __getitem__(self, name: str) -> td.Purgatory:
+        """The purgatory of that name."""
+        return self._purgatories[name]
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call it in the loop. From any thread."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(function, *arguments)
+
+    async def until(self, purgatory: str, timeout: float, make: Callable[[Callable[..., Any]], NamedOperation]) -> Any:
+        """What the operation is answered with. `make(give)` makes it: it calls give() or give(answer) at its end.
+
+        If the request's connection ends, the operation is withdrawn. Raises DaemonLost.
+        """
+        wait = self.begin(purgatory, timeout, make)
+        try:
+            return await wait.future
+        except asyncio.CancelledError:
+            wait.cancel()
+            raise
+
+    def begin(self, purgatory: str, timeout: float, make: Callable[[Callable[..., Any]], NamedOperation]) -> Wait:
+        """The same for several requests: each may await `future`, shielded. It may fail with DaemonLost."""
+        wait = Wait(self)
+        wait.operation, wait.deadline = make(wait.give), self.loop.time() + timeout
+        self._open.add(wait)
+        wait.future.add_done_callback(lambda _: self._open.discard(wait))
+        if self.is_full:
+            wait.fail(DaemonLost(f"the timer daemon has not taken {COMMANDS_MAX} commands"))
+            return wait
+        try:
+            wait.operation.watch(self[purgatory], timeout=timeout)
+        except TimerdError as error:
+            wait.fail(DaemonLost(str(error)))
+        return wait
+
+    def fire(self, purgatory: str, *keys: str) -> None:
+        """Say that something has changed: who waits on a key looks."""
+        if self.is_full:
+            return
+        try:
+            for key in keys:
+                self[purgatory].fire(key)
+        except TimerdError:
+            pass  # the watch ends what waits
+
+    def watch(self) -> None:
+        """End the waits whose time is over, where the daemon has not. Called every LOOK_S."""
+        self.is_full = self.client.stats().unacknowledged > COMMANDS_MAX
+        patience = 0.0 if self.daemon_ended else GRACE_S
+        now = self.loop.time()
+        for wait in [wait for wait in self._open if now >= wait.deadline + patience]:
+            wait.operation.cancel()
+            wait.fail(DaemonLost("the timer daemon has not answered in time"))
+
+    @property
+    def pending(self) -> int:
+        """How many requests wait."""
+        return len(self._open)
+
+
+class Wait:
+    """One wait. The first answer counts."""
+
+    operation: NamedOperation
+    deadline: float
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self.future: asyncio.Future[Any] = waits.loop.create_future()
+
+    def give(self, answer: Any = None) -> None:
+        """Answer it. From any thread."""
+        error = self.operation.error
+        if error is None:
+            self._waits.call(self._end, answer)
+        else:
+            self._waits.call(self.fail, DaemonLost(str(error)))
+
+    def cancel(self) -> None:
+        """Withdraw its operation: nobody waits any more."""
+        self.operation.cancel()
+        self.future.cancel()
+
+    def fail(self, error: DaemonLost) -> None:
+        """End it with an error."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def _end(self, answer: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(answer)

@@ -1,0 +1,156 @@
+"""One connection of a client: frames in, answers out, one request at a time, as in Kafka.
+
+A connection may hold one whole frame and the beginning of the next. Bytes of all connections together are bounded, so
+what hostile clients send does not fill the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from timerd_kafka.wire.codec import BadFrame
+
+AHEAD = 64 << 10  # bytes behind the current request that are read before it is answered
+BYTES_MAX = 512 << 20  # of all connections of a broker
+CLOSE_S = 5.0  # so long answers that are under way may take
+
+log = logging.getLogger("timerd_kafka.connection")
+
+# Takes a frame, and gives the answer's frame; None: there is none (acks=0). Raises BadFrame.
+Handle = Callable[["Connection", bytes], Awaitable[bytes | None]]
+
+
+class Buffers:
+    """The bytes that all connections hold."""
+
+    def __init__(self, most: int = BYTES_MAX) -> None:
+        self.used, self.most = 0, most
+
+
+class Connection(asyncio.Protocol):
+    """The protocol of one connection."""
+
+    def __init__(self, handle: Handle, open_ones: set[Connection], buffers: Buffers, request_max: int) -> None:
+        self._handle, self._open_ones = handle, open_ones
+        self._buffers, self._request_max = buffers, request_max
+        self._buffer = bytearray()
+        self._task: asyncio.Task[None] | None = None  # the request in hand
+        self._muted = False
+        self._paused = False
+        self._drained: asyncio.Future[None] | None = None
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self.peer = "?"
+        self.closing: list[Callable[[], object]] = []  # called when it ends
+
+    # asyncio calls these ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        name = transport.get_extra_info("peername") or ("?",)
+        self.peer = ":".join(str(part) for part in name[:2])
+        self._open_ones.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._open_ones.discard(self)
+        self._forget(len(self._buffer))
+        if self._task is not None:
+            self._task.cancel()
+        self.pause_writing_over()
+        for call in self.closing:
+            call()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        self._buffers.used += len(data)
+        if self._buffers.used > self._buffers.most:
+            self.refuse(f"the connections of this broker hold {self._buffers.used} bytes of requests")
+            return
+        if self._is_busy and len(self._buffer) > AHEAD:
+            self._pause()
+        self._next()
+
+    def pause_writing(self) -> None:
+        self._drained = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        self.pause_writing_over()
+
+    def pause_writing_over(self) -> None:
+        """What is written has left, or never will."""
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    # requests ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._task is not None or self._muted
+
+    def _next(self) -> None:
+        """Take the next whole frame, if the one before is answered."""
+        if self._is_busy or self.transport.is_closing() or len(self._buffer) < 4:
+            return
+        size = int.from_bytes(self._buffer[:4], signed=True)
+        if not 0 < size <= self._request_max:
+            self.refuse(f"a frame of {size} bytes: 1 to {self._request_max}")
+            return
+        if len(self._buffer) < 4 + size:
+            self._resume()
+            return
+        frame = bytes(memoryview(self._buffer)[4 : 4 + size])
+        del self._buffer[: 4 + size]
+        self._task = asyncio.get_running_loop().create_task(self._answer(frame))
+
+    async def _answer(self, frame: bytes) -> None:
+        try:
+            answer = await self._handle(self, frame)
+        except BadFrame as error:
+            answer = None
+            self.refuse(str(error))
+        except Exception:
+            answer = None
+            log.exception("a request of %s failed", self.peer)
+            self.transport.close()
+        finally:
+            self._forget(len(frame) + 4)
+        if answer is not None and not self.transport.is_closing():
+            self.transport.write(answer)
+            if self._drained is not None:
+                await self._drained
+        self._task = None
+        self._resume()
+        self._next()
+
+    def mute(self) -> None:
+        """Take no request until unmute(): the client is beyond its quota."""
+        self._muted = True
+
+    def unmute(self) -> None:
+        """Go on."""
+        self._muted = False
+        self.closing.clear()
+        self._resume()
+        self._next()
+
+    def refuse(self, why: str) -> None:
+        """Close the connection, because of what its client has sent."""
+        log.warning("the connection of %s is closed: %s", self.peer, why)
+        self.transport.close()
+        asyncio.get_running_loop().call_later(CLOSE_S, self.transport.abort)  # if its client takes no answers
+
+    def _pause(self) -> None:
+        if not self._paused and not self.transport.is_closing():
+            self._paused = True
+            self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and not self.transport.is_closing():
+            self._paused = False
+            self.transport.resume_reading()
+
+    def _forget(self, size: int) -> None:
+        self._buffers.used -= size

@@ -1,0 +1,169 @@
+"""Looks through a frame before kio reads it: kio allocates an array by the length that a frame states.
+
+A frame of 20 bytes may state an array of 4 billion elements, and kio 0.6.5 then ends the process. So this walks over
+the same fields, and refuses an array that cannot be in the frame, and more elements than any client sends. What it lets
+pass may still be wrong: kio says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from kio.serial._introspect import (
+    EntityField,
+    EntityTupleField,
+    PrimitiveTupleField,
+    classify_field,
+    get_field_tag,
+    get_schema_field_type,
+    is_optional,
+)
+
+ELEMENTS_MAX = 200_000  # of all arrays of a frame: 10,000 partitions of 20 topics
+SIZES = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "float64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "uuid": 16,
+}
+SIZED = ("string", "bytes", "records")
+
+
+class Hostile(ValueError):
+    """A frame that states more than it has, or more than any client sends."""
+
+
+class Walk:
+    """A walk over one frame."""
+
+    __slots__ = ("elements", "frame")
+
+    def __init__(self, frame: bytes) -> None:
+        self.frame, self.elements = frame, 0
+
+    def varint(self, position: int) -> tuple[int, int]:
+        """An unsigned number, and the position behind it."""
+        number = shift = 0
+        while True:
+            byte = self.frame[position]
+            number |= (byte & 0x7F) << shift
+            position += 1
+            if byte < 0x80:
+                return number, position
+            shift += 7
+            if shift > 63:
+                raise Hostile("a number of more than ten bytes")
+
+    def count(self, number: int, position: int) -> None:
+        """Note the elements of an array, each of which takes a byte at least."""
+        self.elements += number
+        if number > len(self.frame) - position:
+            raise Hostile(f"an array of {number} elements in {len(self.frame) - position} bytes")
+        if self.elements > ELEMENTS_MAX:
+            raise Hostile(f"more than {ELEMENTS_MAX} elements of arrays")
+
+
+Step = Callable[[Walk, int], int]  # from the position where a field begins to the one behind it
+
+
+def check(kind: Any, frame: bytes, position: int) -> None:
+    """Look through an entity of kio's that begins at this position. Raises Hostile, IndexError."""
+    steps_of(kind)(Walk(frame), position)
+
+
+@cache
+def steps_of(kind: Any) -> Step:
+    """How to walk over an entity."""
+    flexible = kind.__flexible__
+    plain, tagged = [], dict[int, Step]()
+    for field in fields(kind):
+        tag = get_field_tag(field)
+        # The client's id in a header is an old string in every version.
+        of_header = kind.__name__ == "RequestHeader" and field.name == "client_id"
+        step = step_of(field, flexible=flexible and not of_header, is_tagged=tag is not None)
+        if tag is None:
+            plain.append(step)
+        else:
+            tagged[int(tag)] = step
+
+    def walk(over: Walk, position: int) -> int:
+        for step in plain:
+            position = step(over, position)
+        if not flexible:
+            return position
+        number, position = over.varint(position)
+        over.count(number, position)
+        for _ in range(number):
+            tag, position = over.varint(position)
+            size, position = over.varint(position)
+            if tag in tagged:
+                tagged[tag](over, position)
+            position += size
+        return position
+
+    return walk
+
+
+def step_of(field: Any, *, flexible: bool, is_tagged: bool) -> Step:
+    """How to walk over a field."""
+    kind = classify_field(field)
+    if isinstance(kind, EntityField):
+        inner = steps_of(kind.type_)
+        if not is_optional(field) or is_tagged:
+            return inner
+        return lambda over, position: position + 1 if over.frame[position] == 0xFF else inner(over, position + 1)
+    if isinstance(kind, EntityTupleField):
+        return array(steps_of(kind.type_), flexible=flexible)
+    one = primitive(get_schema_field_type(field), flexible=flexible)
+    return array(one, flexible=flexible) if isinstance(kind, PrimitiveTupleField) else one
+
+
+def array(element: Step, *, flexible: bool) -> Step:
+    """An array has its length before it; a compact one that length and 1."""
+
+    def walk(over: Walk, position: int) -> int:
+        if flexible:
+            number, position = over.varint(position)
+            number -= 1
+        else:
+            number = int.from_bytes(over.frame[position : position + 4], signed=True)
+            position += 4
+        if number > 0:
+            over.count(number, position)
+            for _ in range(number):
+                position = element(over, position)
+        return position
+
+    return walk
+
+
+def primitive(name: str, *, flexible: bool) -> Step:
+    """A number has its size; a text or bytes has its length before it."""
+    if name not in SIZED:
+        size = SIZES[name]
+        return lambda over, position: position + size
+    if flexible:
+
+        def compact(over: Walk, position: int) -> int:
+            size, position = over.varint(position)
+            return position + max(0, size - 1)
+
+        return compact
+    width = 2 if name == "string" else 4
+
+    def legacy(over: Walk, position: int) -> int:
+        size = int.from_bytes(over.frame[position : position + width], signed=True)
+        return position + width + max(0, size)
+
+    return legacy

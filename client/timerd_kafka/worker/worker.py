@@ -1,0 +1,130 @@
+"""The process of one broker: it listens, and ends with SIGTERM or with its supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from typing import Any
+
+import timerd_client as td
+from timerd_kafka.apis.table import APIS, handler_of
+from timerd_kafka.broker.broker import CATALOG, Broker
+from timerd_kafka.cluster.settings import Settings
+from timerd_kafka.waits.waits import LOOK_S, Waits
+from timerd_kafka.wire.connection import Buffers, Connection
+from timerd_kafka.worker.control import serve_control
+
+DAEMON_S = 30.0  # so long the timer daemon may take to be there
+BACKLOG = 1_024
+END_S = 2.0
+
+log = logging.getLogger("timerd_kafka.worker")
+
+
+def run(settings: Settings, number: int, control: socket.socket) -> None:
+    """Serve as broker `number` until SIGTERM, or until the supervisor ends."""
+    client = td.Client(settings.instance, runtime_dir=settings.runtime_dir, name=f"kafka-broker-{number}")
+    client.ready(timeout=DAEMON_S)
+    with asyncio.Runner() as runner, contextlib.suppress(KeyboardInterrupt):
+        # What asks the daemon is done before the loop runs: in the loop nothing waits.
+        broker = Broker(settings, number, client, runner.get_loop(), {key: name for key, (name, _) in APIS.items()})
+        broker.readers.prepare(CATALOG)
+        runner.run(serve(broker, control))
+    with contextlib.suppress(td.TimerdError):
+        client.close(timeout=END_S)
+
+
+async def serve(broker: Broker, control: socket.socket) -> None:
+    """The broker's main coroutine."""
+    settings, loop, end = broker.settings, broker.loop, asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, end.set)
+    broker.take_topics(())
+    threading.Thread(target=follow_catalog, args=(broker.waits, broker), daemon=True).start()
+    connections: set[Connection] = set()
+    buffers, handle = Buffers(), handler_of(broker)
+    servers = [
+        await loop.create_server(
+            lambda: Connection(handle, connections, buffers, settings.request_max),
+            sock=listener(settings.host, port),
+            backlog=BACKLOG,
+        )
+        for port in (settings.ports[broker.id], settings.port)
+    ]
+    link = await serve_control(control, commands(broker), end.set)
+    link.say({"ready": broker.id})
+    tick(broker)
+    await end.wait()
+    for server in servers:
+        server.close()
+    for connection in list(connections):
+        connection.transport.abort()
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that other processes may listen at, too: the system gives each of them its share of the connections."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.setblocking(False)
+    made.bind((host, port))
+    return made
+
+
+def tick(broker: Broker) -> None:
+    """What is looked at again and again, because an event for it may be lost with the timer daemon."""
+    try:
+        broker.refresh()
+        broker.waits.watch()
+    except Exception:
+        log.exception("looking failed; it goes on")
+    broker.loop.call_later(LOOK_S, tick, broker)
+
+
+def follow_catalog(waits: Waits, broker: Broker) -> None:
+    """In a thread: read the topics at once when another broker has changed them."""
+    with contextlib.suppress(td.TimerdError):  # the client is closed
+        for _ in waits["topic"].subscribe(CATALOG):
+            waits.call(broker.refresh)
+
+
+def commands(broker: Broker) -> dict[str, Any]:
+    """What the supervisor may ask of this broker."""
+
+    def follow(command: dict[str, Any], *, follows: bool) -> dict[str, Any]:
+        done = 0
+        for partition in broker.store:
+            is_meant = partition.topic.name == command["topic"] and command["partition"] in (None, partition.index)
+            if is_meant and not partition.is_leader:
+                partition.follows, done = follows, done + 1
+        broker.followers.refresh()
+        return {"done": done}
+
+    def daemon(command: dict[str, Any]) -> dict[str, Any]:
+        broker.waits.daemon_ended = command["ended"]
+        return {}
+
+    def state(_: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "waiting": broker.waits.pending,
+            "partitions": {
+                f"{partition.topic.name}-{partition.index}": {
+                    "leads": partition.is_leader,
+                    "end": partition.end_offset,
+                    "high_watermark": partition.high_watermark,
+                    "log": str(partition.log.path),
+                }
+                for partition in broker.store
+            },
+        }
+
+    return {
+        "stop_follower": lambda command: follow(command, follows=False),
+        "start_follower": lambda command: follow(command, follows=True),
+        "daemon": daemon,
+        "state": state,
+    }

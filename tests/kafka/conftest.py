@@ -1,0 +1,44 @@
+"""A cluster of four brokers for all tests of a process, and raw connections to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupworld import Broker, Run
+from rawkafka import RawKafka
+from timerd.testing import Manual
+from timerd_kafka.testing import KafkaCluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[KafkaCluster]:
+    """Shared: a test takes topics and groups of its own, and kills nothing."""
+    with KafkaCluster(["--workers", "4"]) as made:
+        yield made
+
+
+@pytest.fixture
+def raw(cluster: KafkaCluster) -> Iterator[RawKafka]:
+    with RawKafka(cluster.bootstrap) as made:
+        yield made
+
+
+@pytest.fixture
+def run(manual: Manual, tmp_path: Path) -> Iterator[Run]:
+    """Run a scenario with a broker, in a loop on the manual clock: sleep(30) takes no time."""
+
+    def runs(scenario: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
+        async def main() -> None:
+            broker = Broker(tmp_path)
+            try:
+                await scenario(broker)
+            finally:
+                broker.kill()
+
+        manual.run(main())
+
+    yield runs

@@ -1,0 +1,193 @@
+"""Committed offsets, and groups of a broker that is started again: on a manual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from groupworld import (
+    NONE,
+    Broker,
+    Consumer,
+    Run,
+    beat_for,
+    commit,
+    committed,
+    settle,
+    stable,
+)
+from timerd.testing import Manual
+from timerd_kafka.groups import remembered as remembered_module
+from timerd_kafka.groups.group import State
+from timerd_kafka.groups.messages import Identity, SyncRequest
+from timerd_kafka.groups.offsets import Committed, Place
+
+# offsets --------------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_are_committed_by_members_and_by_clients_without_a_group(run: Run) -> None:
+    async def scenario(broker: Broker) -> None:
+        simple = Consumer(broker, "simple")
+        assert committed(broker) is None and simple.commit(4) is NONE and committed(broker) == (4, 3, "m")
+        a, b = await stable(broker, "a", "b")
+        assert simple.commit(5) is ErrorCode.unknown_member_id
+        for _ in range(10):
+            await asyncio.sleep(2)
+            assert a.commit(6, 1) is NONE and b.heartbeat() is NONE, "a commit is a heartbeat, too"
+        a.generation -= 1
+        assert a.commit(7) is ErrorCode.illegal_generation and a.heartbeat() is ErrorCode.illegal_generation
+        other = Consumer(broker, "x")
+        other.member, other.generation = "x", 3
+        assert other.commit(7) is ErrorCode.unknown_member_id
+        assert [
+            (topic.name, index, one.offset) for topic, index, one in broker.coordinator.all_committed("workers")
+        ] == [
+            ("orders", 0, 4),
+            ("orders", 1, 6),
+        ]
+        assert not list(broker.coordinator.all_committed("nobody"))
+        assert broker.coordinator.may_commit(Identity("nobody", "x", None, 1)) is ErrorCode.illegal_generation
+        assert broker.coordinator.may_commit(Identity("", "", None, -1)) is NONE
+
+    run(scenario)
+
+
+def test_offsets_outlive_a_broker_and_what_was_cut_is_dropped(run: Run) -> None:
+    async def scenario(broker: Broker) -> None:
+        for offset in range(100):
+            commit(broker, offset)
+        commit(broker, 7, 1)
+        (path,) = (broker.settings.data / "groups").iterdir()
+        before = path.read_bytes()
+        commit(broker, 8, 1)
+        broker.kill()
+        path.write_bytes(path.read_bytes()[:-3])
+        (path.parent / f"{path.name}.draft").write_bytes(b"a draft")
+        (path.parent / "rubbish").write_bytes(b"\0\0\0\x05abc")
+        again = Broker(broker.settings.data)
+        assert committed(again) == (99, 3, "m") and committed(again, 1) == (7, 3, "m")
+        assert path.stat().st_size < len(before) / 10, "it was rewritten"
+        commit(again, 9, 1)
+        again.kill()
+        last = Broker(broker.settings.data)
+        assert committed(last, 1) == (9, 3, "m")
+        commit(last, 10, 1)
+        last.kill()
+        path.write_bytes(path.read_bytes()[:-1] + b"\xc1")  # of no record
+        damaged = Broker(broker.settings.data)
+        assert committed(damaged) == (99, 3, "m") and committed(damaged, 1) == (9, 3, "m")
+        damaged.kill()
+
+    run(scenario)
+
+
+def test_a_file_of_offsets_is_rewritten_when_it_has_grown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered_module, "REWRITE_MIN", 1000)
+
+    async def scenario(broker: Broker) -> None:
+        for offset in range(200):
+            commit(broker, offset)
+        (path,) = (broker.settings.data / "groups").iterdir()
+        assert path.stat().st_size < 1200
+        assert committed(Broker(broker.settings.data)) == (199, 3, "m")
+
+    run(scenario)
+
+
+def test_a_write_that_fails_keeps_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker) -> None:
+        commit(broker, 1)
+        (path,) = (broker.settings.data / "groups").iterdir()
+        before = path.read_bytes()
+        with monkeypatch.context() as patched:
+            write = os.write
+            patched.setattr("os.write", lambda file, data: write(file, data[:5]))
+            assert commit(broker, 2) is ErrorCode.coordinator_not_available
+        assert path.read_bytes() == before and committed(broker) == (1, 3, "m")
+        assert commit(broker, 3) is NONE
+        assert committed(Broker(broker.settings.data)) == (3, 3, "m")
+
+    run(scenario)
+
+
+def test_a_topic_that_is_created_again_has_no_offsets(run: Run) -> None:
+    async def scenario(broker: Broker) -> None:
+        commit(broker, 5)
+        broker.create("orders", uuid4())
+        assert committed(broker) is None and commit(broker, 1, 2) is NONE
+        assert [index for _, index, _ in broker.coordinator.all_committed("workers")] == [2]
+        again = Broker(broker.settings.data, uuid4())
+        assert not again.coordinator.groups, "there is a topic of this name, with another id"
+        assert not list((broker.settings.data / "groups").iterdir())
+
+    run(scenario)
+
+
+# a broker that is started again ---------------------------------------------------------------------------------------
+
+
+def test_a_stable_group_goes_on_with_a_broker_that_is_started_again(run: Run) -> None:
+    async def scenario(broker: Broker) -> None:
+        a, b, c = Consumer(broker, "a", "one"), Consumer(broker, "b"), Consumer(broker, "c")
+        await settle(broker, a, b, c)
+        a.commit(11)
+        described = broker.coordinator.describe("workers")
+        broker.kill()
+        again = Broker(broker.settings.data)
+        assert again.coordinator.describe("workers") == described
+        a.broker = b.broker = c.broker = again
+        assert [one.heartbeat() for one in (a, b)] == [NONE, NONE] and committed(again) == (11, 3, "m")
+        assert (await c.sync()).assignment == b"c"
+        await beat_for(8, a, b)
+        assert again.group().state is State.STABLE
+        await beat_for(4, a, b)
+        assert len(again.group().members) == 2, "c is silent since"
+        await settle(again, a, b)
+        again.kill()
+
+    run(scenario)
+
+
+def test_an_emptied_group_is_empty_after_a_restart_and_its_generations_go_on(run: Run) -> None:
+    async def scenario(broker: Broker) -> None:
+        (a,) = await stable(broker, "a")
+        a.commit(1)
+        a.leave()
+        await asyncio.sleep(0.1)
+        generation = broker.group().generation
+        broker.kill()
+        again = Broker(broker.settings.data)
+        assert again.group().state is State.EMPTY and committed(again) == (1, 3, "m")
+        (a,) = await stable(again, "a")
+        assert a.generation == generation + 1
+        again.kill()
+
+    run(scenario)
+
+
+def test_a_group_belongs_to_one_broker(manual: Manual, tmp_path: Path) -> None:
+    async def main() -> None:
+        broker = Broker(tmp_path, workers=2, ports=(1, 2))
+        own = next(name for name in "abcdef" if not broker.coordinator.refusal(name))
+        other = next(name for name in "abcdef" if broker.coordinator.refusal(name))
+        for name in (own, other):
+            place = Place(broker.topics["orders"].id, 0)
+            remembered_module.Remembered(tmp_path / "groups", name).commit({place: Committed(1)})
+        again = Broker(tmp_path, workers=2, ports=(1, 2))
+        assert list(again.coordinator.groups) == [own]
+        who = Identity(other, "m")
+        error = ErrorCode.not_coordinator
+        assert again.coordinator.heartbeat(who) is again.coordinator.leave(who) is error
+        assert again.coordinator.may_commit(who) is (await again.coordinator.sync(SyncRequest(who, {}))).error is error
+        consumer = Consumer(again, "a")
+        consumer.more["group"] = other
+        assert (await consumer.join()).error is error
+        broker.kill()
+        again.kill()
+
+    manual.run(main())

@@ -1,0 +1,235 @@
+"""The log of a partition: held against a plain list, over crashes at every byte."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rawkafka import batch
+from timerd_kafka.log.batch import CorruptBatch, UnsupportedBatch, read_batches, read_produced
+from timerd_kafka.log.log import PartitionLog
+from timerd_kafka.log.producers import BATCHES_KEPT, SEQUENCES, Fenced, OutOfOrder, Producers
+from timerd_kafka.log.times import Unreadable, records_of
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[PartitionLog]:
+    made = PartitionLog(tmp_path)
+    yield made
+    made.close()
+
+
+def append(log: PartitionLog, *values: bytes, **more: int) -> int:
+    data = batch(values, **more)  # type: ignore[arg-type]
+    return log.append(data, read_produced(data))
+
+
+def values_of(data: bytes) -> list[tuple[int, int]]:
+    """The first offset and the number of records of each batch."""
+    return [(one.base_offset, one.last_offset_delta + 1) for one in read_batches(data)]
+
+
+def test_the_log_is_a_list_of_batches_with_offsets_in_order(log: PartitionLog) -> None:
+    assert [append(log, b"a"), append(log, b"b", b"c"), append(log, b"d")] == [0, 1, 3]
+    assert log.end_offset == 4
+    assert values_of(log.read(0, 4, 1 << 20, at_least_one=True)) == [(0, 1), (1, 2), (3, 1)]
+
+
+def test_reading_begins_with_the_batch_that_has_the_offset_and_ends_before_the_limit(log: PartitionLog) -> None:
+    for number in range(5):
+        append(log, b"x" * 10, b"y" * 10)
+        assert log.end_offset == 2 * number + 2
+    assert values_of(log.read(5, 8, 1 << 20, at_least_one=True)) == [(4, 2), (6, 2)]
+    assert log.read(8, 8, 1 << 20, at_least_one=True) == b""
+    one = log.size_of(0, 2)
+    assert values_of(log.read(0, 10, one * 2, at_least_one=False)) == [(0, 2), (2, 2)]
+    assert values_of(log.read(0, 10, one * 3 - 1, at_least_one=False)) == [(0, 2), (2, 2)]
+    assert log.read(0, 10, one - 1, at_least_one=False) == b""
+    assert values_of(log.read(0, 10, one - 1, at_least_one=True)) == [(0, 2)], (
+        "KIP-74: else a consumer would stand still"
+    )
+    assert log.size_of(3, 10) == one * 4, "the batch that has the offset counts whole"
+
+
+def test_against_a_list_over_random_appends_reads_and_reopenings(tmp_path: Path, rng: random.Random) -> None:
+    log, model = PartitionLog(tmp_path), list[tuple[int, int]]()  # of each batch: its first offset, its records
+    end = 0
+    for _ in range(300):
+        match rng.randrange(4):
+            case 0 | 1:
+                count = rng.randint(1, 4)
+                append(log, *(rng.randbytes(rng.randrange(60)) for _ in range(count)))
+                model.append((end, count))
+                end += count
+            case 2 if end:
+                first, most = rng.randrange(end), rng.randrange(600)
+                until = rng.choice([base + count for base, count in model])
+                found = values_of(log.read(first, until, most, at_least_one=True))
+                wanted = [one for one in model if one[0] + one[1] > first and one[0] < until]
+                assert found == wanted[: len(found)] and (found or first >= until)
+                assert log.size_of(first, until) == len(log.read(first, until, 1 << 30, at_least_one=True))
+            case 3:
+                log.checkpoint.high_watermark = rng.choice([0, end])
+                log.close()
+                log = PartitionLog(tmp_path)
+                assert log.end_offset == end
+    log.close()
+
+
+def test_a_log_that_was_cut_at_any_byte_has_its_whole_batches(tmp_path: Path) -> None:
+    log = PartitionLog(tmp_path)
+    ends = [0]
+    for number in range(4):
+        append(log, b"v" * number, b"w", producer=7, epoch=0, sequence=2 * number)
+        ends.append(log.size)
+    log.checkpoint.high_watermark = 4
+    log.close()
+    whole = log.path.read_bytes()
+    for cut in range(len(whole), -1, -1):
+        log.path.write_bytes(whole[:cut])
+        opened = PartitionLog(tmp_path)
+        kept = sum(end <= cut for end in ends) - 1
+        assert (opened.end_offset, opened.size) == (2 * kept, ends[kept])
+        assert opened.checkpoint.high_watermark <= opened.end_offset
+        if kept:
+            again = batch([b"v" * (kept - 1), b"w"], producer=7, epoch=0, sequence=2 * (kept - 1))
+            assert opened.producers.duplicate_of(read_produced(again)[0]) == 2 * (kept - 1), "known again from the file"
+        opened.close()
+
+
+def test_damage_behind_the_high_watermark_is_cut_off(tmp_path: Path, rng: random.Random) -> None:
+    log = PartitionLog(tmp_path)
+    for _ in range(3):
+        append(log, b"some value")
+    log.checkpoint.high_watermark = 1
+    size = log.size
+    log.close()
+    data = bytearray(log.path.read_bytes())
+    data[rng.randrange(size // 3 + 12, size)] ^= 0x10
+    log.path.write_bytes(data)
+    opened = PartitionLog(tmp_path)
+    assert opened.end_offset in (1, 2)
+    opened.close()
+
+
+def test_a_follower_takes_the_leaders_bytes_as_they_are_and_nothing_that_does_not_follow(tmp_path: Path) -> None:
+    leader, follower = PartitionLog(tmp_path / "leader"), PartitionLog(tmp_path / "follower")
+    for value in (b"a", b"b", b"c"):
+        append(leader, value)
+    follower.append_copy(leader.read(0, 2, 1 << 20, at_least_one=True))
+    with pytest.raises(CorruptBatch, match="offset 1 was sent, 2 is next"):
+        follower.append_copy(leader.read(1, 3, 1 << 20, at_least_one=True))
+    follower.append_copy(leader.read(2, 3, 1 << 20, at_least_one=True))
+    assert leader.path.read_bytes() == follower.path.read_bytes()
+    follower.truncate(1)
+    assert follower.end_offset == 1 and leader.path.read_bytes().startswith(follower.path.read_bytes())
+    leader.close()
+    follower.close()
+
+
+def test_a_full_disk_leaves_the_log_as_it_was(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(log, b"kept")
+    size = log.size
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("timerd_kafka.log.log.os.pwrite", full)
+        with pytest.raises(OSError, match="No space"):
+            append(log, b"lost")
+    assert (log.size, log.end_offset, log.path.stat().st_size) == (size, 1, size)
+    assert append(log, b"next") == 1
+
+
+# batches --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", "no record batch"),
+        (batch([b"a"])[:40], "cut after 40"),
+        (batch([b"a"])[:-1], "is cut after"),
+        (batch([b"a"]) + b"x", "cut after 1 bytes"),
+        (bytes([*batch([b"abc"])[:-2], 1, 0]), "check sum"),
+        (batch([b"a"], attributes=7), "codec 7"),
+        (batch([b"a"], attributes=0b100000), "control"),
+        (batch([b"a"], producer=1, epoch=0, sequence=0) + batch([b"a"]), "one batch a partition"),
+        (batch([b"a"], producer=1), "no epoch"),
+    ],
+)
+def test_what_is_no_batch_is_refused(data: bytes, error: str) -> None:
+    with pytest.raises(CorruptBatch, match=error):
+        read_produced(data)
+
+
+@pytest.mark.parametrize("data", [batch([b"a"], magic=1), batch([b"a"], attributes=0b10000)])
+def test_older_formats_and_transactions_are_unsupported(data: bytes) -> None:
+    with pytest.raises(UnsupportedBatch):
+        read_produced(data)
+
+
+def test_no_damage_of_a_batch_passes(rng: random.Random) -> None:
+    whole = batch([b"some", b"records"], producer=3, epoch=0, sequence=0)
+    placed = (*range(8), *range(12, 16))  # the offset and the leader's epoch are the leader's to set
+    for _ in range(3_000):
+        position = rng.choice([number for number in range(len(whole)) if number not in placed])
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << rng.randrange(8)
+        with pytest.raises((CorruptBatch, UnsupportedBatch)):
+            read_produced(bytes(damaged))
+
+
+def test_the_times_of_single_records_are_found_in_plain_batches() -> None:
+    data = batch([b"a", b"b", b"c"], offset=5, timestamps=[1_000, 900, 2_000])
+    assert list(records_of(data)) == [(5, 1_000), (6, 900), (7, 2_000)]
+    with pytest.raises(Unreadable):
+        list(records_of(batch([b"a"], attributes=1)))
+
+
+# producers ------------------------------------------------------------------------------------------------------------
+
+
+def sent(sequence: int, *, count: int = 1, epoch: int = 0, offset: int = 0) -> bytes:
+    return batch([b"v"] * count, producer=9, epoch=epoch, sequence=sequence, offset=offset)
+
+
+def one(data: bytes):  # type: ignore[no-untyped-def]
+    (found,) = read_batches(data)
+    return found
+
+
+def test_a_batch_that_is_sent_again_is_known_while_it_is_one_of_the_last_five() -> None:
+    producers = Producers()
+    for number in range(BATCHES_KEPT + 1):
+        assert producers.duplicate_of(one(sent(number))) is None
+        producers.add(one(sent(number, offset=100 + number)))
+    for number in range(1, BATCHES_KEPT + 1):
+        assert producers.duplicate_of(one(sent(number))) == 100 + number
+    with pytest.raises(OutOfOrder):
+        producers.duplicate_of(one(sent(0)))
+
+
+def test_a_gap_is_out_of_order_and_an_older_epoch_fenced() -> None:
+    producers = Producers()
+    producers.add(one(sent(0, count=3)))
+    with pytest.raises(OutOfOrder, match="sequence 4 of producer 9: 3 is next"):
+        producers.duplicate_of(one(sent(4)))
+    with pytest.raises(OutOfOrder, match="epoch 1 begins with sequence 3, not 0"):
+        producers.duplicate_of(one(sent(3, epoch=1)))
+    assert producers.duplicate_of(one(sent(0, epoch=1))) is None
+    producers.add(one(sent(0, epoch=1)))
+    with pytest.raises(Fenced):
+        producers.duplicate_of(one(sent(3, epoch=0)))
+
+
+def test_sequences_go_on_from_0_behind_the_highest() -> None:
+    producers = Producers()
+    producers.add(one(sent(SEQUENCES - 2, count=2)))
+    assert producers.duplicate_of(one(sent(0))) is None
+    producers.add(one(sent(SEQUENCES - 1, count=2)))
+    assert producers.duplicate_of(one(sent(1))) is None

@@ -1,0 +1,364 @@
+"""Records through real brokers, by a client that says exactly what a test wants."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from rawkafka import (
+    DELETE_RECORDS,
+    DELETE_TOPICS,
+    FETCH,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    PRODUCE,
+    RawKafka,
+    batch,
+    fetch_fields,
+    seconds,
+)
+from timerd_kafka.log.batch import read_batches
+from timerd_kafka.testing import KafkaCluster
+from timerd_kafka.wire.codec import Question
+
+PATIENCE_S = 15.0
+
+
+def led(raw: RawKafka, topic: str, partition: int = 0) -> RawKafka:
+    """A connection to the leader of a partition."""
+    return RawKafka(raw.leaders(topic)[partition])
+
+
+def registered(cluster: KafkaCluster, purgatory: str) -> int:
+    return cluster.purgatories()[purgatory]["registered"]
+
+
+def eventually(condition, seconds: float = PATIENCE_S) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.01)
+
+
+# produce --------------------------------------------------------------------------------------------------------------
+
+
+def test_acks_all_is_answered_when_all_replicas_have_the_records(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=3)
+    with led(raw, topic) as leader:
+        for number in range(5):
+            answer = leader.produce(topic, {0: batch([b"a", b"b"])})[0]
+            assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 2 * number)
+    states = [state["partitions"].get(f"{topic}-0") for state in cluster.state().values()]
+    held = [state for state in states if state]
+    assert len(held) == 3 and {state["end"] for state in held} == {10}
+    assert len({Path(state["log"]).read_bytes() for state in held}) == 1, "the logs are equal byte for byte"
+
+
+@pytest.mark.parametrize(
+    ("acks", "replicas", "partition"),
+    [(0, 3, 0), (1, 3, 0), (-1, 1, 0), (-1, 3, 7)],
+    ids=["acks=0", "acks=1", "one replica", "all partitions in error"],
+)
+def test_what_needs_no_wait_registers_nothing(
+    cluster: KafkaCluster, raw: RawKafka, acks: int, replicas: int, partition: int
+) -> None:
+    topic = cluster.topic(replicas=replicas)
+    with led(raw, topic) as leader:
+        before = registered(cluster, "produce")
+        if acks == 0:
+            _, frame = leader.question(PRODUCE, 9, **produce_fields(topic, {0: batch([b"a"])}, acks=0))
+            leader.send(frame)
+            eventually(lambda: cluster.state() and leader.fetch(topic, {0: 0}, max_wait=0.2)[0].records)
+        else:
+            answer = leader.produce(topic, {partition: batch([b"a"])}, acks=acks)[partition]
+            expected = ErrorCode.none if partition == 0 else ErrorCode.unknown_topic_or_partition
+            assert answer.error_code == expected
+        assert registered(cluster, "produce") == before
+
+
+def produce_fields(topic: str, batches: dict[int, bytes], acks: int, timeout: float = 5.0) -> dict[str, object]:
+    module = Question(PRODUCE, 9).module
+    data = tuple(module.PartitionProduceData(index=number, records=one) for number, one in batches.items())
+    return {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": seconds(timeout),
+        "topic_data": (module.TopicProduceData(name=topic, partition_data=data),),
+    }
+
+
+def test_a_stopped_follower_times_out_its_partition_alone(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(partitions=8, replicas=3)
+    leaders = raw.leaders(topic)
+    stopped, neighbour = next(
+        (a, b) for a in leaders for b in leaders if a < b and leaders[a] == leaders[b]
+    )  # two partitions of one leader
+    assert cluster.stop_follower(topic, partition=stopped) == 2
+    with led(raw, topic, stopped) as leader:
+        begun = time.monotonic()
+        answers = leader.produce(
+            topic, {stopped: batch([b"a"]), neighbour: batch([b"b"]), 99: batch([b"c"])}, timeout=2
+        )
+        took = time.monotonic() - begun
+        assert answers[stopped].error_code == ErrorCode.request_timed_out
+        assert (answers[neighbour].error_code, answers[neighbour].base_offset) == (ErrorCode.none, 0)
+        assert answers[99].error_code == ErrorCode.unknown_topic_or_partition
+        assert 2.0 <= took < 2.5, "2.1 s on a machine that does nothing else: bench/kafka"
+        assert not leader.fetch(topic, {stopped: 0})[stopped].records, "what is not on all replicas is not read"
+        assert cluster.start_follower(topic, partition=stopped) == 2
+        eventually(lambda: bool(leader.fetch(topic, {stopped: 0}, max_wait=0.1)[stopped].records))
+
+
+def test_a_batch_that_is_sent_again_is_kept_once_and_waits_for_its_replicas(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:
+    topic = cluster.topic(replicas=3)
+    with led(raw, topic) as leader:
+        answer = leader.ask(
+            INIT_PRODUCER_ID,
+            4,
+            transactional_id=None,
+            transaction_timeout=seconds(1),
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        first = batch([b"a", b"b"], producer=answer.producer_id, epoch=0, sequence=0)
+        cluster.stop_follower(topic)
+        assert leader.produce(topic, {0: first}, timeout=0.2)[0].error_code == ErrorCode.request_timed_out
+        assert leader.produce(topic, {0: first}, timeout=0.2)[0].error_code == ErrorCode.request_timed_out
+        cluster.start_follower(topic)
+        assert leader.produce(topic, {0: first})[0].base_offset == 0
+        late = batch([b"d"], producer=answer.producer_id, epoch=0, sequence=5)
+        assert leader.produce(topic, {0: late})[0].error_code == ErrorCode.out_of_order_sequence_number
+        assert leader.produce(topic, {0: batch([b"c"])})[0].base_offset == 2
+
+
+def test_ids_of_producers_are_given_once(cluster: KafkaCluster, raw: RawKafka) -> None:
+    fields = {"transactional_id": None, "transaction_timeout": seconds(1), "producer_id": -1, "producer_epoch": -1}
+    given = set()
+    for address in {*raw.leaders(cluster.topic(partitions=4)).values()}:
+        with RawKafka(address) as broker:
+            given |= {broker.ask(INIT_PRODUCER_ID, 4, **fields).producer_id for _ in range(5)}
+    assert len(given) == 20
+    again = raw.ask(INIT_PRODUCER_ID, 4, **fields | {"producer_id": 77, "producer_epoch": 3})
+    assert (again.producer_id, again.producer_epoch) == (77, 4)
+    refused = raw.ask(INIT_PRODUCER_ID, 4, **fields | {"transactional_id": "t"})
+    assert refused.error_code == ErrorCode.transactional_id_authorization_failed
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (batch([b"a"])[:-1], ErrorCode.corrupt_message),
+        (b"", ErrorCode.corrupt_message),
+        (batch([b"a"], magic=1), ErrorCode.unsupported_for_message_format),
+        (batch([b"x" * 1_100_000]), ErrorCode.message_too_large),
+    ],
+)
+def test_bad_records_are_refused_and_their_neighbour_is_appended(
+    cluster: KafkaCluster, raw: RawKafka, data: bytes, code: ErrorCode
+) -> None:
+    topic = cluster.topic(partitions=8, replicas=1)
+    leaders = raw.leaders(topic)
+    bad, good = next((a, b) for a in leaders for b in leaders if a < b and leaders[a] == leaders[b])
+    with led(raw, topic, bad) as leader:
+        answers = leader.produce(topic, {bad: data, good: batch([b"b"])})
+        assert (answers[bad].error_code, answers[good].error_code) == (code, ErrorCode.none)
+        assert answers[bad].base_offset == -1
+
+
+# fetch ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fetch_waits_for_min_bytes_and_its_max_wait_at_most(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=3)
+    with led(raw, topic) as leader, led(raw, topic) as other:
+        begun = time.monotonic()
+        assert not leader.fetch(topic, {0: 0}, max_wait=0.5)[0].records
+        assert 0.5 <= time.monotonic() - begun < 1.0
+        _, frame = leader.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 20.0))
+        leader.send(frame)
+        time.sleep(0.05)
+        begun = time.monotonic()
+        other.produce(topic, {0: batch([b"a"])})
+        answer = Question(FETCH, 12).read(leader.frame())
+        assert time.monotonic() - begun < 5.0
+        assert [one.base_offset for one in read_batches(answer.responses[0].partitions[0].records)] == [0]
+
+
+def test_min_bytes_is_the_sum_over_all_partitions_also_beyond_64_of_them(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(partitions=280, replicas=1)
+    leaders = raw.leaders(topic)
+    address = leaders[0]
+    mine = [number for number, leader in leaders.items() if leader == address]
+    assert len(mine) == 70
+    one = batch([b"x" * 100])
+    with RawKafka(address) as consumer, RawKafka(address) as producer:
+        _, frame = consumer.question(
+            FETCH, 12, **fetch_fields(topic, dict.fromkeys(mine, 0), 30.0, min_bytes=len(one) * len(mine))
+        )
+        consumer.send(frame)
+        for number in mine[:-1]:
+            producer.produce(topic, {number: one}, acks=1)
+        assert cluster.purgatories()["fetch"]["pending"] >= 2, (
+            "more than 64 keys are several operations of the daemon's"
+        )
+        producer.produce(topic, {mine[-1]: one}, acks=1)
+        answer = Question(FETCH, 12).read(consumer.frame())
+        assert sum(len(data.records or b"") for data in answer.responses[0].partitions) == len(one) * len(mine)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "more", "code"),
+    [
+        ({0: 0}, {"max_wait": 0.0}, ErrorCode.none),
+        ({0: 0}, {"max_wait": 20.0}, ErrorCode.none),
+        ({}, {"max_wait": 20.0}, None),
+        ({0: 7}, {"max_wait": 20.0}, ErrorCode.offset_out_of_range),
+        ({5: 0}, {"max_wait": 20.0}, ErrorCode.unknown_topic_or_partition),
+    ],
+    ids=["no time", "enough bytes", "no partitions", "out of range", "unknown"],
+)
+def test_what_can_be_answered_at_once_is(
+    cluster: KafkaCluster, raw: RawKafka, offsets: dict[int, int], more: dict[str, float], code: ErrorCode | None
+) -> None:
+    topic = cluster.topic(replicas=3)
+    with led(raw, topic) as leader:
+        leader.produce(topic, {0: batch([b"a"])})
+        before = registered(cluster, "fetch")
+        begun = time.monotonic()
+        answers = leader.fetch(topic, offsets, **more)  # type: ignore[arg-type]
+        assert time.monotonic() - begun < 5.0
+        assert [answer.error_code for answer in answers.values()] == ([] if code is None else [code])
+        assert registered(cluster, "fetch") == before
+
+
+def test_the_first_batch_is_sent_whatever_the_limits_say(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(partitions=1, replicas=1)
+    with led(raw, topic) as leader:
+        one = batch([b"x" * 5_000])
+        leader.produce(topic, {0: one})
+        leader.produce(topic, {0: one})
+        assert len(leader.fetch(topic, {0: 0}, max_bytes=10)[0].records) == len(one)
+        assert len(leader.fetch(topic, {0: 0}, partition_max_bytes=10)[0].records) == len(one)
+        assert len(leader.fetch(topic, {0: 1})[0].records) == len(one)
+        assert not leader.fetch(topic, {0: 2})[0].records
+
+
+def test_a_consumer_may_read_from_a_follower_and_is_told_when_another_broker_takes_records(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:  # KIP-392
+    topic = cluster.topic(replicas=3)
+    leader_address, follower_address, _ = raw.replicas(topic)[0]
+    with RawKafka(leader_address) as leader, RawKafka(follower_address) as follower:
+        _, frame = follower.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 30.0))
+        follower.send(frame)
+        time.sleep(0.05)
+        leader.produce(topic, {0: batch([b"a"])})
+        begun = time.monotonic()
+        answer = Question(FETCH, 12).read(follower.frame())
+        assert time.monotonic() - begun < 5.0
+        assert len(list(read_batches(answer.responses[0].partitions[0].records))) == 1
+        rack = next(
+            str(one.node_id) for one in leader.metadata(topic).brokers if f"{one.host}:{one.port}" == follower_address
+        )
+        there = leader.fetch(topic, {0: 0}, rack=rack, max_wait=20.0)[0]
+        assert (str(there.preferred_read_replica), there.records) == (rack, b"") or not there.records
+
+
+def test_nobody_else_says_what_a_follower_has(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=3)
+    cluster.stop_follower(topic)
+    with led(raw, topic) as leader:
+        leader.produce(topic, {0: batch([b"a"])}, acks=1)
+        nodes = leader.metadata(topic).topics[0].partitions[0].replica_nodes
+        for node in nodes[1:]:
+            answer = leader.ask(FETCH, 12, replica_id=node, **fetch_fields(topic, {0: 1}, 0.0))
+            assert answer.responses[0].partitions[0].error_code == ErrorCode.cluster_authorization_failed
+        assert not leader.fetch(topic, {0: 0})[0].records
+    cluster.start_follower(topic)
+
+
+# offsets and deletion -------------------------------------------------------------------------------------------------
+
+
+def offsets_at(broker: RawKafka, topic: str, timestamp: int) -> tuple[int, int]:
+    module = Question(LIST_OFFSETS, 7).module
+    partition = module.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    answer = broker.ask(
+        LIST_OFFSETS,
+        7,
+        replica_id=-1,
+        isolation_level=0,
+        topics=(module.ListOffsetsTopic(name=topic, partitions=(partition,)),),
+    )
+    found = answer.topics[0].partitions[0]
+    assert found.error_code == ErrorCode.none
+    return found.timestamp, found.offset
+
+
+def test_offsets_by_time_are_those_of_single_records(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=1)
+    with led(raw, topic) as leader:
+        assert offsets_at(leader, topic, -3) == (-1, -1)
+        leader.produce(topic, {0: batch([b"a", b"b", b"c"], timestamps=[1_000, 1_010, 1_020])})
+        leader.produce(topic, {0: batch([b"d"], timestamps=[2_000])})
+        assert [offsets_at(leader, topic, time) for time in (0, 1_001, 1_020, 1_021, 2_001)] == [
+            (1_000, 0), (1_010, 1), (1_020, 2), (2_000, 3), (-1, -1),
+        ]  # fmt: skip
+        assert [offsets_at(leader, topic, which)[1] for which in (-1, -2)] == [4, 0]
+        assert offsets_at(leader, topic, -3) == (2_000, 3)
+
+
+def delete_before(broker: RawKafka, topic: str, offset: int) -> tuple[int, int]:
+    module = Question(DELETE_RECORDS, 2).module
+    partition = module.DeleteRecordsPartition(partition_index=0, offset=offset)
+    answer = broker.ask(
+        DELETE_RECORDS,
+        2,
+        topics=(module.DeleteRecordsTopic(name=topic, partitions=(partition,)),),
+        timeout=seconds(5),
+    )
+    found = answer.topics[0].partitions[0]
+    return found.error_code, found.low_watermark
+
+
+def test_deleted_records_are_gone_at_all_replicas(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=3)
+    with led(raw, topic) as leader:
+        for _ in range(4):
+            leader.produce(topic, {0: batch([b"a", b"b"])})
+        assert delete_before(leader, topic, 3) == (ErrorCode.none, 3)
+        assert leader.fetch(topic, {0: 2})[0].error_code == ErrorCode.offset_out_of_range
+        assert leader.fetch(topic, {0: 3})[0].log_start_offset == 3
+        assert offsets_at(leader, topic, -2)[1] == 3
+        assert delete_before(leader, topic, 9)[0] == ErrorCode.offset_out_of_range
+        assert delete_before(leader, topic, -1) == (ErrorCode.none, 8)
+    for address in raw.replicas(topic)[0]:
+        with RawKafka(address) as replica:
+            assert replica.fetch(topic, {0: 7})[0].error_code == ErrorCode.offset_out_of_range
+
+
+def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, raw: RawKafka) -> None:
+    name = cluster.topic(replicas=3)
+    with led(raw, name) as leader:
+        leader.produce(name, {0: batch([b"old"])})
+        waiting = RawKafka(raw.leaders(name)[0])
+        _, frame = waiting.question(FETCH, 12, **fetch_fields(name, {0: 1}, 30.0))
+        waiting.send(frame)
+        time.sleep(0.1)
+    module = Question(DELETE_TOPICS, 6).module
+    answer = raw.ask(DELETE_TOPICS, 6, topics=(module.DeleteTopicState(name=name, topic_id=None),), timeout=seconds(10))
+    assert answer.responses[0].error_code == ErrorCode.none
+    gone = Question(FETCH, 12).read(waiting.frame()).responses[0].partitions[0]
+    assert gone.error_code == ErrorCode.unknown_topic_or_partition, "who waited for it is answered"
+    waiting.close()
+    assert raw.metadata(name).topics[0].error_code == ErrorCode.unknown_topic_or_partition
+    assert cluster.topic(name, replicas=3) == name
+    with led(raw, name) as leader:
+        assert not leader.fetch(name, {0: 0})[0].records
+        assert leader.produce(name, {0: batch([b"new"])})[0].base_offset == 0

@@ -1,0 +1,100 @@
+"""The sources: a request waits for an operation of timerd, and for nothing else."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from imports import PACKAGES
+
+SOURCES = PACKAGES["timerd_kafka"]
+# What lets time pass, or waits for another thread, process or socket.
+WAITS = {
+    *("sleep", "wait_for", "timeout", "timeout_at", "call_later", "call_at"),
+    *("Event", "Condition", "Semaphore", "Barrier", "Lock", "RLock", "Queue", "Timer"),
+    *("to_thread", "run_in_executor", "acquire", "wait"),
+}
+# Where each of them is, and why no request waits there.
+EXCEPTIONS = {
+    ("replicas/follower.py", "sleep"): "a follower's pause after an error: its leader is being started again",
+    ("wire/connection.py", "call_later"): "a connection that is closed, whose client takes no answers, is cut",
+    ("worker/worker.py", "call_later"): "the tick, which ends waits that a lost daemon does not end",
+    ("worker/worker.py", "Event"): "the process waits for SIGTERM",
+    ("worker/worker.py", "wait"): "the process waits for SIGTERM",
+    ("supervisor/supervisor.py", "sleep"): "the supervisor, which answers no request",
+    ("supervisor/daemon.py", "wait"): "the end of the timer daemon",
+    ("testing/cluster.py", "wait"): "a test waits for its cluster",
+}
+# What a request may await: an answer of timerd's, its own module, or room in its connection's buffer.
+AWAITED = {
+    "wire/connection.py": {"self._handle(...)", "self._drained"},
+    "waits/waits.py": {"wait.future"},
+}
+
+
+def calls_in(path: Path) -> set[str]:
+    """The names of what is called there."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Attribute) and not isinstance(called.value, ast.Constant):
+                found.add(called.attr)
+            elif isinstance(called, ast.Name):
+                found.add(called.id)
+    return found
+
+
+def test_no_request_waits_for_anything_but_an_operation_of_timerd() -> None:
+    found = {
+        (str(path.relative_to(SOURCES)), name) for path in SOURCES.rglob("*.py") for name in calls_in(path) & WAITS
+    }
+    assert found == set(EXCEPTIONS), "each place that waits is in the list of exceptions, and the list has no others"
+
+
+def awaited_in(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Await):
+            value = node.value
+            found.add(f"{ast.unparse(value.func)}(...)" if isinstance(value, ast.Call) else ast.unparse(value))
+    return found
+
+
+def test_what_an_api_awaits_is_a_function_of_its_own_room_that_ends_in_an_operation() -> None:
+    """The chain is read backwards: what `until` awaits is an operation; all else that is awaited leads there."""
+    for name, allowed in AWAITED.items():
+        assert awaited_in(SOURCES / name) == allowed
+    leads_there = {"broker.waits.until"}
+    functions: dict[str, set[str]] = {}
+    for path in [*(SOURCES / "apis").rglob("*.py"), *(SOURCES / "groups").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.AsyncFunctionDef):
+                functions[node.name] = functions.get(node.name, set()) | {
+                    ast.unparse(inner.value.func if isinstance(inner.value, ast.Call) else inner.value)
+                    for inner in ast.walk(node)
+                    if isinstance(inner, ast.Await)
+                }
+    while more := {
+        name
+        for name, awaited in functions.items()
+        if name not in leads_there and all(leads(one, leads_there) for one in awaited)
+    }:
+        leads_there |= more
+    assert set(functions) - leads_there == set(), "a coroutine awaits something else"
+
+
+def leads(awaited: str, known: set[str]) -> bool:
+    return (
+        awaited in known
+        or awaited.rpartition(".")[2] in known
+        or awaited.endswith("waits.until")
+        or awaited == "asyncio.shield"
+    )
+
+
+def test_nothing_else_imports_the_broker() -> None:
+    for package, folder in PACKAGES.items():
+        if package != "timerd_kafka":
+            for path in folder.rglob("*.py"):
+                assert "timerd_kafka" not in path.read_text(), path
