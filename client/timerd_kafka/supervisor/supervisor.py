@@ -162,6 +162,7 @@ class Supervisor:
         worker.ready, worker.started, worker.buffer = False, time.monotonic(), b""
         worker.pid = os.fork()
         if worker.pid == 0:
+            ours.close()
             self._become(worker.number, its)
         its.close()
         ours.setblocking(False)

@@ -1,0 +1,197 @@
+"""The processes of a cluster: how they start, end, are killed, and what is left on the disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from rawkafka import RawKafka, batch
+from timerd_kafka.cluster.catalog import Catalog
+from timerd_kafka.cluster.settings import Settings, SettingsError
+from timerd_kafka.quotas import Quotas
+from timerd_kafka.testing import ClusterEndedError, KafkaCluster
+
+PATIENCE_S = 20.0
+
+
+def eventually(condition) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.02)
+
+
+def answers(address: str) -> bool:
+    try:
+        with RawKafka(address) as client:
+            return bool(client.metadata("x").brokers)
+    except (OSError, EOFError):
+        return False
+
+
+def test_records_and_ids_outlive_killed_brokers_and_the_whole_cluster(tmp_path: Path) -> None:
+    with KafkaCluster(data=tmp_path) as cluster:
+        topic = cluster.topic("orders", replicas=3)
+        with RawKafka(cluster.bootstrap) as raw:
+            leader, number = raw.leaders(topic)[0], raw.metadata(topic).topics[0].partitions[0].leader_id
+        with RawKafka(leader) as client:
+            first = batch([b"a"], producer=7, epoch=0, sequence=0)
+            assert client.produce(topic, {0: first})[0].base_offset == 0
+            cluster.kill(number)
+        eventually(lambda: answers(leader))
+        with RawKafka(leader) as client:
+            assert client.produce(topic, {0: first})[0].base_offset == 0, (
+                "sent again to the next process, and kept once"
+            )
+            assert client.produce(topic, {0: batch([b"b"])})[0].base_offset == 1
+    with (
+        KafkaCluster(data=tmp_path) as cluster,
+        RawKafka(cluster.bootstrap) as raw,
+        RawKafka(raw.leaders("orders")[0]) as client,
+    ):
+        assert client.fetch("orders", {0: 0}, max_wait=2)[0].high_watermark == 2
+        assert client.produce("orders", {0: first})[0].base_offset == 0
+
+
+def test_a_killed_timer_daemon_is_started_again_and_a_request_that_waits_goes_on() -> None:
+    with KafkaCluster() as cluster, RawKafka(cluster.bootstrap) as raw:
+        topic = cluster.topic(replicas=3)
+        cluster.stop_follower(topic)
+        daemon = cluster.pids()["daemon"]
+        with RawKafka(raw.leaders(topic)[0]) as client, ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(client.produce, topic, {0: batch([b"a"])}, timeout=20)
+            eventually(lambda: cluster.purgatories()["produce"]["pending"] == 1)
+            cluster.kill_daemon()
+            eventually(lambda: cluster.pids().get("daemon") not in (None, daemon))
+            cluster.start_follower(topic)
+            assert waits.result()[0].error_code == ErrorCode.none
+
+
+def test_a_directory_has_one_cluster_at_a_time_with_its_number_of_workers(tmp_path: Path) -> None:
+    with KafkaCluster(data=tmp_path), pytest.raises(ClusterEndedError, match="another cluster runs on it"):
+        KafkaCluster(data=tmp_path).start()
+    with pytest.raises(ClusterEndedError, match="made with 3 workers"):
+        KafkaCluster(["--workers", "2", "--replicas", "1"], data=tmp_path).start()
+
+
+def test_a_cluster_ends_with_its_test_and_leaves_no_process() -> None:
+    cluster = KafkaCluster().start()
+    pids = cluster.pids().values()
+    assert cluster._process is not None
+    cluster._process.kill()  # not even its supervisor can say goodbye
+    eventually(lambda: not any(runs(pid) for pid in list(pids)[:3]))
+    cluster.close()
+    with KafkaCluster() as cluster:
+        pids = cluster.pids().values()
+    assert not any(runs(pid) for pid in pids)
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+
+
+def test_it_is_there_within_seconds_and_says_so(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "timerd_kafka",
+            "--port",
+            "0",
+            "--workers",
+            "2",
+            "--data",
+            tmp_path,
+            "--capacity",
+            "4096",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    assert time.monotonic() - begun < 10, "1.5 s on a machine that does nothing else: bench/kafka"
+    assert said.startswith("2 brokers at 127.0.0.1:") and str(tmp_path) in said
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 0
+    process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (["--workers", "0"], "workers=0: 1 to 64"),
+        (["--workers", "2", "--replicas", "3"], "replicas=3 on 2 workers: start more, or ask for fewer"),
+        (["--partitions", "0"], "partitions=0: 1 at least"),
+        (["--port", "1", "--host", "256.1.1.1"], "host=256.1.1.1"),
+        (["--produce-quota", "0"], "produce_quota=0"),
+        (["--produce-quota", "fast"], "'fast': bytes a second, such as 1000000, 1MB or 512kB"),
+    ],
+)
+def test_wrong_arguments_are_named_with_their_limits(tmp_path: Path, given: list[str], error: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "timerd_kafka", "--data", tmp_path, "--port", "0", *given],
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 2 and error in ran.stderr
+
+
+def test_settings_are_checked() -> None:
+    Settings(data=Path()).check()
+    with pytest.raises(SettingsError, match="fetch_quota=-1"):
+        Settings(data=Path(), fetch_quota=-1).check()
+
+
+# topics and quotas ----------------------------------------------------------------------------------------------------
+
+
+def test_brokers_that_change_the_topics_at_once_lose_no_change(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from timerd_kafka.cluster.catalog import Catalog\n"
+        "catalog = Catalog(Path(sys.argv[1]))\n"
+        "print(sum(catalog.create(f't{n}', 1, 1, {}) is not None for n in range(40)))"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    made = [int(process.communicate()[0]) for process in started]
+    catalog = Catalog(tmp_path)
+    assert catalog.refresh() and (catalog.version, len(catalog.by_name), sum(made)) == (40, 40, 40)
+    assert len(catalog.by_id) == 40
+
+
+def test_a_topic_that_is_created_again_has_another_id(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path)
+    first = catalog.create("orders", 3, 1, {"retention.ms": "5"})
+    assert first is not None and catalog.create("orders", 1, 1, {}) is None
+    catalog.refresh()
+    assert catalog.by_name["orders"] == first
+    catalog.delete(lambda topic: topic.id == first.id)
+    second = catalog.create("orders", 3, 1, {})
+    assert second is not None and second.id != first.id
+    assert catalog.refresh() and not catalog.refresh()
+
+
+def test_a_quota_counts_what_a_client_id_uses_at_all_workers(tmp_path: Path) -> None:
+    one, other = (Quotas(tmp_path, 1_000.0, 1.0, worker, 2) for worker in range(2))
+    assert one.record("a", 600, now=0.0) == 0.0
+    assert other.record("b", 900, now=0.0) == 0.0, "another client has its own"
+    assert other.record("a", 600, now=0.0) == 0.0
+    assert one.record("a", 600, now=0.0) == pytest.approx(0.8), "1,800 of the 1,000 that may be used at once"
+    assert other.record("a", 100, now=1.0) == 0.0
+    assert Quotas(tmp_path / "none", None, 1.0, 0, 2).record("a", 10**9, now=0.0) == 0.0
+    assert not (tmp_path / "none").exists()

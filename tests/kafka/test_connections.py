@@ -1,0 +1,150 @@
+"""What clients send that they should not, and what becomes of the others meanwhile."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from rawkafka import FETCH, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
+from timerd_kafka.apis.table import APIS
+from timerd_kafka.testing import KafkaCluster
+from timerd_kafka.wire.codec import Question, versions_of
+
+
+def closed(connection: RawKafka) -> bool:
+    """Whether the broker has closed it."""
+    try:
+        connection.frame()
+    except (EOFError, ConnectionResetError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", 0),
+        struct.pack(">i", -5),
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">i", 3) + b"abc",
+        struct.pack(">ihhi", 8, 999, 0, 1),
+        struct.pack(">ihhi", 8, 3, 99, 1),
+        struct.pack(">ihhih", 10, 3, 1, 1, -1),
+        struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+    ids=["empty", "negative", "oversized", "too short", "unknown API", "unknown version", "cut", "long array", "HTTP"],
+)
+def test_a_frame_that_is_no_request_ends_its_connection_alone(
+    raw: RawKafka, cluster: KafkaCluster, data: bytes
+) -> None:
+    with RawKafka(cluster.bootstrap) as hostile:
+        hostile.send(data)
+        assert closed(hostile)
+    assert raw.metadata("nothing").brokers
+
+
+def test_a_version_of_api_versions_that_is_too_new_is_answered_in_the_oldest(cluster: KafkaCluster) -> None:
+    with RawKafka(cluster.bootstrap) as client:  # KIP-511
+        client.send(struct.pack(">ihhih", 10, 18, 99, 7, -1))
+        answer = Question(18, 0).read(client.frame())
+        assert answer.error_code == ErrorCode.unsupported_version
+        assert {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}[PRODUCE] == (3, 13)
+
+
+def test_requests_of_one_connection_are_answered_in_their_order(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=1)
+    with RawKafka(raw.leaders(topic)[0]) as client:
+        frames = [
+            client.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 0.3))[1],
+            client.question(
+                METADATA, 9, topics=(), allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
+            )[1],
+        ]  # fmt: skip
+        client.send(b"".join(frames * 50))
+        numbers = [int.from_bytes(client.frame()[:4]) for _ in range(4)]
+        assert numbers == [1, 2, 1, 2]
+
+
+def test_a_client_that_sends_slowly_is_understood(cluster: KafkaCluster) -> None:
+    with RawKafka(cluster.bootstrap) as client:
+        question, frame = client.question(18, 0)
+        for byte in frame:
+            client.send(bytes([byte]))
+        assert question.read(client.frame()).error_code == ErrorCode.none
+
+
+def memory_of(pid: int) -> int:
+    """The memory of a process that is not shared, in bytes."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Private_Dirty"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def test_damaged_requests_harm_no_other_client_and_fill_no_memory(
+    cluster: KafkaCluster, raw: RawKafka, rng: random.Random
+) -> None:
+    topic = cluster.topic(replicas=3)
+    leader = raw.leaders(topic)[0]
+    pids = cluster.pids()
+    before = {name: memory_of(pid) for name, pid in pids.items()}
+    slowest = 0.0
+    with RawKafka(leader) as bystander, RawKafka(leader) as template:
+        valid = [
+            template.question(PRODUCE, 9, **fields(topic))[1],
+            template.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 0.0))[1],
+            *(
+                struct.pack(">ihhih", 10, key, version, 1, -1)
+                for key, (name, _) in APIS.items()
+                for version in versions_of(name)
+            ),
+        ]
+        for _ in range(150):
+            host, _, port = leader.rpartition(":")
+            with socket.create_connection((host, int(port)), 10) as hostile:
+                for _ in range(10):
+                    frame = bytearray(rng.choice(valid))
+                    for _ in range(rng.randint(1, 5)):
+                        frame[rng.randrange(4 if rng.random() < 0.9 else 0, len(frame))] = rng.randrange(256)
+                    try:
+                        hostile.sendall(frame)
+                    except OSError:
+                        break
+            begun = time.monotonic()
+            assert bystander.produce(topic, {0: batch([b"a"])})[0].error_code == ErrorCode.none
+            slowest = max(slowest, time.monotonic() - begun)
+    assert cluster.pids() == pids, "nobody has ended"
+    assert slowest < 5.0
+    for name, pid in pids.items():
+        assert memory_of(pid) - before[name] < 64 << 20
+
+
+def fields(topic: str) -> dict[str, object]:
+    module = Question(PRODUCE, 9).module
+    data = (module.PartitionProduceData(index=0, records=batch([b"x"])),)
+    return {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": seconds(1),
+        "topic_data": (module.TopicProduceData(name=topic, partition_data=data),),
+    }
+
+
+def test_many_connections_at_once_are_all_served(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=1)
+    address = raw.leaders(topic)[0]
+    clients = [RawKafka(address) for _ in range(200)]
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda client: client.fetch(topic, {0: 0}, max_wait=0.3)[0].error_code, clients))
+    assert answers == [ErrorCode.none] * 200
+    for client in clients:
+        client.close()
