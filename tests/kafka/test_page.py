@@ -1,0 +1,23 @@
+"""What the page of the broker shows works: its code is run by pytest, as a user's would be."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from trees import ROOT
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
+    blocks = BLOCK.findall((ROOT / "docs/kafka.md").read_text())
+    for number, block in enumerate(blocks):
+        (tmp_path / f"test_block_{number}.py").write_text(block)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ran.returncode == 0 and f"{len(blocks)} passed" in ran.stdout, ran.stdout + ran.stderr
