@@ -105,7 +105,7 @@ class Broker:
     def say_catalog_changed(self) -> None:
         """Make all brokers read the topics, this one at once."""
         self.refresh()
-        self.waits.fire("topic", CATALOG)
+        self.waits.fire("replica", CATALOG)
 
     def all_have_read(self, version: int) -> bool:
         """Whether all brokers have this version of the topics. In the timer client's thread, too."""

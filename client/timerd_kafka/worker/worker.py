@@ -88,7 +88,7 @@ def tick(broker: Broker) -> None:
 def follow_catalog(waits: Waits, broker: Broker) -> None:
     """In a thread: read the topics at once when another broker has changed them."""
     with contextlib.suppress(td.TimerdError):  # the client is closed
-        for _ in waits["topic"].subscribe(CATALOG):
+        for _ in waits["replica"].subscribe(CATALOG):
             waits.call(broker.refresh)
 
 
