@@ -14,6 +14,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from rawkafka import RawKafka, batch
+from timerd_kafka.__main__ import main
 from timerd_kafka.cluster.catalog import Catalog
 from timerd_kafka.cluster.settings import Settings, SettingsError
 from timerd_kafka.quotas import Quotas
@@ -141,13 +142,15 @@ def test_it_is_there_within_seconds_and_says_so(tmp_path: Path) -> None:
         (["--produce-quota", "fast"], "'fast': bytes a second, such as 1000000, 1MB or 512kB"),
     ],
 )
-def test_wrong_arguments_are_named_with_their_limits(tmp_path: Path, given: list[str], error: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "timerd_kafka", "--data", tmp_path, "--port", "0", *given],
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 2 and error in ran.stderr
+def test_wrong_arguments_are_named_with_their_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str], error: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["timerd_kafka", "--data", str(tmp_path / "data"), "--port", "0", *given])
+    try:
+        status: object = main()
+    except SystemExit as ended:  # of argparse
+        status = ended.code
+    assert status == 2 and error in capsys.readouterr().err
 
 
 def test_settings_are_checked() -> None:
@@ -161,7 +164,8 @@ def test_settings_are_checked() -> None:
 
 def test_brokers_that_change_the_topics_at_once_lose_no_change(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from timerd_kafka.cluster.catalog import Catalog\n"
+        "import sys; from pathlib import Path; from timerd_kafka.__main__ import main
+from timerd_kafka.cluster.catalog import Catalog\n"
         "catalog = Catalog(Path(sys.argv[1]))\n"
         "print(sum(catalog.create(f't{n}', 1, 1, {}) is not None for n in range(40)))"
     )

@@ -79,7 +79,7 @@ def test_damaged_frames_are_read_or_refused_and_cost_no_memory(rng: random.Rando
     """Many of these state arrays of billions of elements: without the guard kio ends the process."""
     tracemalloc.start()
     refused = 0
-    for _, (api, frame) in zip(range(4_000), frames(rng), strict=False):
+    for _, (api, frame) in zip(range(1_500), frames(rng), strict=False):
         for _ in range(rng.randint(1, 4)):
             match rng.randrange(4):
                 case 0:
@@ -100,7 +100,7 @@ def test_damaged_frames_are_read_or_refused_and_cost_no_memory(rng: random.Rando
             refused += 1
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert refused > 1_000
+    assert refused > 400
     assert peak < 64 << 20
 
 
