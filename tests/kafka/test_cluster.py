@@ -164,8 +164,7 @@ def test_settings_are_checked() -> None:
 
 def test_brokers_that_change_the_topics_at_once_lose_no_change(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from timerd_kafka.__main__ import main
-from timerd_kafka.cluster.catalog import Catalog\n"
+        "import sys; from pathlib import Path; from timerd_kafka.cluster.catalog import Catalog\n"
         "catalog = Catalog(Path(sys.argv[1]))\n"
         "print(sum(catalog.create(f't{n}', 1, 1, {}) is not None for n in range(40)))"
     )
