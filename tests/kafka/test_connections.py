@@ -128,12 +128,12 @@ def test_damaged_requests_harm_no_other_client_and_fill_no_memory(
         assert memory_of(pid) - before[name] < 64 << 20
 
 
-def fields(topic: str) -> dict[str, object]:
+def fields(topic: str, acks: int = -1) -> dict[str, object]:
     module = Question(PRODUCE, 9).module
     data = (module.PartitionProduceData(index=0, records=batch([b"x"])),)
     return {
         "transactional_id": None,
-        "acks": -1,
+        "acks": acks,
         "timeout": seconds(1),
         "topic_data": (module.TopicProduceData(name=topic, partition_data=data),),
     }
@@ -148,3 +148,21 @@ def test_many_connections_at_once_are_all_served(cluster: KafkaCluster, raw: Raw
     assert answers == [ErrorCode.none] * 200
     for client in clients:
         client.close()
+
+
+def test_what_a_client_has_sent_with_acks_0_before_it_closed_its_connection_is_kept(
+    cluster: KafkaCluster, raw: RawKafka
+) -> None:
+    """And what another one waits for is withdrawn, although requests are behind it."""
+    topic = cluster.topic(replicas=1)
+    address = raw.leaders(topic)[0]
+    with RawKafka(address) as client:
+        _, wait = client.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 60.0))
+        for before in (b"", wait):
+            client_of_its_own = RawKafka(address)
+            frames = (client.question(PRODUCE, 9, **fields(topic, acks=0))[1] for _ in range(50))
+            client_of_its_own.send(before + b"".join(frames))
+            client_of_its_own.close()
+        end = time.monotonic() + 10
+        while client.fetch(topic, {0: 0})[0].high_watermark < 100 or cluster.purgatories()["fetch"]["pending"]:
+            assert time.monotonic() < end

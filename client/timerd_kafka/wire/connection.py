@@ -72,6 +72,14 @@ class Connection(asyncio.Protocol):
             self._pause()
         self._next()
 
+    def eof_received(self) -> None:
+        """The client is gone. What it has sent before is done, as far as it needs no wait: acks=0 ends like this."""
+        loop = asyncio.get_running_loop()
+        if self._task is not None:
+            self._task.cancel()
+        while not self.transport.is_closing() and (frame := self._whole_frame()) is not None:
+            loop.call_soon(loop.create_task(self._answer(frame)).cancel)  # it runs up to where it would wait
+
     def pause_writing(self) -> None:
         self._drained = asyncio.get_running_loop().create_future()
 
@@ -94,16 +102,25 @@ class Connection(asyncio.Protocol):
         """Take the next whole frame, if the one before is answered."""
         if self._is_busy or self.transport.is_closing() or len(self._buffer) < 4:
             return
+        frame = self._whole_frame()
+        if frame is not None:
+            self._task = asyncio.get_running_loop().create_task(self._answer(frame))
+        elif not self.transport.is_closing():
+            self._resume()
+
+    def _whole_frame(self) -> bytes | None:
+        """The next frame, if all of it is there. One of a size that cannot be ends the connection."""
+        if len(self._buffer) < 4:
+            return None
         size = int.from_bytes(self._buffer[:4], signed=True)
         if not 0 < size <= self._request_max:
             self.refuse(f"a frame of {size} bytes: 1 to {self._request_max}")
-            return
+            return None
         if len(self._buffer) < 4 + size:
-            self._resume()
-            return
+            return None
         frame = bytes(memoryview(self._buffer)[4 : 4 + size])
         del self._buffer[: 4 + size]
-        self._task = asyncio.get_running_loop().create_task(self._answer(frame))
+        return frame
 
     async def _answer(self, frame: bytes) -> None:
         try:

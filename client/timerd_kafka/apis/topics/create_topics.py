@@ -56,7 +56,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             num_partitions=partitions,
             replication_factor=replicas,
             configs=None
-            if error
+            if error or not call.api.has("CreatableTopicConfigs")  # v5 and later have them
             else tuple(
                 make(
                     "CreatableTopicConfigs",

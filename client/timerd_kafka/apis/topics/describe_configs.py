@@ -1,4 +1,4 @@
-"""DescribeConfigs, as far as admin clients ask: the configurations of topics and brokers. They are read-only."""
+"""DescribeConfigs, as far as admin clients ask: the configurations of topics and brokers. No API changes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ from timerd_kafka.wire.codec import milliseconds
 
 TOPIC, BROKER = 2, 4  # kinds of resources
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5  # where a value comes from
-STRING = 2  # a type of values
+BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7  # types of values
+TYPES = {
+    "advertised.listeners": LIST,
+    "auto.create.topics.enable": BOOLEAN,
+    "broker.rack": STRING,
+    "cleanup.policy": LIST,
+    "compression.type": STRING,
+    "listeners": LIST,
+    "message.timestamp.type": STRING,
+    "retention.bytes": LONG,
+    "retention.ms": LONG,
+}  # all others are INT
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -34,12 +45,12 @@ async def answer(broker: Broker, call: Call) -> Any:
                     "DescribeConfigsResourceResult",
                     name=name,
                     value=value,
-                    read_only=True,
+                    read_only=resource.resource_type == BROKER,
                     is_default=source == DEFAULT,
                     config_source=source,
                     is_sensitive=False,
                     synonyms=(),
-                    config_type=STRING,
+                    config_type=TYPES.get(name, INT),
                     documentation=None,
                 )
                 for name, value, source in found
@@ -72,6 +83,9 @@ def look(broker: Broker, kind: int, name: str) -> tuple[ErrorCode, str | None, l
 def of_broker(broker: Broker) -> Iterator[tuple[str, str, int]]:
     """The configurations of this broker, by Kafka's names."""
     settings = broker.settings
+    listener = f"PLAINTEXT://{settings.host}:{settings.ports[broker.id]}"
+    yield "listeners", listener, OF_BROKER
+    yield "advertised.listeners", listener, OF_BROKER
     yield "broker.id", str(broker.id), OF_BROKER
     yield "broker.rack", str(broker.id), OF_BROKER
     yield "num.partitions", str(settings.partitions), OF_BROKER
