@@ -138,6 +138,7 @@ def test_it_is_there_within_seconds_and_says_so(tmp_path: Path) -> None:
         (["--workers", "2", "--replicas", "3"], "replicas=3 on 2 workers: start more, or ask for fewer"),
         (["--partitions", "0"], "partitions=0: 1 at least"),
         (["--port", "1", "--host", "256.1.1.1"], "host=256.1.1.1"),
+        (["--host", "0.0.0.0"], "host='0.0.0.0': clients are told this address"),
         (["--produce-quota", "0"], "produce_quota=0"),
         (["--produce-quota", "fast"], "'fast': bytes a second, such as 1000000, 1MB or 512kB"),
     ],

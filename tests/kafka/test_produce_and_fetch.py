@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from rawkafka import (
     seconds,
 )
 from timerd_kafka.log.batch import read_batches
-from timerd_kafka.testing import KafkaCluster
+from timerd_kafka.testing import ClusterEndedError, KafkaCluster
 from timerd_kafka.wire.codec import Question
 
 PATIENCE_S = 15.0
@@ -362,3 +363,20 @@ def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, r
     with led(raw, name) as leader:
         assert not leader.fetch(name, {0: 0})[0].records
         assert leader.produce(name, {0: batch([b"new"])})[0].base_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"partitions": 0}, "0 partitions: 1 to "),
+        ({"partitions": 10_000}, "10000 partitions: 1 to "),
+        ({"replicas": 5}, "5 replicas: 1 to 4, the brokers"),
+        ({"configs": {"color": "red"}}, "color: this broker knows cleanup.policy, "),
+        ({"configs": {"cleanup.policy": "compact"}}, "cleanup.policy=compact: this broker has delete alone"),
+        ({"configs": {"max.message.bytes": "big"}}, "max.message.bytes=big: an integer"),
+        ({"name": "a/b"}, "'a/b': 1 to 249 letters"),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused_with_the_reason(cluster: KafkaCluster, more: dict, error: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ClusterEndedError, match=re.escape(error)):
+        cluster.topic(**more)

@@ -46,6 +46,8 @@ class Settings:
             raise SettingsError(f"replicas={self.replicas} on {self.workers} workers: start more, or ask for fewer")
         if self.partitions < 1:
             raise SettingsError(f"partitions={self.partitions}: 1 at least")
+        if self.host in ("", "0.0.0.0", "::"):
+            raise SettingsError(f"host={self.host!r}: clients are told this address, so name one that they can reach")
         for name in ("produce_quota", "fetch_quota"):
             quota = getattr(self, name)
             if quota is not None and not quota > 0:

@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
 
     def refuse(self, why: str) -> None:
         """Close the connection, because of what its client has sent."""
-        log.warning("the connection of %s is closed: %s", self.peer, why)
+        log.info("the connection of %s is closed: %s", self.peer, why)  # no warning: hostile clients would fill the log
         self.transport.close()
         asyncio.get_running_loop().call_later(CLOSE_S, self.transport.abort)  # if its client takes no answers
 

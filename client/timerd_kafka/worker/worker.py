@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 import threading
@@ -27,6 +28,8 @@ log = logging.getLogger("timerd_kafka.worker")
 
 def run(settings: Settings, number: int, control: socket.socket) -> None:
     """Serve as broker `number` until SIGTERM, or until the supervisor ends."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a descriptor a partition, and one a connection
     client = td.Client(settings.instance, runtime_dir=settings.runtime_dir, name=f"kafka-broker-{number}")
     client.ready(timeout=DAEMON_S)
     with asyncio.Runner() as runner, contextlib.suppress(KeyboardInterrupt):

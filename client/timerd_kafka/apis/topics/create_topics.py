@@ -84,8 +84,9 @@ def wrong(
         return ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists."
     if topic.assignments:
         return ErrorCode.invalid_replica_assignment, "this broker places replicas itself: give their number"
-    if not 1 <= partitions <= PARTITIONS_MAX:
-        return ErrorCode.invalid_partitions, f"{partitions} partitions: 1 to {PARTITIONS_MAX}"
+    left = PARTITIONS_MAX - sum(topic.partitions for topic in broker.catalog.by_id.values())
+    if not 1 <= partitions <= left:
+        return ErrorCode.invalid_partitions, f"{partitions} partitions: 1 to {left}, of the cluster's {PARTITIONS_MAX}"
     if not 1 <= replicas <= workers:
         return ErrorCode.invalid_replication_factor, f"{replicas} replicas: 1 to {workers}, the brokers"
     if found := wrong_config(configs):

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.topics.create_topics import Wanted, create_and_wait
 from timerd_kafka.broker.broker import Broker, Call
-from timerd_kafka.cluster.catalog import Topic, is_legal
+from timerd_kafka.cluster.catalog import PARTITIONS_MAX, Topic, is_legal
 from timerd_kafka.log.batch import LEADER_EPOCH
 from timerd_kafka.wire.codec import milliseconds
 
@@ -53,7 +53,8 @@ async def create_missing(broker: Broker, names: list[str]) -> dict[str | None, E
         for name in names
         if is_legal(name) and broker.topic(name) is None
     }
-    if not missing:
+    used = sum(topic.partitions for topic in broker.catalog.by_id.values())
+    if not missing or used + len(missing) * broker.settings.partitions > PARTITIONS_MAX:
         return {}
     parts = await create_and_wait(broker, missing, CREATE_S)
     # All brokers will have read the topic soon: its client asks again.
