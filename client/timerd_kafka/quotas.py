@@ -7,12 +7,11 @@ worker sees what the others have counted, without a question, and a worker that 
 from __future__ import annotations
 
 import hashlib
-import mmap
-import os
 from collections import OrderedDict
 from pathlib import Path
 
 from timerd_client.operations import Quota
+from timerd_kafka.numbers import Numbers
 
 CLIENTS_MAX = 1_000  # client ids that a worker follows; beyond it the one that was quiet for longest begins anew
 
@@ -50,23 +49,16 @@ class _Client:
     """What one client id has used at each worker."""
 
     def __init__(self, path: Path, quota: Quota, worker: int, workers: int) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(descriptor, workers * 8)
-            self._map = mmap.mmap(descriptor, workers * 8)
-        finally:
-            os.close(descriptor)
-        self._used = memoryview(self._map).cast("q")
+        self._used = Numbers(path, workers)
         self._quota, self._worker = quota, worker
-        self._seen = sum(self._used)
+        self._seen = sum(self._used.values)
 
     def record(self, size: int, now: float) -> float:
-        self._used[self._worker] += size
-        total = sum(self._used)
+        self._used.values[self._worker] += size
+        total = sum(self._used.values)
         throttle = self._quota.record(total - self._seen, now)
         self._seen = total
         return throttle
 
     def close(self) -> None:
-        self._used.release()
-        self._map.close()
+        self._used.close()

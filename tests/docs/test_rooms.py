@@ -70,6 +70,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"__init__", "__main__"},
     ),
     "timerd_kafka": (
+        {"numbers"},
         {"cluster", "log", "quotas", "waits", "wire"},
         {"groups", "replicas"},
         {"broker"},

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 from pathlib import Path
 
-COUNT = 2
+from timerd_kafka.numbers import Numbers
 
 
 class Checkpoint:
-    """A file of two integers, mapped: a store takes no call of the system, and is whole, whenever the process ends."""
+    """The checkpoint of one log."""
 
     def __init__(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(descriptor, COUNT * 8)
-            self._map = mmap.mmap(descriptor, COUNT * 8)
-        finally:
-            os.close(descriptor)
-        self._numbers = memoryview(self._map).cast("q")
+        self._numbers = Numbers(path, 2)
 
     @property
     def high_watermark(self) -> int:
         """All replicas have the records before this offset."""
-        return self._numbers[0]
+        return self._numbers.values[0]
 
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
-        self._numbers[0] = offset
+        self._numbers.values[0] = offset
 
     @property
     def start_offset(self) -> int:
         """The first offset that may be read."""
-        return self._numbers[1]
+        return self._numbers.values[1]
 
     @start_offset.setter
     def start_offset(self, offset: int) -> None:
-        self._numbers[1] = offset
+        self._numbers.values[1] = offset
 
     def close(self) -> None:
         """Unmap the file."""
-        self._numbers.release()
-        self._map.close()
+        self._numbers.close()

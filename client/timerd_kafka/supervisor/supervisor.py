@@ -25,6 +25,7 @@ from timerd_kafka.cluster.settings import Settings, SettingsError
 from timerd_kafka.supervisor.commands import Commands
 from timerd_kafka.supervisor.daemon import TimerDaemon
 from timerd_kafka.supervisor.data import claim
+from timerd_kafka.wire.ports import shared_port
 from timerd_kafka.worker.control import line_of
 from timerd_kafka.worker.worker import run as run_worker
 
@@ -81,11 +82,8 @@ class Supervisor:
 
     def _reserve(self, host: str, port: int) -> int:
         """Keep a port of this machine; 0 = any. Raises SettingsError."""
-        kept = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
-            kept.bind((host, port))
+            kept = shared_port(host, port)
         except OSError as error:
             raise SettingsError(f"host={host} port={port}: {error.strerror}; give another one, or 0 for any") from None
         self._reserved.append(kept)

@@ -17,6 +17,7 @@ from timerd_kafka.broker.broker import CATALOG, Broker
 from timerd_kafka.cluster.settings import Settings
 from timerd_kafka.waits.waits import LOOK_S, Waits
 from timerd_kafka.wire.connection import Buffers, Connection
+from timerd_kafka.wire.ports import shared_port
 from timerd_kafka.worker.control import serve_control
 
 DAEMON_S = 30.0  # so long the timer daemon may take to be there
@@ -53,7 +54,7 @@ async def serve(broker: Broker, control: socket.socket) -> None:
     servers = [
         await loop.create_server(
             lambda: Connection(handle, connections, buffers, settings.request_max),
-            sock=listener(settings.host, port),
+            sock=shared_port(settings.host, port),
             backlog=BACKLOG,
         )
         for port in (settings.ports[broker.id], settings.port)
@@ -66,16 +67,6 @@ async def serve(broker: Broker, control: socket.socket) -> None:
         server.close()
     for connection in list(connections):
         connection.transport.abort()
-
-
-def listener(host: str, port: int) -> socket.socket:
-    """A socket that other processes may listen at, too: the system gives each of them its share of the connections."""
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    made.setblocking(False)
-    made.bind((host, port))
-    return made
 
 
 def tick(broker: Broker) -> None:

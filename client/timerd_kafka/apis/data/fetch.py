@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request."""
     body, make = call.body, call.api.make
-    if body.session_id:
+    if getattr(body, "session_id", 0):  # v7 and later have sessions
         return make(
             "FetchResponse",
             throttle_time=milliseconds(0),

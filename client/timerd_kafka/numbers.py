@@ -1,0 +1,25 @@
+"""Integers in a file, mapped: a store takes no call of the system, and is whole, whenever its process is killed."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+
+class Numbers:
+    """`count` integers of 64 bits. Several processes may map the file; each number has one writer."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(descriptor, count * 8)
+            self._map = mmap.mmap(descriptor, count * 8)
+        finally:
+            os.close(descriptor)
+        self.values = memoryview(self._map).cast("q")
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self.values.release()
+        self._map.close()
