@@ -54,7 +54,7 @@ def decompressed(codec: int, data: bytes) -> bytes | memoryview:
         4: cramjam.zstd.decompress_into,
     }
     room = bytearray(DECOMPRESSED_MAX)  # the system gives pages when they are written
-    return memoryview(room)[: into[codec](data, room)]
+    return memoryview(room)[: into[codec](data, room)].toreadonly()
 
 
 def xerial_blocks(data: bytes) -> Iterator[bytes]:

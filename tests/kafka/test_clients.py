@@ -1,0 +1,168 @@
+"""Clients that this project did not write, as they are: kafka-python, aiokafka and confluent-kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from kafka.admin import KafkaAdminClient
+
+from timerd_kafka.testing import KafkaCluster
+
+COUNT = 300
+PATIENCE_S = 30.0
+VALUES = [b"value %d" % number for number in range(COUNT)]
+
+
+def produce_by_kafka_python(bootstrap: str, topic: str) -> None:
+    with kafka.KafkaProducer(bootstrap_servers=bootstrap, compression_type="gzip", linger_ms=5) as producer:
+        for future in [producer.send(topic, value, key=value) for value in VALUES]:
+            future.get(timeout=PATIENCE_S)
+
+
+def consume_by_kafka_python(bootstrap: str, topic: str, group: str) -> list[bytes]:
+    found: list[bytes] = []
+    with kafka.KafkaConsumer(
+        topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        end = time.monotonic() + PATIENCE_S
+        while len(found) < COUNT and time.monotonic() < end:
+            for records in consumer.poll(timeout_ms=500).values():
+                found += [record.value for record in records]
+        consumer.commit()
+    return found
+
+
+def produce_by_aiokafka(bootstrap: str, topic: str) -> None:
+    async def main() -> None:
+        async with aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap, enable_idempotence=True, compression_type="zstd"
+        ) as producer:
+            for sent in [await producer.send(topic, value, key=value) for value in VALUES]:
+                await asyncio.wait_for(sent, PATIENCE_S)
+
+    asyncio.run(main())
+
+
+def consume_by_aiokafka(bootstrap: str, topic: str, group: str) -> list[bytes]:
+    found: list[bytes] = []
+
+    async def main() -> None:
+        async with aiokafka.AIOKafkaConsumer(
+            topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+        ) as consumer:
+            end = time.monotonic() + PATIENCE_S
+            while len(found) < COUNT and time.monotonic() < end:
+                for records in (await consumer.getmany(timeout_ms=500)).values():
+                    found.extend(record.value for record in records)
+            await consumer.commit()
+
+    asyncio.run(main())
+    return found
+
+
+def produce_by_confluent(bootstrap: str, topic: str) -> None:
+    failed: list[object] = []
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "gzip"}
+    )
+    for value in VALUES:
+        producer.produce(topic, value, value, on_delivery=lambda error, _: failed.append(error) if error else None)
+    assert producer.flush(PATIENCE_S) == 0 and not failed
+
+
+def consume_by_confluent(bootstrap: str, topic: str, group: str) -> list[bytes]:
+    found: list[bytes] = []
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    end = time.monotonic() + PATIENCE_S
+    while len(found) < COUNT and time.monotonic() < end:
+        found += [message.value() or b"" for message in consumer.consume(100, 0.5) if not message.error()]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return found
+
+
+PRODUCERS = [produce_by_kafka_python, produce_by_aiokafka, produce_by_confluent]
+CONSUMERS = [consume_by_kafka_python, consume_by_aiokafka, consume_by_confluent]
+
+
+PAIRS = list(zip(PRODUCERS, [*CONSUMERS[1:], CONSUMERS[0]], strict=True))
+
+
+@pytest.mark.parametrize(("produce", "consume"), PAIRS)
+def test_each_record_is_consumed_once_whoever_has_produced_it(
+    cluster: KafkaCluster, produce: Callable[[str, str], None], consume: Callable[[str, str, str], list[bytes]]
+) -> None:
+    topic = cluster.topic(partitions=3, replicas=3)
+    produce(cluster.bootstrap, topic)
+    found = consume(cluster.bootstrap, topic, f"group-{topic}")
+    assert sorted(found) == sorted(VALUES)
+    end = time.monotonic() + PATIENCE_S
+    while any(cluster.purgatories()[name]["pending"] for name in ("produce", "fetch", "heartbeat", "rebalance")):
+        assert time.monotonic() < end, "the clients have left, and something waits"
+        time.sleep(0.05)
+
+
+def test_admin_clients_see_topics_groups_and_configurations(cluster: KafkaCluster) -> None:
+    topic = cluster.topic(partitions=2, configs={"max.message.bytes": "5000"})
+    consume_none = kafka.KafkaConsumer(topic, bootstrap_servers=cluster.bootstrap, group_id=f"seen-{topic}")
+    end = time.monotonic() + PATIENCE_S
+    while not consume_none.assignment() and time.monotonic() < end:
+        consume_none.poll(timeout_ms=200)
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    other = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    assert topic in admin.list_topics()
+    described = other.describe_consumer_groups([f"seen-{topic}"])[f"seen-{topic}"].result(PATIENCE_S)
+    assert len(described.members) == 1
+    listed = other.list_consumer_groups().result(PATIENCE_S)
+    assert f"seen-{topic}" in {group.group_id for group in listed.valid}
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (configs,) = (future.result(PATIENCE_S) for future in other.describe_configs([resource]).values())
+    assert configs["max.message.bytes"].value == "5000" and configs["cleanup.policy"].value == "delete"
+    consume_none.close()
+    admin.delete_topics([topic])
+    assert topic not in admin.list_topics()
+    admin.close()
+
+
+def test_a_topic_that_a_producer_names_is_made(cluster: KafkaCluster) -> None:
+    name = f"made-{time.monotonic_ns()}"
+    produce_by_confluent(cluster.bootstrap, name)
+    assert sorted(consume_by_kafka_python(cluster.bootstrap, name, name)) == sorted(VALUES)
+
+
+def test_a_transactional_producer_is_refused_at_once(cluster: KafkaCluster) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "t"})
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        producer.init_transactions(PATIENCE_S)
+    assert refused.value.args[0].code() == confluent_kafka.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def test_times_are_found_in_compressed_batches(cluster: KafkaCluster) -> None:
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        topic = cluster.topic(replicas=1)
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": cluster.bootstrap, "compression.type": codec, "linger.ms": 200}
+        )
+        for number in range(100):
+            producer.produce(topic, b"some value again and again", timestamp=1_000_000 + 10 * number)
+        assert producer.flush(PATIENCE_S) == 0
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "times"})
+        asked = confluent_kafka.TopicPartition(topic, 0, 1_000_000 + 455)
+        (found,) = consumer.offsets_for_times([asked], timeout=PATIENCE_S)
+        assert found.offset == 46, codec
+        consumer.close()
