@@ -199,3 +199,20 @@ def test_a_quota_counts_what_a_client_id_uses_at_all_workers(tmp_path: Path) -> 
     assert other.record("a", 100, now=1.0) == 0.0
     assert Quotas(tmp_path / "none", None, 1.0, 0, 2).record("a", 10**9, now=0.0) == 0.0
     assert not (tmp_path / "none").exists()
+
+
+def test_a_muted_connection_goes_on_although_the_timer_daemon_is_stopped(tmp_path: Path) -> None:
+    with KafkaCluster(["--produce-quota", "10kB"], data=tmp_path) as cluster:
+        topic = cluster.topic(replicas=1)
+        with RawKafka(cluster.bootstrap) as raw:
+            address = raw.leaders(topic)[0]
+        with RawKafka(address) as greedy:
+            for _ in range(3):  # each of them is answered when the throttle time of the one before is over
+                greedy.produce(topic, {0: batch([b"x" * 9_000])}, acks=1)
+            begun = time.monotonic()
+            cluster.kill_daemon(signal.SIGSTOP)
+            try:
+                assert greedy.produce(topic, {0: batch([b"a"])}, acks=1)[0].error_code == ErrorCode.none
+                assert time.monotonic() - begun < 5.0
+            finally:
+                cluster.kill_daemon(signal.SIGCONT)

@@ -112,6 +112,19 @@ def test_an_array_that_cannot_be_in_its_frame_is_refused(version: int) -> None:
         api_of(3, version).read(head + lengths[version])
 
 
+@pytest.mark.parametrize(
+    ("version", "null"), [(0, b"\xff\xff\xff\xff"), (1, b"\xff\xff\xff\xfe"), (1, b"\xff\xff\xff\xff")]
+)
+def test_an_array_is_null_only_where_it_may_be(version: int, null: bytes) -> None:
+    """The topics of Metadata may be null since v1. For kio any array may be, and modules would fail later."""
+    frame = struct.pack(">hhih", 3, version, 1, -1) + null
+    if (version, null) == (1, b"\xff" * 4):
+        assert api_of(3, version).read(frame).body.topics is None
+    else:
+        with pytest.raises(BadFrame, match=r"Hostile: an array of -\d elements"):
+            api_of(3, version).read(frame)
+
+
 def test_more_elements_than_any_client_sends_are_refused() -> None:
     frame = struct.pack(">hhihi", 3, 1, 1, -1, ELEMENTS_MAX + 1) + b"\0\0" * (ELEMENTS_MAX + 1)
     with pytest.raises(BadFrame, match="more than 200000 elements"):

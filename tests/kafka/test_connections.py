@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 import struct
@@ -16,6 +17,7 @@ from rawkafka import FETCH, METADATA, PRODUCE, RawKafka, batch, fetch_fields, se
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question, versions_of
+from timerd_kafka.wire.connection import Buffers, Connection
 
 
 def closed(connection: RawKafka) -> bool:
@@ -158,11 +160,51 @@ def test_what_a_client_has_sent_with_acks_0_before_it_closed_its_connection_is_k
     address = raw.leaders(topic)[0]
     with RawKafka(address) as client:
         _, wait = client.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 60.0))
-        for before in (b"", wait):
-            client_of_its_own = RawKafka(address)
-            frames = (client.question(PRODUCE, 9, **fields(topic, acks=0))[1] for _ in range(50))
-            client_of_its_own.send(before + b"".join(frames))
-            client_of_its_own.close()
+        frames = b"".join(client.question(PRODUCE, 9, **fields(topic, acks=0))[1] for _ in range(50))
+        for before in (b"", wait) * 5:
+            with RawKafka(address) as other:
+                other.send(before + frames)
         end = time.monotonic() + 10
-        while client.fetch(topic, {0: 0})[0].high_watermark < 100 or cluster.purgatories()["fetch"]["pending"]:
+        while client.fetch(topic, {0: 0})[0].high_watermark < 500 or cluster.purgatories()["fetch"]["pending"]:
             assert time.monotonic() < end
+
+
+class Transport(asyncio.Transport):
+    """A transport without a socket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+async def never(connection: Connection, frame: bytes) -> bytes | None:
+    await asyncio.get_running_loop().create_future()
+    return None
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["half a frame", "a request in hand"])
+def test_of_too_many_bytes_the_connection_that_holds_most_is_closed(is_whole: bool) -> None:
+    async def main() -> None:
+        buffers, connections = Buffers(1_000), set[Connection]()
+        made = [Connection(never, connections, buffers, 10_000) for _ in range(3)]
+        transports = [Transport() for _ in made]
+        for connection, transport in zip(made, transports, strict=True):
+            connection.connection_made(transport)
+        made[0].data_received(struct.pack(">i", 896 if is_whole else 9_000) + bytes(896))
+        await asyncio.sleep(0)
+        made[1].data_received(struct.pack(">i", 9_000) + bytes(86))
+        assert buffers.used == 990
+        made[2].data_received(struct.pack(">i", 9_000) + bytes(86))
+        assert [transport.closed for transport in transports] == [True, False, False]
+        for connection in made:
+            connection.connection_lost(None)
+        await asyncio.sleep(0)
+        assert buffers.used == 0
+
+    asyncio.run(main())

@@ -380,3 +380,27 @@ def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, r
 def test_a_topic_that_cannot_be_is_refused_with_the_reason(cluster: KafkaCluster, more: dict, error: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(ClusterEndedError, match=re.escape(error)):
         cluster.topic(**more)
+
+
+def test_who_waits_for_a_topic_that_is_deleted_is_answered(cluster: KafkaCluster, raw: RawKafka) -> None:
+    name = cluster.topic(replicas=3)
+    cluster.stop_follower(name)
+    address = raw.leaders(name)[0]
+    with RawKafka(address) as producing, RawKafka(address) as deleting:
+        question, frame = producing.question(
+            PRODUCE, 9, **produce_fields(name, {0: batch([b"a"])}, acks=-1, timeout=30)
+        )
+        producing.send(frame)
+        module = Question(DELETE_RECORDS, 2).module
+        partition = module.DeleteRecordsPartition(partition_index=0, offset=0)
+        topics = (module.DeleteRecordsTopic(name=name, partitions=(partition,)),)
+        records, frame = deleting.question(DELETE_RECORDS, 2, topics=topics, timeout=seconds(30))
+        deleting.send(frame)
+        time.sleep(0.1)
+        module = Question(DELETE_TOPICS, 6).module
+        states = (module.DeleteTopicState(name=name, topic_id=None),)
+        answer = raw.ask(DELETE_TOPICS, 6, topics=states, timeout=seconds(10))
+        assert answer.responses[0].error_code == ErrorCode.none
+        produced = question.read(producing.frame()).responses[0].partition_responses[0]
+        assert produced.error_code == ErrorCode.unknown_topic_or_partition
+        assert records.read(deleting.frame()).topics[0].partitions[0].partition_index == 0

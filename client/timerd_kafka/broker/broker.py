@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -58,7 +59,10 @@ class Broker:
         directory = settings.data / f"broker-{number}"
         self.store = Store(directory, self.catalog, number, settings.workers)
         self.waits = Waits(client, loop)
-        self.readers = Replicas(self.waits["topic"], [str(one) for one in range(settings.workers)])
+        names = [str(one) for one in range(settings.workers)]
+        self.readers = Replicas(self.waits["topic"], names)
+        others = [name for name in names if name != str(number)]
+        self.others = Replicas(self.waits["topic"], others) if others else None
         addresses = [(settings.host, port) for port in settings.ports]
         self.followers = Followers(self.store, number, addresses, settings.secret, self.more_to_read)
         self.producer_ids = ProducerIds(directory / "producer_ids", number, settings.workers)
@@ -108,8 +112,11 @@ class Broker:
         self.waits.fire("replica", CATALOG)
 
     def all_have_read(self, version: int) -> bool:
-        """Whether all brokers have this version of the topics. In the timer client's thread, too."""
-        return self.readers(CATALOG, version)[0]
+        """Whether all brokers have this version of the topics: this one has. In the timer client's thread, too.
+
+        Its own watermark may be on its way to the daemon: it would not be seen, and no event would tell of it later.
+        """
+        return self.others is None or self.others(CATALOG, version)[0]
 
     # partitions -------------------------------------------------------------------------------------------------------
 
@@ -151,10 +158,19 @@ class Broker:
         seconds = quotas.record(call.client_id, size, time.monotonic())
         if seconds > 0:
             connection = call.connection
-            channel = ThrottledChannel(connection.peer, connection.mute, lambda: self.waits.call(connection.unmute))
-            try:
-                channel.watch(self.waits["quota"], timeout=seconds)
-            except td.TimerdError:
-                return 0.0  # unmuted
-            connection.closing.append(channel.close)
+            make: Callable[[Callable[..., Any]], ThrottledChannel] = partial(
+                ThrottledChannel, connection.peer, connection.mute
+            )
+            wait = self.waits.begin("quota", seconds, make)
+            if wait.future.done():  # the timer daemon does not take it
+                seconds = 0.0
+            connection.closing.append(wait.cancel)
+            wait.future.add_done_callback(partial(unmute, connection))
         return seconds
+
+
+def unmute(connection: Connection, waited: asyncio.Future[Any]) -> None:
+    """A throttle time is over, or nobody counts it: the timer daemon is lost, or the connection has ended."""
+    if not waited.cancelled():
+        waited.exception()  # it needs no more than this
+    connection.unmute()

@@ -37,6 +37,7 @@ class Connection(asyncio.Protocol):
         self._handle, self._open_ones = handle, open_ones
         self._buffers, self._request_max = buffers, request_max
         self._buffer = bytearray()
+        self.held = 0  # bytes of the buffer, and of the requests in hand
         self._task: asyncio.Task[None] | None = None  # the request in hand
         self._muted = False
         self._paused = False
@@ -55,7 +56,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._open_ones.discard(self)
-        self._forget(len(self._buffer))
+        self._drop_buffer()
         if self._task is not None:
             self._task.cancel()
         self.pause_writing_over()
@@ -64,10 +65,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
+        self.held += len(data)
         self._buffers.used += len(data)
-        if self._buffers.used > self._buffers.most:
-            self.refuse(f"the connections of this broker hold {self._buffers.used} bytes of requests")
-            return
+        if self._buffers.used > self._buffers.most:  # whoever holds most has to go, not whoever comes last
+            there = [one for one in self._open_ones if not one.transport.is_closing()]
+            greediest = max(there, key=lambda one: one.held)
+            greediest.refuse(f"the connections of this broker hold {self._buffers.used} bytes of requests")
         if self._is_busy and len(self._buffer) > AHEAD:
             self._pause()
         self._next()
@@ -76,7 +79,7 @@ class Connection(asyncio.Protocol):
         """The client is gone. What it has sent before is done, as far as it needs no wait: acks=0 ends like this."""
         loop = asyncio.get_running_loop()
         if self._task is not None:
-            self._task.cancel()
+            loop.call_soon(self._task.cancel)  # it may not have begun
         while not self.transport.is_closing() and (frame := self._whole_frame()) is not None:
             loop.call_soon(loop.create_task(self._answer(frame)).cancel)  # it runs up to where it would wait
 
@@ -157,6 +160,7 @@ class Connection(asyncio.Protocol):
         """Close the connection, because of what its client has sent."""
         log.info("the connection of %s is closed: %s", self.peer, why)  # no warning: hostile clients would fill the log
         self.transport.close()
+        self._drop_buffer()
         asyncio.get_running_loop().call_later(CLOSE_S, self.transport.abort)  # if its client takes no answers
 
     def _pause(self) -> None:
@@ -169,5 +173,10 @@ class Connection(asyncio.Protocol):
             self._paused = False
             self.transport.resume_reading()
 
+    def _drop_buffer(self) -> None:
+        self._forget(len(self._buffer))
+        self._buffer.clear()
+
     def _forget(self, size: int) -> None:
+        self.held -= size
         self._buffers.used -= size

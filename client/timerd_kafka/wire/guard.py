@@ -124,13 +124,15 @@ def step_of(field: Any, *, flexible: bool, is_tagged: bool) -> Step:
             return inner
         return lambda over, position: position + 1 if over.frame[position] == 0xFF else inner(over, position + 1)
     if isinstance(kind, EntityTupleField):
-        return array(steps_of(kind.type_), flexible=flexible)
+        return array(steps_of(kind.type_), flexible=flexible, may_be_null=is_optional(field))
     one = primitive(get_schema_field_type(field), flexible=flexible)
-    return array(one, flexible=flexible) if isinstance(kind, PrimitiveTupleField) else one
+    if isinstance(kind, PrimitiveTupleField):
+        return array(one, flexible=flexible, may_be_null=is_optional(field))
+    return one
 
 
-def array(element: Step, *, flexible: bool) -> Step:
-    """An array has its length before it; a compact one that length and 1."""
+def array(element: Step, *, flexible: bool, may_be_null: bool) -> Step:
+    """An array has its length before it; a compact one that length and 1. For kio any array may be null."""
 
     def walk(over: Walk, position: int) -> int:
         if flexible:
@@ -139,6 +141,8 @@ def array(element: Step, *, flexible: bool) -> Step:
         else:
             number = int.from_bytes(over.frame[position : position + 4], signed=True)
             position += 4
+        if number < (-1 if may_be_null else 0):
+            raise Hostile(f"an array of {number} elements")
         if number > 0:
             over.count(number, position)
             for _ in range(number):

@@ -24,9 +24,10 @@ async def answer(broker: Broker, call: Call) -> Any:
     wanted: dict[str, int] = {}
     errors: dict[str, int] = {}
     partitions: dict[str, Partition] = {}
+    keys: dict[tuple[str, int], str] = {}  # the topic may be deleted while the request waits
     for topic in call.body.topics:
         for asked in topic.partitions:
-            key = key_in(broker, topic.name, asked.partition_index)
+            key = keys[topic.name, asked.partition_index] = key_in(broker, topic.name, asked.partition_index)
             wanted[key] = asked.offset
             partition = broker.led(broker.topic(topic.name), asked.partition_index)
             if not isinstance(partition, Partition):
@@ -42,7 +43,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     parts = await deleted(broker, call, wanted, errors, partitions)
 
     def one(name: str, index: int) -> Any:
-        part = parts[key_in(broker, name, index)]
+        part = parts[keys[name, index]]
         return make(
             "DeleteRecordsPartitionResult",
             partition_index=index,

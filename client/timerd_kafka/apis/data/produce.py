@@ -40,10 +40,11 @@ async def answer(broker: Broker, call: Call) -> Any:
     starts: dict[str, int] = {}
     messages: dict[str, str | None] = {}
     partitions: dict[str, Partition] = {}
+    keys: dict[tuple[int, int], str] = {}  # by the number of the topic: it may be deleted while the request waits
     size = 0
-    for topic in body.topic_data:
+    for number, topic in enumerate(body.topic_data):
         for data in topic.partition_data:
-            key = key_in(broker, topic, data.index)
+            key = keys[number, data.index] = key_in(broker, topic, data.index)
             size += len(data.records or b"")
             try:
                 partition = find(broker, call, topic, data.index)
@@ -54,16 +55,16 @@ async def answer(broker: Broker, call: Call) -> Any:
                 appended[key], starts[key], partitions[key] = Appended(base, end), partition.start_offset, partition
     for partition in partitions.values():
         broker.appended(partition)
-    throttle = broker.throttle(broker.produced, call, size)
     parts = await replicated(broker, call, appended, partitions)
+    throttle = broker.throttle(broker.produced, call, size)  # from now on, when the answer says so
     if body.acks == 0:
         if any(part.error for part in parts.values()):
             call.connection.refuse("a produce request with acks=0 has failed, and has no answer that could say so")
         return None
     make = call.api.make
 
-    def one(topic: Any, index: int) -> Any:
-        part = parts[key := key_in(broker, topic, index)]
+    def one(number: int, index: int) -> Any:
+        part = parts[key := keys[number, index]]
         return make(
             "PartitionProduceResponse",
             index=index,
@@ -82,9 +83,9 @@ async def answer(broker: Broker, call: Call) -> Any:
                 "TopicProduceResponse",
                 name=getattr(topic, "name", None),
                 topic_id=getattr(topic, "topic_id", None),
-                partition_responses=tuple(one(topic, data.index) for data in topic.partition_data),
+                partition_responses=tuple(one(number, data.index) for data in topic.partition_data),
             )
-            for topic in body.topic_data
+            for number, topic in enumerate(body.topic_data)
         ),
         throttle_time=milliseconds(throttle),
     )
