@@ -160,6 +160,14 @@ def test_settings_are_checked() -> None:
         Settings(data=Path(), fetch_quota=-1).check()
 
 
+def test_the_only_broker_waits_for_no_other(tmp_path: Path) -> None:
+    with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster, RawKafka(cluster.bootstrap) as raw:
+        begun = time.monotonic()
+        for _ in range(10):
+            assert not raw.metadata(cluster.topic()).topics[0].error_code
+        assert time.monotonic() - begun < 8.0, "each would take 10 s, and time out"
+
+
 # topics and quotas ----------------------------------------------------------------------------------------------------
 
 
