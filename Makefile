@@ -3,6 +3,7 @@
 #
 #   make demo       a gunicorn application on timerd, from nothing, in a few minutes
 #   make pipeline   a load test and its report on Spark: 5 million operations, 500,000 of them played; 0.5 GB at first
+#   make broker     a Kafka broker whose every wait is timerd's: three clients, faults, and the counts of both sides
 #   make test       all tests but the long ones, with lint and types; the first run downloads 0.5 GB for Spark
 #   make test-long  the tests that `make test` leaves out because they take long: storms, real gunicorn, whole runs
 #   make test-spark the tests on Spark alone
@@ -10,6 +11,7 @@
 #   make soak       simulate the whole system, seed after seed, until it is stopped (from SEED=0)
 #   make bench      measure every number of bench/RESULTS.md, in some 50 minutes; the machine should be idle
 #   make bench-short  the same with less of everything, in two minutes; results in build/bench
+#   make accept-kafka  the Kafka broker's acceptance, in 20 minutes: a storm, a million damaged frames, three clients
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz       coverage-guided fuzzing of frames, arenas and journals with atheris, a minute each (FUZZ_SECONDS=60)
 #   make build      the editable install, after an edit of compiled sources
@@ -29,7 +31,7 @@ SANITIZED := $(foreach name,adoption check check_damage client_fast handles comm
 	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo pipeline test test-rest test-spark-apart test-long test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
+.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -54,6 +56,12 @@ $(VENV)/installed-%: $(COMPILED) | machine
 
 demo: $(VENV)/installed-demo
 	@$(PY) bench/demo/run.py
+
+broker: $(VENV)/installed-test
+	@$(PY) bench/kafka/accept.py --short
+
+accept-kafka: $(VENV)/installed-test
+	@$(PY) bench/kafka/accept.py --json bench/results/kafka.json
 
 # Goes on where it was interrupted. To begin again: rm -r build/pipeline. For another size: PIPELINE="--ops 1000000".
 PIPELINE :=

@@ -45,8 +45,8 @@ SUITES = (
     "deliveries",
 )
 # Each of these takes long, and is run by itself: the gate (`python bench/overload.py --gate`), and faults at length
-# (`python bench/soak.py --json bench/results/soak.json`).
-AT_LENGTH = ("gate", "soak", "storm", "fuzz")
+# (`python bench/soak.py --json bench/results/soak.json`), and the acceptance of the Kafka broker (`make accept-kafka`).
+AT_LENGTH = ("gate", "soak", "storm", "fuzz", "kafka")
 MORE = {"core": ["--huge-pages"], "rivals": ["--huge-pages"]}  # arguments
 BUSY = 0.5  # load average for each core, above which a warning is printed
 

@@ -2,7 +2,22 @@
 
     python bench/kafka/accept.py [--short] [--only NAME,...] [--json FILE]
 
-    records    records of kafka-python, aiokafka and confluent-kafka, each as producer and as consumer
+The clients are kafka-python, aiokafka and confluent-kafka, each in processes of its own; the broker has four workers.
+
+    records    each client produces, and each consumes: all records once, in order, and the same bytes at all replicas
+    no_wait    what needs no wait registers nothing: acks 0 and 1, one replica, all partitions in error
+    stopped    a stopped follower: its partition times out in time, and its neighbours in the same request do not
+    fetch      fetches wait for max.wait, for records that come at another worker, and for bytes of many partitions
+    groups     members that are killed, leave, or rejoin slowly; offsets that outlive a worker
+    quota      throttle times, muted connections, and the rate of one connection and of two to two workers
+    counts     what clients sent and received, and what waited, is what the cluster says
+    full       more waits than the timer daemon holds
+    daemon     the timer daemon is stopped, and killed
+    hostile    damaged frames, and a bystander
+    storm      the timer daemon and random workers are killed, again and again
+
+A figure is of this machine, with whatever else it does: see its load in the JSON document. Exit status 1 if a check
+fails.
 """
 
 from __future__ import annotations
@@ -16,17 +31,30 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import helpers  # noqa: F401
 
 # isort: split
+import check_counts
 import check_fetch
+import check_groups
+import check_hostile
+import check_lost
 import check_produce
+import check_quota
 import check_records
+import check_storm
 import world
-from common import Parser, Suite, amount, chosen, listed, run_suite
+from common import Parser, Suite, amount, chosen, listed, real, run_suite
 
 CHECKS: dict[str, Callable[[Suite], None]] = {
     "records": check_records.play,
     "no_wait": check_produce.play_no_wait,
     "stopped": check_produce.play_stopped,
     "fetch": check_fetch.play,
+    "groups": check_groups.play,
+    "quota": check_quota.play,
+    "counts": check_counts.play,
+    "full": check_lost.play_full,
+    "daemon": check_lost.play_daemon,
+    "hostile": check_hostile.play,
+    "storm": check_storm.play,
 }
 
 
@@ -58,9 +86,12 @@ def play(suite: Suite) -> None:
 
 
 def main() -> int:
-    parser = Parser("accept", __doc__)
+    parser = Parser("kafka", __doc__)
     parser.add_argument("--only", type=listed(chosen(list(CHECKS))), metavar="NAME", help="these checks, with commas")
     parser.size("--records", amount(300, 10_000_000, "records"), "100k", "3k", "records of each producer")
+    parser.size("--mutations", amount(100, 1_000_000_000, "frames"), "1M", "20k", "damaged frames")
+    parser.size("--seconds", real(1, 86_400, "seconds"), "600", "8", "length of the storm")
+    parser.size("--between", real(0.5, 600, "seconds"), "5", "2", "seconds between two kills of the storm")
     return run_suite(parser, play)
 
 

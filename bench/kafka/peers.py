@@ -1,0 +1,332 @@
+"""Three clients of Kafka behind one interface: kafka-python, aiokafka and confluent-kafka, each as it is installed.
+
+A process has one of them, so a call that stops its loop disturbs nobody. Settings that are not given here are each
+client's own: kafka-python's producer is idempotent by default, the others are told to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+CLIENTS = ("kafka-python", "aiokafka", "confluent-kafka")
+SHORT_NAMES = {"kafka-python": "kp", "aiokafka": "ak", "confluent-kafka": "ck"}
+
+Done = Callable[[int, str], None]  # the offset, and what is wrong
+Row = tuple[int, int, bytes]  # partition, offset, value
+
+
+class Producer(ABC):
+    """Sends records."""
+
+    throttles_ms: list[float]
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan, self.throttles_ms = plan, []
+
+    async def start(self) -> None:
+        """Connect, where making it has not."""
+        return
+
+    @abstractmethod
+    async def send(self, partition: int, value: bytes, done: Done) -> None:
+        """Send a record; `done` is called once, in any thread."""
+
+    @abstractmethod
+    async def breathe(self) -> None:
+        """Let what is under way go on."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End, when all is answered."""
+
+
+class Consumer(ABC):
+    """Reads records: all partitions of a topic, or as a member of a group."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Connect, and subscribe or assign."""
+
+    @abstractmethod
+    async def poll(self, seconds: float) -> list[Row]:
+        """What has come."""
+
+    @abstractmethod
+    def assigned(self) -> list[int]:
+        """The partitions that it has."""
+
+    @abstractmethod
+    async def commit(self, offsets: dict[int, int]) -> None:
+        """Commit these, and wait for the answer."""
+
+    @abstractmethod
+    async def committed(self, partitions: int) -> dict[int, int]:
+        """What was committed."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Leave."""
+
+
+# kafka-python ---------------------------------------------------------------------------------------------------------
+
+
+class KafkaPythonProducer(Producer):
+    def __init__(self, plan: dict[str, Any]) -> None:
+        from kafka import KafkaProducer
+
+        super().__init__(plan)
+        self._made = KafkaProducer(
+            bootstrap_servers=plan["bootstrap"], client_id=plan["name"], **acks_of(plan, "acks", "enable_idempotence")
+        )
+        self._came = threading.Event()
+
+    async def send(self, partition: int, value: bytes, done: Done) -> None:
+        def ended(offset: int, why: str) -> None:
+            done(offset, why)
+            self._came.set()
+
+        future = self._made.send(self.plan["topic"], value, partition=partition)
+        future.add_callback(lambda sent: ended(sent.offset, ""))
+        future.add_errback(lambda error: ended(-1, type(error).__name__))
+
+    async def breathe(self) -> None:
+        self._came.wait(0.01)
+        self._came.clear()
+
+    async def close(self) -> None:
+        self._made.flush()
+        for name, value in self._made.metrics().get("producer-metrics", {}).items():
+            if name in ("throttle-time-max", "throttle-time-avg"):
+                self.throttles_ms.append(float(value))
+        self._made.close()
+
+
+class KafkaPythonConsumer(Consumer):
+    async def start(self) -> None:
+        from kafka import KafkaConsumer, TopicPartition
+
+        plan = self.plan
+        self._part = TopicPartition
+        self._made = KafkaConsumer(
+            bootstrap_servers=plan["bootstrap"],
+            client_id=plan["name"],
+            auto_offset_reset="earliest",
+            group_id=plan.get("group"),
+            **session_of(plan, "session_timeout_ms", "heartbeat_interval_ms"),
+        )
+        if plan.get("group") and not plan.get("assign"):
+            self._made.subscribe([plan["topic"]])
+        else:
+            self._made.assign([TopicPartition(plan["topic"], number) for number in range(plan["partitions"])])
+
+    async def poll(self, seconds: float) -> list[Row]:
+        polled = self._made.poll(timeout_ms=int(seconds * 1000))
+        return [(one.partition, one.offset, one.value) for rows in polled.values() for one in rows]
+
+    def assigned(self) -> list[int]:
+        return sorted(part.partition for part in self._made.assignment())
+
+    async def commit(self, offsets: dict[int, int]) -> None:
+        from kafka import OffsetAndMetadata
+
+        self._made.commit(
+            {self._part(self.plan["topic"], number): OffsetAndMetadata(to, "", -1) for number, to in offsets.items()}
+        )
+
+    async def committed(self, partitions: int) -> dict[int, int]:
+        topic = self.plan["topic"]
+        return {number: self._made.committed(self._part(topic, number)) or 0 for number in range(partitions)}
+
+    async def close(self) -> None:
+        self._made.close()
+
+
+# aiokafka -------------------------------------------------------------------------------------------------------------
+
+
+class AiokafkaProducer(Producer):
+    async def start(self) -> None:
+        from aiokafka import AIOKafkaProducer
+
+        plan = self.plan
+        self._made = AIOKafkaProducer(
+            bootstrap_servers=plan["bootstrap"], client_id=plan["name"], **acks_of(plan, "acks", "enable_idempotence")
+        )
+        await self._made.start()
+
+    async def send(self, partition: int, value: bytes, done: Done) -> None:
+        def ended(future: asyncio.Future[Any]) -> None:
+            error = future.exception()
+            sent = None if error else future.result()
+            done(sent.offset if sent is not None else -1, type(error).__name__ if error else "")
+
+        future = await self._made.send(self.plan["topic"], value, partition=partition)
+        future.add_done_callback(ended)
+
+    async def breathe(self) -> None:
+        await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        await self._made.stop()
+
+
+class AiokafkaConsumer(Consumer):
+    async def start(self) -> None:
+        from aiokafka import AIOKafkaConsumer, TopicPartition
+
+        plan = self.plan
+        self._part = TopicPartition
+        self._made = AIOKafkaConsumer(
+            bootstrap_servers=plan["bootstrap"],
+            client_id=plan["name"],
+            auto_offset_reset="earliest",
+            group_id=plan.get("group"),
+            **session_of(plan, "session_timeout_ms", "heartbeat_interval_ms"),
+        )
+        if plan.get("group") and not plan.get("assign"):
+            self._made.subscribe([plan["topic"]])
+        else:
+            self._made.assign([TopicPartition(plan["topic"], number) for number in range(plan["partitions"])])
+        await self._made.start()
+
+    async def poll(self, seconds: float) -> list[Row]:
+        polled = await self._made.getmany(timeout_ms=int(seconds * 1000))
+        return [(one.partition, one.offset, one.value) for rows in polled.values() for one in rows]
+
+    def assigned(self) -> list[int]:
+        return sorted(part.partition for part in self._made.assignment())
+
+    async def commit(self, offsets: dict[int, int]) -> None:
+        await self._made.commit({self._part(self.plan["topic"], number): to for number, to in offsets.items()})
+
+    async def committed(self, partitions: int) -> dict[int, int]:
+        topic = self.plan["topic"]
+        return {number: await self._made.committed(self._part(topic, number)) or 0 for number in range(partitions)}
+
+    async def close(self) -> None:
+        await self._made.stop()
+
+
+# confluent-kafka ------------------------------------------------------------------------------------------------------
+
+
+class ConfluentProducer(Producer):
+    def __init__(self, plan: dict[str, Any]) -> None:
+        from confluent_kafka import Producer as Made
+
+        super().__init__(plan)
+
+        def throttled(event: Any) -> None:
+            self.throttles_ms.append(event.throttle_time * 1e3)
+
+        self._made = Made(
+            {
+                "bootstrap.servers": plan["bootstrap"],
+                "client.id": plan["name"],
+                "throttle_cb": throttled,
+                **acks_of(plan, "acks", "enable.idempotence"),
+            }
+        )
+
+    async def send(self, partition: int, value: bytes, done: Done) -> None:
+        def ended(error: Any, sent: Any) -> None:
+            done(-1 if error else sent.offset(), error.name() if error else "")
+
+        while True:
+            try:
+                self._made.produce(self.plan["topic"], value, partition=partition, on_delivery=ended)
+            except BufferError:
+                self._made.poll(0.01)
+            else:
+                self._made.poll(0)
+                return
+
+    async def breathe(self) -> None:
+        self._made.poll(0.01)
+
+    async def close(self) -> None:
+        self._made.flush()
+
+
+class ConfluentConsumer(Consumer):
+    async def start(self) -> None:
+        from confluent_kafka import Consumer as Made
+        from confluent_kafka import TopicPartition
+
+        plan = self.plan
+        self._part = TopicPartition
+        self._mine: set[int] = set()
+        self._made = Made(
+            {
+                "bootstrap.servers": plan["bootstrap"],
+                "client.id": plan["name"],
+                "group.id": plan.get("group") or f"alone-{plan['name']}",  # it takes none without
+                "auto.offset.reset": "earliest",
+                **({} if plan.get("group") else {"enable.auto.commit": False}),
+                **session_of(plan, "session.timeout.ms", "heartbeat.interval.ms"),
+            }
+        )
+        if plan.get("group") and not plan.get("assign"):
+            self._made.subscribe([plan["topic"]], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+        else:
+            self._made.assign([TopicPartition(plan["topic"], number, 0) for number in range(plan["partitions"])])
+
+    def _given(self, _: Any, parts: list[Any]) -> None:
+        self._mine |= {part.partition for part in parts}
+
+    def _taken(self, _: Any, parts: list[Any]) -> None:
+        self._mine -= {part.partition for part in parts}
+
+    async def poll(self, seconds: float) -> list[Row]:
+        polled = self._made.consume(500, seconds)
+        return [(one.partition(), one.offset(), one.value() or b"") for one in polled if not one.error()]  # type: ignore[misc]
+
+    def assigned(self) -> list[int]:
+        return sorted(self._mine)
+
+    async def commit(self, offsets: dict[int, int]) -> None:
+        topic = self.plan["topic"]
+        self._made.commit(offsets=[self._part(topic, number, to) for number, to in offsets.items()], asynchronous=False)
+
+    async def committed(self, partitions: int) -> dict[int, int]:
+        asked = [self._part(self.plan["topic"], number) for number in range(partitions)]
+        return {part.partition: max(0, part.offset) for part in self._made.committed(asked, 10)}
+
+    async def close(self) -> None:
+        self._made.close()
+
+
+# which one ------------------------------------------------------------------------------------------------------------
+
+
+def acks_of(plan: dict[str, Any], acks: str, idempotence: str) -> dict[str, Any]:
+    """The settings of a producer: idempotent, or with these acks."""
+    given = plan.get("acks", "all")
+    return {idempotence: True} if given == "all" else {idempotence: False, acks: given}
+
+
+def session_of(plan: dict[str, Any], session: str, heartbeat: str) -> dict[str, Any]:
+    """The settings of a member: how long it may be silent, and how often it speaks."""
+    if not plan.get("session_ms"):
+        return {}
+    return {session: plan["session_ms"], heartbeat: plan["heartbeat_ms"]}
+
+
+PRODUCERS: dict[str, Callable[[dict[str, Any]], Producer]] = {
+    "kafka-python": KafkaPythonProducer,
+    "aiokafka": AiokafkaProducer,
+    "confluent-kafka": ConfluentProducer,
+}
+CONSUMERS: dict[str, Callable[[dict[str, Any]], Consumer]] = {
+    "kafka-python": KafkaPythonConsumer,
+    "aiokafka": AiokafkaConsumer,
+    "confluent-kafka": ConfluentConsumer,
+}

@@ -1,0 +1,75 @@
+"""A plugin of pytest: what the tests of aiokafka ask of their surroundings, over a KafkaCluster.
+
+Their fixtures start a container. This module is the library that starts it, and the container is a KafkaCluster.
+Its environment: that of upstream_shim. It makes a folder in the current directory.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiokafka  # noqa: F401 - before their folder is on the path, which has the same package without its extensions
+import pytest
+
+import upstream_shim
+from timerd_kafka.testing import KafkaCluster
+
+
+class Container:
+    """A cluster that looks like a container."""
+
+    def __init__(self, environment: dict[str, Any]) -> None:
+        port = environment["ADVERTISED_PORT"]
+        listens = ("--host", environment["ADVERTISED_HOST"], "--port", str(port))
+        partitions = ("--partitions", str(environment["NUM_PARTITIONS"]))
+        self._cluster = KafkaCluster([*listens, *partitions, *upstream_shim.FLAGS]).start()
+        upstream_shim.count_connections(port)
+
+    def exec_run(self, command: object, **_: object) -> tuple[int, bytes]:
+        """There is nothing to run in it."""
+        return 1, f"{command}: this is no container".encode()
+
+    def stop(self) -> None:
+        """End it, and keep what it said."""
+        upstream_shim.say({"log": self._cluster.log})
+        self._cluster.close()
+
+
+class Containers:
+    """The containers of a Client."""
+
+    def run(self, *, environment: dict[str, Any], **_: object) -> Container:
+        """Start one."""
+        return Container(environment)
+
+
+class Client:
+    """Where containers are started."""
+
+    containers = Containers()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Be the library of containers: their conftest imports it."""
+    docker, models, containers = (types.ModuleType(name) for name in ("docker", "models", "containers"))
+    containers.__dict__.update(Container=Container)
+    models.__dict__.update(containers=containers)
+    docker.__dict__.update(models=models, from_env=Client)
+    sys.modules["docker"] = docker
+    Path("tests/ssl_cert").mkdir(parents=True, exist_ok=True)  # else they make certificates, in a container
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_kerberos() -> Iterator[None]:
+    """There is no Kerberos, and so no keytab."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests._testutil.KerberosUtils.create_keytab", lambda _: None)
+        yield

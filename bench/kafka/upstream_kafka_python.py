@@ -1,0 +1,46 @@
+"""A plugin of pytest: what the tests of kafka-python ask of their surroundings, over a KafkaCluster.
+
+They use a broker that runs, if KAFKA_URI names one. Of their package `test` an sdist has a part: the rest is made here.
+Its environment: that of upstream_shim, KAFKA_VERSION, and UPSTREAM_TESTS, the folder of that package.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+import kafka  # noqa: F401 - before their folder is on the path, which may have the same package
+import pytest
+
+import upstream_shim
+from timerd_kafka.testing import KafkaCluster
+
+_cluster = KafkaCluster(["--partitions", "4", *upstream_shim.FLAGS])
+
+
+class ExternalService:
+    """A broker that somebody else starts and ends."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Start the cluster: their conftest and their files read the environment when they are imported."""
+    uri = f"kafka://{_cluster.start().bootstrap}"
+    os.environ["KAFKA_URI"] = uri
+    os.environ["ZOOKEEPER_URI"] = uri  # before version 4 they take the broker's address from here
+    os.environ["KAFKA_ROOT"] = str(_cluster.data)  # it has to be a directory
+    upstream_shim.count_connections(int(uri.rpartition(":")[2]))
+    test, service = types.ModuleType("test"), types.ModuleType("test.service")
+    test.__path__ = [os.environ["UPSTREAM_TESTS"]]
+    service.__dict__.update(ExternalService=ExternalService, SpawnedService=None)
+    sys.modules.update({"test": test, "test.service": service})
+
+
+def pytest_unconfigure() -> None:
+    """End it, and keep what it said."""
+    upstream_shim.say({"log": _cluster.log})
+    _cluster.close()

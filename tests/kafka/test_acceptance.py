@@ -1,0 +1,36 @@
+"""The acceptance of the broker in a form of half a minute: bench/kafka. `make accept-kafka` is the full one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trees import ROOT
+
+# Bounds of time, which a machine that does other things may miss. The full form holds them.
+TIMED = {"timed_out_in_time", "empty_in_time", "woken", "killed_member", "leaving_member", "slow_rejoiner"}
+TIMED |= {"quota_rate", "muted", "clients_throttled", "bystander_served", "refused_in_time", "answered_in_time"}
+TIMED |= {"all_answered", "producers_go_on"}
+SHORT = ("--short", "--records=300", "--mutations=2k", "--seconds=4", "--between=1")
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "checks",
+    [
+        "records,no_wait,stopped,counts,storm",
+        pytest.param("fetch,groups,quota,full,daemon,hostile", marks=pytest.mark.long),
+    ],
+)
+def test_what_the_broker_promises_holds(tmp_path: Path, seed: int, checks: str) -> None:
+    document = tmp_path / "kafka.json"
+    command = [str(ROOT / "bench/kafka/accept.py"), *SHORT, f"--only={checks}", f"--seed={seed}", f"--json={document}"]
+    ran = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+    assert ran.returncode in (0, 1), ran.stdout + ran.stderr
+    claims = json.loads(document.read_text())["checks"]
+    broken = {name: claim["says"] for name, claim in claims.items() if not claim["held"] and name not in TIMED}
+    assert claims and not broken, ran.stdout[-8_000:] + ran.stderr[-4_000:]
