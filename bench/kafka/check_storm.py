@@ -14,7 +14,7 @@ from peers import CLIENTS, SHORT_NAMES
 from processes import Peer, RawPeer, several
 from rawkafka import RawKafka
 from timerd_kafka.testing import KafkaCluster
-from timerd_kafka.testing.cluster import ClusterEndedError
+from timerd_kafka.testing.cluster import KafkaClusterError
 from world import WORKERS, cluster, ends, logs_equal, percentile, percentiles
 
 PARTITIONS, REPLICAS = 6, 3
@@ -85,7 +85,7 @@ def rage(suite: Suite, kafka: KafkaCluster, stuck: str) -> dict[str, int]:
             else:
                 kafka.kill_daemon()
                 kills["daemon_killed"] += 1
-        except ClusterEndedError:  # it is being started again
+        except KafkaClusterError:  # it is being started again
             kills["already_down"] += 1
         if time.monotonic() > said + 30:
             said = time.monotonic()

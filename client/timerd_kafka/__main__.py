@@ -9,10 +9,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from timerd_client.errors import TimerdError
 from timerd_kafka.apis.table import preload
 from timerd_kafka.cluster.settings import Settings, SettingsError
 from timerd_kafka.supervisor.supervisor import Supervisor
 
+INTERRUPTED = 130
+CAPACITY_MIN, CAPACITY_MAX = 16, 1 << 24
 DESCRIPTION = """\
 A Kafka cluster on this machine, for tests and development. Its brokers are processes, and every
 wait of a client is a delayed operation of timerd's. It runs in the foreground until Ctrl-C.
@@ -31,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     )
     default = Settings(data=Path())
     made.add_argument(
-        "--data", type=Path, help="directory of records, offsets and topics (default: a new one, removed)"
+        "--data", type=directory, help="directory of records, offsets and topics (default: a new one, removed)"
     )
     made.add_argument("--workers", type=int, default=default.workers, help="brokers (default: %(default)s)")
     made.add_argument("--replicas", type=int, help="replicas of a topic that names none (default: 3, workers at most)")
@@ -44,13 +47,32 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--initial-rebalance-delay", type=float, default=0.0, metavar="S", help="default: %(default)s")
     made.add_argument("--instance", help="a timer daemon that runs (default: one of its own, kafka-PORT)")
     made.add_argument(
-        "--capacity", type=int, default=32_768, help="waits that its own daemon holds (default: %(default)s)"
+        "--capacity", type=capacity, default=32_768, help="waits that its own daemon holds (default: %(default)s)"
     )
     made.add_argument("--runtime-dir", help="directory of the timer daemon's sockets (default: as timerd's)")
     made.add_argument("--json", action="store_true", help="say {bootstrap, instance, data} in a line when it serves")
     made.add_argument("--commands", action="store_true", help="for tests: take commands from standard input")
-    made.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
+    made.add_argument(
+        "--log-level",
+        default="warning",
+        choices=("debug", "info", "warning", "error"),
+        help="info also says why a connection was closed (default: %(default)s)",
+    )
     return made
+
+
+def directory(text: str) -> Path:
+    """A directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is no directory")
+    return Path(text)
+
+
+def capacity(text: str) -> int:
+    """How many waits the daemon holds."""
+    if not text.isdecimal() or not CAPACITY_MIN <= int(text) <= CAPACITY_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: {CAPACITY_MIN} to {CAPACITY_MAX}")
+    return int(text)
 
 
 def size(text: str) -> float:
@@ -99,9 +121,11 @@ def main() -> int:
                 sys.stdout.flush()
 
             cluster.run(ready, commands=given.commands)
-        except SettingsError as error:
+        except (SettingsError, TimerdError) as error:
             print(f"timerd_kafka: {error}", file=sys.stderr)
             return 2
+        except KeyboardInterrupt:
+            return INTERRUPTED
     return 0
 
 

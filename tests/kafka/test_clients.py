@@ -125,7 +125,7 @@ def test_admin_clients_see_topics_groups_and_configurations(cluster: KafkaCluste
         consume_none.poll(timeout_ms=200)
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     other = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    assert topic in admin.list_topics()
+    assert topic in admin.list_topics() and topic in other.list_topics(timeout=PATIENCE_S).topics
     described = other.describe_consumer_groups([f"seen-{topic}"])[f"seen-{topic}"].result(PATIENCE_S)
     assert len(described.members) == 1
     listed = other.list_consumer_groups().result(PATIENCE_S)

@@ -18,7 +18,7 @@ from timerd_kafka.__main__ import main
 from timerd_kafka.cluster.catalog import Catalog
 from timerd_kafka.cluster.settings import Settings, SettingsError
 from timerd_kafka.quotas import Quotas
-from timerd_kafka.testing import ClusterEndedError, KafkaCluster
+from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 
 PATIENCE_S = 20.0
 
@@ -77,10 +77,72 @@ def test_a_killed_timer_daemon_is_started_again_and_a_request_that_waits_goes_on
 
 
 def test_a_directory_has_one_cluster_at_a_time_with_its_number_of_workers(tmp_path: Path) -> None:
-    with KafkaCluster(data=tmp_path), pytest.raises(ClusterEndedError, match="another cluster runs on it"):
+    with KafkaCluster(data=tmp_path), pytest.raises(KafkaClusterError, match="another cluster runs on it"):
         KafkaCluster(data=tmp_path).start()
-    with pytest.raises(ClusterEndedError, match="made with 3 workers"):
+    with pytest.raises(KafkaClusterError, match="made with 3 workers"):
         KafkaCluster(["--workers", "2", "--replicas", "1"], data=tmp_path).start()
+
+
+def test_a_port_has_one_cluster() -> None:
+    with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
+        port = cluster.bootstrap.rpartition(":")[2]
+        with pytest.raises(KafkaClusterError, match=f"port={port}: Address already in use"):
+            KafkaCluster(["--port", port]).start()
+
+
+def test_calls_that_can_do_nothing_are_refused_by_name(cluster: KafkaCluster) -> None:
+    topic = cluster.topic(replicas=2)
+    leader = cluster.leader(topic)
+    for given in ({"partition": 9}, {"broker": leader}, {"broker": 99}):
+        with pytest.raises(KafkaClusterError, match=f"no follower of topic='{topic}'.*{leader}: {topic}-0 .leads"):
+            cluster.stop_follower(topic, **given)
+    with pytest.raises(KafkaClusterError, match="replicas of the topic, by broker: "):
+        cluster.stop_follower("no-such-topic")
+    with pytest.raises(KafkaClusterError, match="there is no process '99' now; there are 0, 1, 2, 3, daemon"):
+        cluster.kill(99)
+    with pytest.raises(KafkaClusterError, match=r"kill: .*22"):
+        cluster.kill(0, signal=999)
+    with pytest.raises(KafkaClusterError, match="it runs already"):
+        cluster.start()
+    with pytest.raises(KafkaClusterError, match="there is no partition 5"):
+        cluster.leader(topic, 5)
+
+
+def test_what_is_to_be_given_is_said() -> None:
+    with pytest.raises(KafkaClusterError, match="give a list"):
+        KafkaCluster("--workers 4")
+    with pytest.raises(KafkaClusterError, match="start"):
+        KafkaCluster().topic("x")
+    with pytest.raises(KafkaClusterError, match="workers=0: 1 to 64"):
+        KafkaCluster(["--workers", "0"]).start()
+
+
+def test_a_directory_of_others_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("a year of work")
+    with pytest.raises(KafkaClusterError, match=r"it has other files \(thesis.txt\)"):
+        KafkaCluster(data=tmp_path).start()
+
+
+def test_damaged_topics_are_named(tmp_path: Path) -> None:
+    with KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path) as cluster:
+        cluster.topic()
+    (tmp_path / "topics.json").write_text("{")
+    with pytest.raises(KafkaClusterError, match=r"topics\.json is damaged"):
+        KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path).start()
+
+
+@pytest.mark.parametrize("name", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_it_ends_quietly_and_removes_its_directory(name: signal.Signals, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "timerd_kafka", "--port", "0", "--workers", "2", "--capacity", "4096"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "2 brokers at" in process.stdout.readline()
+    os.killpg(process.pid, name)
+    assert process.communicate(timeout=PATIENCE_S)[1] == "" and process.returncode == 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_cluster_ends_with_its_test_and_leaves_no_process() -> None:
@@ -136,9 +198,14 @@ def test_it_is_there_within_seconds_and_says_so(tmp_path: Path) -> None:
     [
         (["--workers", "0"], "workers=0: 1 to 64"),
         (["--workers", "2", "--replicas", "3"], "replicas=3 on 2 workers: start more, or ask for fewer"),
-        (["--partitions", "0"], "partitions=0: 1 at least"),
+        (["--partitions", "0"], "partitions=0: 1 to 4000"),
         (["--port", "1", "--host", "256.1.1.1"], "host=256.1.1.1"),
         (["--host", "0.0.0.0"], "host='0.0.0.0': clients are told this address"),
+        (["--port", "70000"], "port=70000: 1 to 65535, or 0 for any"),
+        (["--capacity", "0"], "'0': 16 to 16777216"),
+        (["--initial-rebalance-delay", "nan"], "initial_rebalance_delay=nan: 0 to 3600 s"),
+        (["--instance", "nothere"], "nothere"),
+        (["--data", "/proc/x"], "data=/proc/x: "),
         (["--produce-quota", "0"], "produce_quota=0"),
         (["--produce-quota", "fast"], "'fast': bytes a second, such as 1000000, 1MB or 512kB"),
     ],

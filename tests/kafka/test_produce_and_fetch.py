@@ -22,7 +22,7 @@ from rawkafka import (
     seconds,
 )
 from timerd_kafka.log.batch import read_batches
-from timerd_kafka.testing import ClusterEndedError, KafkaCluster
+from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 from timerd_kafka.wire.codec import Question
 
 PATIENCE_S = 15.0
@@ -378,7 +378,7 @@ def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, r
     ],
 )
 def test_a_topic_that_cannot_be_is_refused_with_the_reason(cluster: KafkaCluster, more: dict, error: str) -> None:  # type: ignore[type-arg]
-    with pytest.raises(ClusterEndedError, match=re.escape(error)):
+    with pytest.raises(KafkaClusterError, match=re.escape(error)):
         cluster.topic(**more)
 
 

@@ -23,6 +23,7 @@ EXCEPTIONS = {
     ("worker/worker.py", "wait"): "the process waits for SIGTERM",
     ("supervisor/supervisor.py", "sleep"): "the supervisor, which answers no request",
     ("supervisor/daemon.py", "wait"): "the end of the timer daemon",
+    ("supervisor/daemon.py", "sleep"): "the end of the timer daemon of a cluster that was killed",
     ("testing/cluster.py", "wait"): "a test waits for its cluster",
 }
 # What a request may await: an answer of timerd's, its own module, or room in its connection's buffer.

@@ -16,7 +16,6 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-PARTITIONS_MAX = 4_000  # of all topics: each takes a descriptor of each broker that holds it
 
 
 @dataclass(frozen=True)

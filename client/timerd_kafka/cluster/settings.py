@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WORKERS_MAX = 64
+PARTITIONS_MAX = 4_000  # of all topics: each takes a descriptor of each broker that holds it
+PORT_MAX = 65_535
+DELAY_MAX = 3_600.0
 FRAME_MAX = 100 << 20  # Kafka's socket.request.max.bytes
 
 
@@ -44,11 +47,15 @@ class Settings:
             raise SettingsError(f"replicas={self.replicas}: 1 at least, {self.workers} (the workers) at most")
         if self.replicas > self.workers:
             raise SettingsError(f"replicas={self.replicas} on {self.workers} workers: start more, or ask for fewer")
-        if self.partitions < 1:
-            raise SettingsError(f"partitions={self.partitions}: 1 at least")
+        if not 1 <= self.partitions <= PARTITIONS_MAX:
+            raise SettingsError(f"partitions={self.partitions}: 1 to {PARTITIONS_MAX}")
+        if not 0 <= self.port <= PORT_MAX:
+            raise SettingsError(f"port={self.port}: 1 to {PORT_MAX}, or 0 for any")
+        if not 0 <= self.initial_rebalance_delay <= DELAY_MAX:
+            raise SettingsError(f"initial_rebalance_delay={self.initial_rebalance_delay:g}: 0 to {DELAY_MAX:g} s")
         if self.host in ("", "0.0.0.0", "::"):
             raise SettingsError(f"host={self.host!r}: clients are told this address, so name one that they can reach")
         for name in ("produce_quota", "fetch_quota"):
             quota = getattr(self, name)
             if quota is not None and not quota > 0:
-                raise SettingsError(f"{name}={quota}: above 0 bytes a second; None is no quota")
+                raise SettingsError(f"{name}={quota}: above 0 bytes a second; leave it out for none")

@@ -59,8 +59,10 @@ class Commands:
         if command["do"] in own:
             try:
                 own[command["do"]]()
-            except (KeyError, ProcessLookupError) as error:
-                say({"error": f"{type(error).__name__}: {error}"})
+            except KeyError as error:
+                say({"error": f"there is no process {error} now; there are {', '.join(pids)}"})
+            except (OSError, TypeError, OverflowError) as error:
+                say({"error": f"{error}"})
             else:
                 say(pids)
             return

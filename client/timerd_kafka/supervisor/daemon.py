@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from timerd_client.discovery.autostart import NOT_INHERITED
+from timerd_kafka.cluster.settings import SettingsError
 from timerd_shm.host.paths import InstancePaths, daemon_running, make_instance
+
+LEFT_S = 15.0  # a daemon ends 10 s after its last client
+POLL_S = 0.05
+LAST_BYTES = 2_000
 
 
 class TimerDaemon:
@@ -29,6 +35,27 @@ class TimerDaemon:
         """Whether clients can reach it."""
         paths = self.paths
         return daemon_running(paths) and all(path.exists() for path in (paths.arena, paths.commands, paths.outcomes))
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def said(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace")[-LAST_BYTES:] if self._log.exists() else ""
+
+    def await_its_end(self) -> None:
+        """Wait for the end of the daemon of a cluster that was killed. Raises SettingsError if it goes on."""
+        end = time.monotonic() + LEFT_S
+        while daemon_running(self.paths):
+            if time.monotonic() > end:
+                raise SettingsError(
+                    f"a timer daemon of instance {self.paths.instance!r} runs in {self.paths.directory}: end it, take "
+                    "another port, or use it (--instance)"
+                )
+            time.sleep(POLL_S)
 
     def start(self) -> None:
         """Start it; it serves a moment later."""

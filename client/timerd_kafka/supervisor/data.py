@@ -9,9 +9,12 @@ import os
 import shutil
 import uuid
 
+from timerd_kafka.cluster.catalog import Catalog
 from timerd_kafka.cluster.settings import Settings, SettingsError
 
 FORMAT = 1
+LOGS = {"kafka.log", "timerd.log"}
+OWN = {"cluster.lock", "cluster_id"}  # of a cluster that was killed while it was made
 
 
 def claim(settings: Settings) -> int:
@@ -19,7 +22,13 @@ def claim(settings: Settings) -> int:
 
     Raises SettingsError: another cluster runs on it, or it was made with another number of workers.
     """
-    settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        strangers = {path.name for path in settings.data.iterdir()} - LOGS
+    except OSError as error:
+        raise SettingsError(f"data={settings.data}: {error.strerror}; give a directory that may be written") from None
+    if strangers and "cluster.json" not in strangers and not strangers <= OWN:
+        raise SettingsError(f"data={settings.data}: it has other files ({sorted(strangers)[0]}); give one of its own")
     descriptor = os.open(settings.data / "cluster.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,6 +48,11 @@ def claim(settings: Settings) -> int:
     else:
         (settings.data / "cluster_id").write_text(new_id())
         described.write_text(json.dumps(written))
+    try:
+        Catalog(settings.data).refresh()
+    except (ValueError, KeyError, TypeError) as error:
+        os.close(descriptor)
+        raise SettingsError(f"data={settings.data}: topics.json is damaged ({error}); restore it") from None
     shutil.rmtree(settings.data / "quotas", ignore_errors=True)  # nobody has used anything yet
     return descriptor
 

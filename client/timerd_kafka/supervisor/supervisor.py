@@ -7,6 +7,7 @@ some ten milliseconds. It keeps the ports of brokers that are being started agai
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -25,9 +26,10 @@ from timerd_kafka.cluster.settings import Settings, SettingsError
 from timerd_kafka.supervisor.commands import Commands
 from timerd_kafka.supervisor.daemon import TimerDaemon
 from timerd_kafka.supervisor.data import claim
-from timerd_kafka.wire.ports import shared_port
+from timerd_kafka.wire.ports import check_free, shared_port
 from timerd_kafka.worker.control import line_of
 from timerd_kafka.worker.worker import run as run_worker
+from timerd_shm.host.paths import daemon_running, find_instance
 
 AGAIN_S = 0.5  # before a process that has ended at once is started again
 SHORT_S = 1.0  # what is at once
@@ -61,9 +63,14 @@ class Supervisor:
         port = self._reserve(settings.host, settings.port)
         self.daemon: TimerDaemon | None = None
         instance, runtime_dir = settings.instance, settings.runtime_dir
+        if instance is not None and not daemon_running(find_instance(instance, runtime_dir)):
+            raise SettingsError(
+                f"instance={instance}: its daemon does not run; start it (`timerd --instance {instance}`)"
+            )
         if instance is None:
             flags = ("--ephemeral", *daemon_flags)
             self.daemon = TimerDaemon(f"kafka-{port}", runtime_dir, flags, settings.data / "timerd.log")
+            self.daemon.await_its_end()
             instance, runtime_dir = self.daemon.paths.instance, str(self.daemon.paths.directory)
         self.settings = replace(
             settings, port=port, ports=ports, secret=secrets.token_hex(16), instance=instance, runtime_dir=runtime_dir
@@ -78,14 +85,19 @@ class Supervisor:
     @property
     def bootstrap(self) -> str:
         """The address that clients are given."""
-        return f"{self.settings.host}:{self.settings.port}"
+        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
+        return f"{host}:{self.settings.port}"
 
     def _reserve(self, host: str, port: int) -> int:
         """Keep a port of this machine; 0 = any. Raises SettingsError."""
         try:
+            check_free(host, port)
             kept = shared_port(host, port)
         except OSError as error:
-            raise SettingsError(f"host={host} port={port}: {error.strerror}; give another one, or 0 for any") from None
+            what = f"port={port}" if port and error.errno == errno.EADDRINUSE else f"host={host} port={port or 'any'}"
+            raise SettingsError(
+                f"{what}: {error.strerror}; give another one (--port 0 takes any that is free)"
+            ) from None
         self._reserved.append(kept)
         return int(kept.getsockname()[1])
 
@@ -101,7 +113,7 @@ class Supervisor:
         wakes.setblocking(False)
         wake.setblocking(False)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        for name in (signal.SIGTERM, signal.SIGINT):
+        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(name, self._end)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._selector.register(wakes, selectors.EVENT_READ, self._reap)
@@ -114,7 +126,7 @@ class Supervisor:
                 self._await_daemon()
             gc.collect()
             gc.freeze()  # what was loaded is shared with the brokers
-            for worker in self._workers:
+            for worker in self._workers if not self._ends else ():
                 self._start(worker)
             while not self._ends:
                 self._turn()
@@ -172,8 +184,9 @@ class Supervisor:
         status = 1
         try:
             signal.set_wakeup_fd(-1)
-            for name in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
                 signal.signal(name, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's, which ends its brokers
             for key in list(self._selector.get_map().values()):
                 if isinstance(key.fileobj, socket.socket):
                     key.fileobj.close()
@@ -213,8 +226,8 @@ class Supervisor:
             return
         if not was_ready and not self._announced:
             worker.pid = 0
-            raise SettingsError(f"broker {worker.number} does not start: its log is above (status {status})")
-        log.warning("broker %d (pid %d) has ended with %d: it is started again", worker.number, worker.pid, status)
+            raise SettingsError(f"broker {worker.number} does not start: its log is above ({said(status)})")
+        log.warning("broker %d (pid %d) has ended (%s): it is started again", worker.number, worker.pid, said(status))
         worker.pid = 0
         short = time.monotonic() - worker.started < SHORT_S
         self._later(AGAIN_S if short else 0.0, lambda: self._start(worker))
@@ -222,7 +235,7 @@ class Supervisor:
     def _daemon_ended(self, status: int) -> None:
         self._tell(ended=True)
         if not self._ends:
-            log.warning("the timer daemon has ended with %d: it is started again", status)
+            log.warning("the timer daemon has ended (%s): it is started again", said(status))
             assert self.daemon is not None
             self.daemon.start()
             self._await_daemon_again()
@@ -237,9 +250,9 @@ class Supervisor:
     def _await_daemon(self) -> None:
         assert self.daemon is not None
         end = time.monotonic() + END_S
-        while not self.daemon.serves:
-            if time.monotonic() > end:
-                raise SettingsError(f"the timer daemon does not serve; see {self.settings.data / 'timerd.log'}")
+        while not self.daemon.serves and not self._ends:
+            if time.monotonic() > end or not self.daemon.runs:
+                raise SettingsError(f"the timer daemon does not serve:\n{self.daemon.said}")
             time.sleep(DAEMON_POLL_S)
 
     def _tell(self, *, ended: bool) -> None:
@@ -307,3 +320,9 @@ class Supervisor:
             worker.control, worker.ready = None, False
             if self._commands:
                 self._commands.lost(worker.number)
+
+
+def said(status: int) -> str:
+    """How a process has ended, in words."""
+    code = os.waitstatus_to_exitcode(status)
+    return f"status {code}" if code >= 0 else signal.Signals(-code).name

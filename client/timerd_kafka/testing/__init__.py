@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from timerd_kafka.testing.cluster import ClusterEndedError as ClusterEndedError
     from timerd_kafka.testing.cluster import KafkaCluster as KafkaCluster
+    from timerd_kafka.testing.cluster import KafkaClusterError as KafkaClusterError
 
-__all__ = ["ClusterEndedError", "KafkaCluster"]
+__all__ = ["KafkaCluster", "KafkaClusterError"]
 
 
 def __getattr__(name: str) -> Any:

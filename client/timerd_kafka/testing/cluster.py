@@ -8,6 +8,7 @@ with KafkaCluster(["--workers", "4"]) as broker:
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import json
@@ -24,7 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from timerd_kafka.wire.codec import Question
-from timerd_shm.host.paths import InstancePaths, open_arena_file
+from timerd_shm.host.paths import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.statistics import collect, look
 
@@ -33,11 +34,12 @@ ANSWER_S = 10.0
 END_S = 20.0
 SMALL = ("--port", "0", "--workers", "3", "--capacity", "4096")
 CREATE_TOPICS = 19
+LOG_SHOWN = 4_000  # characters
 _names = itertools.count(1)
 
 
-class ClusterEndedError(Exception):
-    """The cluster has ended, or does not answer. The text has what it said."""
+class KafkaClusterError(Exception):
+    """The cluster refuses a call, has ended, or does not answer. The text says which, and has what it said."""
 
 
 class KafkaCluster:
@@ -45,7 +47,11 @@ class KafkaCluster:
 
     def __init__(self, flags: Sequence[str] = (), *, data: Path | None = None) -> None:
         """`data`: its directory, which is kept; None: a new one, which is removed at the end."""
-        self._flags = [*SMALL, *flags]
+        if isinstance(flags, str) or "--data" in flags:
+            raise KafkaClusterError(
+                f"flags={flags!r}: give a list such as ['--workers', '4'], and data= for a directory"
+            )
+        self._flags = [*SMALL, *map(str, flags)]
         self._given = data
         self._scratch: TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,7 +62,9 @@ class KafkaCluster:
         self.data = Path()
 
     def start(self) -> Self:
-        """Start it, and return when all brokers listen. Raises ClusterEndedError."""
+        """Start it, and return when all brokers listen. Raises KafkaClusterError."""
+        if self._process is not None:
+            raise KafkaClusterError("it runs already: close() it first, or make another one")
         self._scratch = TemporaryDirectory(prefix="kafka-")  # its path is short, as those of sockets have to be
         run = Path(self._scratch.name, "run")
         run.mkdir(mode=0o700)
@@ -83,7 +91,8 @@ class KafkaCluster:
         process, self._process = self._process, None
         if process is not None:
             assert process.stdin is not None and process.stdout is not None
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
             try:
                 process.wait(END_S)
             except subprocess.TimeoutExpired:
@@ -105,6 +114,11 @@ class KafkaCluster:
         self.close()
 
     @property
+    def environment(self) -> dict[str, str]:
+        """What `timerctl` needs in its environment to look at the cluster's timer daemon."""
+        return {RUNTIME_DIR_VARIABLE: self.runtime_dir, INSTANCE_VARIABLE: self.instance}
+
+    @property
     def log(self) -> str:
         """What its processes have said."""
         return "".join(
@@ -121,13 +135,16 @@ class KafkaCluster:
         *,
         partitions: int = 1,
         replicas: int | None = None,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, object] | None = None,
     ) -> str:
         """Create a topic, and return its name when all brokers have it. None: a name that no other has.
 
-        `replicas`: None = the cluster's own number. Raises ClusterEndedError if it is refused.
+        `replicas`: None = the cluster's own number. Raises KafkaClusterError if it is refused.
         """
+        if self._process is None:
+            raise KafkaClusterError("the cluster does not run: start()")
         name = name or f"topic-{os.getpid()}-{next(_names)}"
+        given = {key: str(value) for key, value in (configs or {}).items()}
         question = Question(CREATE_TOPICS, 7)
         module = question.module
         request = module.CreateTopicsRequest(
@@ -137,9 +154,7 @@ class KafkaCluster:
                     num_partitions=partitions,
                     replication_factor=-1 if replicas is None else replicas,
                     assignments=(),
-                    configs=tuple(
-                        module.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()
-                    ),
+                    configs=tuple(module.CreatableTopicConfig(name=key, value=value) for key, value in given.items()),
                 ),
             ),
             timeout=datetime.timedelta(seconds=ANSWER_S),
@@ -147,7 +162,7 @@ class KafkaCluster:
         answer = question.read(self._ask_broker(question.write(0, "timerd_kafka.testing", request)))
         made = answer.topics[0]
         if made.error_code:
-            raise ClusterEndedError(f"the topic {name!r} is refused: {made.error_message or made.error_code.name}")
+            raise KafkaClusterError(f"the topic {name!r} is refused: {made.error_message or made.error_code.name}")
         return name
 
     def _ask_broker(self, frame: bytes) -> bytes:
@@ -167,27 +182,52 @@ class KafkaCluster:
     # faults -----------------------------------------------------------------------------------------------------------
 
     def stop_follower(self, topic: str, *, partition: int | None = None, broker: int | None = None) -> int:
-        """The replicas of a topic copy nothing any more; how many do not. With acks=all its producers time out.
+        """Stop the replication to followers of a topic; how many were stopped. With acks=all producers time out.
 
-        `partition`, `broker`: only of this one, only at this one. A broker that is started again copies again.
+        `partition`, `broker`: only of this one, only at this one. A broker that is started again copies again. Raises
+        KafkaClusterError if there is no such follower.
         """
         return self._follow("stop_follower", topic, partition, broker)
 
     def start_follower(self, topic: str, *, partition: int | None = None, broker: int | None = None) -> int:
-        """They copy again."""
+        """Begin the replication again."""
         return self._follow("start_follower", topic, partition, broker)
 
     def _follow(self, what: str, topic: str, partition: int | None, broker: int | None) -> int:
         answers = self.command({"do": what, "topic": topic, "partition": partition, "broker": broker})
-        return sum(answer["done"] for answer in answers.values())
+        done = sum(int(answer["done"]) for answer in answers.values())
+        if not done:
+            raise KafkaClusterError(
+                f"{what}: no follower of topic={topic!r} partition={partition} at broker={broker}; replicas of the "
+                f"topic, by broker: {self._replicas(topic) or 'none'}"
+            )
+        return done
 
-    def kill(self, broker: int, number: int = signal.SIGKILL) -> None:
-        """Send a broker's process a signal. When it ends, it is started again."""
-        self.command({"do": "kill", "broker": broker, "signal": number})
+    def _replicas(self, topic: str) -> str:
+        return "; ".join(
+            f"{broker}: "
+            + ", ".join(
+                f"{name} ({'leads' if one['leads'] else 'follows'})"
+                for name, one in state["partitions"].items()
+                if name.rpartition("-")[0] == topic
+            )
+            for broker, state in sorted(self.state().items())
+        )
 
-    def kill_daemon(self, number: int = signal.SIGKILL) -> None:
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """The number of the broker that leads a partition. Raises KafkaClusterError if there is no such partition."""
+        for broker, state in self.state().items():
+            if state["partitions"].get(f"{topic}-{partition}", {}).get("leads"):
+                return int(broker)
+        raise KafkaClusterError(f"leader: there is no partition {partition} of topic {topic!r}")
+
+    def kill(self, broker: int, signal: int = signal.SIGKILL) -> None:
+        """Send a broker's process a signal. When it ends, it is started again. SIGCONT ends a SIGSTOP."""
+        self.command({"do": "kill", "broker": broker, "signal": signal})
+
+    def kill_daemon(self, signal: int = signal.SIGKILL) -> None:
         """Send the timer daemon a signal. When it ends, it is started again."""
-        self.command({"do": "kill_daemon", "signal": number})
+        self.command({"do": "kill_daemon", "signal": signal})
 
     def pids(self) -> dict[str, int]:
         """The processes that run: the brokers by their numbers, and "daemon"."""
@@ -198,15 +238,16 @@ class KafkaCluster:
         return self.command({"do": "state"})
 
     def command(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Give the cluster a command, and return its answer. Raises ClusterEndedError."""
+        """Give the cluster a command, and return its answer. Raises KafkaClusterError."""
         if self._process is None:
-            raise ClusterEndedError("the cluster does not run: start()")
+            raise KafkaClusterError("the cluster does not run: start()")
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command).encode() + b"\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # then it says nothing more either
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.flush()
         answer = self._answer(ANSWER_S)
         if "error" in answer:
-            raise ClusterEndedError(f"{command}: {answer['error']}")
+            raise KafkaClusterError(f"{command['do']}: {answer['error']}")
         return answer
 
     def _answer(self, seconds: float) -> dict[str, Any]:
@@ -217,7 +258,8 @@ class KafkaCluster:
             readable, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
             data = os.read(descriptor, 65_536) if readable else b""
             if not data:
-                raise ClusterEndedError(f"the cluster does not answer within {seconds:g} s:\n{self.log}")
+                what = "has ended" if readable else f"does not answer within {seconds:g} s"
+                raise KafkaClusterError(f"the cluster {what}:\n{self.log[-LOG_SHOWN:]}")
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         said: dict[str, Any] = json.loads(line)

@@ -21,3 +21,11 @@ def shared_port(host: str, port: int) -> socket.socket:
         made.close()
         raise
     return made
+
+
+def check_free(host: str, port: int) -> None:
+    """Raises OSError if another program listens there: a shared port would be shared with it."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before may linger
+        made.bind((host, port))
+        made.listen()

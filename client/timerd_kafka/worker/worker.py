@@ -33,7 +33,7 @@ def run(settings: Settings, number: int, control: socket.socket) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a descriptor a partition, and one a connection
     client = td.Client(settings.instance, runtime_dir=settings.runtime_dir, name=f"kafka-broker-{number}")
     client.ready(timeout=DAEMON_S)
-    with asyncio.Runner() as runner, contextlib.suppress(KeyboardInterrupt):
+    with asyncio.Runner() as runner:
         # What asks the daemon is done before the loop runs: in the loop nothing waits.
         broker = Broker(settings, number, client, runner.get_loop(), {key: name for key, (name, _) in APIS.items()})
         broker.readers.prepare(CATALOG)
@@ -45,8 +45,7 @@ def run(settings: Settings, number: int, control: socket.socket) -> None:
 async def serve(broker: Broker, control: socket.socket) -> None:
     """The broker's main coroutine."""
     settings, loop, end = broker.settings, broker.loop, asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, end.set)
+    loop.add_signal_handler(signal.SIGTERM, end.set)
     broker.take_topics(())
     threading.Thread(target=follow_catalog, args=(broker.waits, broker), daemon=True).start()
     connections: set[Connection] = set()

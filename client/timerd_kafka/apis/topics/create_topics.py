@@ -11,7 +11,8 @@ from kio.schema.errors import ErrorCode
 from timerd_client.operations import DelayedTopics, Part
 from timerd_kafka.apis.topics.configs import SETTABLE, wrong_config
 from timerd_kafka.broker.broker import Broker, Call
-from timerd_kafka.cluster.catalog import PARTITIONS_MAX, is_legal
+from timerd_kafka.cluster.catalog import is_legal
+from timerd_kafka.cluster.settings import PARTITIONS_MAX
 from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
 

@@ -9,7 +9,8 @@ from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.topics.create_topics import Wanted, create_and_wait
 from timerd_kafka.broker.broker import Broker, Call
-from timerd_kafka.cluster.catalog import PARTITIONS_MAX, Topic, is_legal
+from timerd_kafka.cluster.catalog import Topic, is_legal
+from timerd_kafka.cluster.settings import PARTITIONS_MAX
 from timerd_kafka.log.batch import LEADER_EPOCH
 from timerd_kafka.wire.codec import milliseconds
 
