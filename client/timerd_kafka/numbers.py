@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 class Numbers:
-    """`count` integers of 64 bits. Several processes may map the file; each number has one writer."""
+    """`count` integers of 64 bits. Several processes may map the file; each number has one writer. Raises OSError."""
 
     def __init__(self, path: Path, count: int) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(descriptor, count * 8)
+            os.posix_fallocate(descriptor, 0, count * 8)  # a hole would end the process when the disk is full
             self._map = mmap.mmap(descriptor, count * 8)
         finally:
             os.close(descriptor)

@@ -15,8 +15,9 @@ from kio.schema.errors import ErrorCode
 
 from rawkafka import RawKafka, batch
 from timerd_kafka.__main__ import main
-from timerd_kafka.cluster.catalog import Catalog
-from timerd_kafka.cluster.settings import Settings, SettingsError
+from timerd_kafka.broker.producer_ids import ProducerIds
+from timerd_kafka.cluster.catalog import Catalog, Wanted
+from timerd_kafka.cluster.settings import PARTITIONS_MAX, Settings, SettingsError
 from timerd_kafka.quotas import Quotas
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 
@@ -121,6 +122,14 @@ def test_a_directory_of_others_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("a year of work")
     with pytest.raises(KafkaClusterError, match=r"it has other files \(thesis.txt\)"):
         KafkaCluster(data=tmp_path).start()
+
+
+def test_without_its_topics_a_directory_is_not_taken(tmp_path: Path) -> None:
+    with KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path) as cluster:
+        cluster.topic()
+    (tmp_path / "topics.json").unlink()
+    with pytest.raises(KafkaClusterError, match="all records would be removed"):
+        KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path).start()
 
 
 def test_damaged_topics_are_named(tmp_path: Path) -> None:
@@ -240,9 +249,9 @@ def test_the_only_broker_waits_for_no_other(tmp_path: Path) -> None:
 
 def test_brokers_that_change_the_topics_at_once_lose_no_change(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from timerd_kafka.cluster.catalog import Catalog\n"
+        "import sys; from pathlib import Path; from timerd_kafka.cluster.catalog import Catalog, Wanted\n"
         "catalog = Catalog(Path(sys.argv[1]))\n"
-        "print(sum(catalog.create(f't{n}', 1, 1, {}) is not None for n in range(40)))"
+        "print(sum(not catalog.create({f't{n}': (1, 1, {})})[0] for n in range(40)))"
     )
     started = [
         subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True) for _ in range(3)
@@ -255,14 +264,34 @@ def test_brokers_that_change_the_topics_at_once_lose_no_change(tmp_path: Path) -
 
 def test_a_topic_that_is_created_again_has_another_id(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path)
-    first = catalog.create("orders", 3, 1, {"retention.ms": "5"})
-    assert first is not None and catalog.create("orders", 1, 1, {}) is None
+    assert catalog.create({"orders": (3, 1, {"retention.ms": "5"})}) == (set(), set())
+    assert catalog.create({"orders": (1, 1, {}), "other": (1, 1, {})}) == ({"orders"}, set())
     catalog.refresh()
-    assert catalog.by_name["orders"] == first
+    first = catalog.by_name["orders"]
+    assert (first.partitions, first.configs, set(catalog.by_name)) == (3, {"retention.ms": "5"}, {"orders", "other"})
     catalog.delete(lambda topic: topic.id == first.id)
-    second = catalog.create("orders", 3, 1, {})
-    assert second is not None and second.id != first.id
+    catalog.create({"orders": (3, 1, {})})
     assert catalog.refresh() and not catalog.refresh()
+    assert catalog.by_name["orders"].id != first.id
+
+
+def test_all_topics_of_a_request_count_against_the_bound_of_partitions(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path)
+    wanted: dict[str, Wanted] = {f"t{number}": (PARTITIONS_MAX // 3, 1, {}) for number in range(5)}
+    assert catalog.create(wanted) == (set(), {"t3", "t4"})
+
+
+def test_an_id_of_a_producer_is_not_given_from_a_block_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ProducerIds(tmp_path / "producer_ids", 1, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                ids.next()
+    assert [ids.next(), ids.next()] == [1, 3]
+    assert ProducerIds(tmp_path / "producer_ids", 1, 2).next() == 2_001, "another process begins with another block"
 
 
 def test_a_quota_counts_what_a_client_id_uses_at_all_workers(tmp_path: Path) -> None:

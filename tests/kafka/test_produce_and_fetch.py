@@ -404,3 +404,39 @@ def test_who_waits_for_a_topic_that_is_deleted_is_answered(cluster: KafkaCluster
         produced = question.read(producing.frame()).responses[0].partition_responses[0]
         assert produced.error_code == ErrorCode.unknown_topic_or_partition
         assert records.read(deleting.frame()).topics[0].partitions[0].partition_index == 0
+
+
+def test_a_partition_that_is_named_twice_is_refused(cluster: KafkaCluster, raw: RawKafka) -> None:
+    topic = cluster.topic(replicas=1)
+    with led(raw, topic) as leader:
+        module = Question(PRODUCE, 9).module
+        data = (batch([b"bad"])[:-1], batch([b"good"]))
+        parts = tuple(module.PartitionProduceData(index=0, records=records) for records in data)
+        fields = produce_fields(topic, {}, acks=1) | {
+            "topic_data": (module.TopicProduceData(name=topic, partition_data=parts),)
+        }
+        answer = leader.ask(PRODUCE, 9, **fields)
+        codes = [part.error_code for part in answer.responses[0].partition_responses]
+        assert codes == [ErrorCode.invalid_request] * 2
+        assert leader.produce(topic, {0: batch([b"a"])})[0].base_offset == 0, "nothing was appended"
+        module = Question(FETCH, 12).module
+        wanted = module.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        fields = fetch_fields(topic, {0: 0}, 0.0) | {
+            "topics": (module.FetchTopic(topic=topic, partitions=(wanted,) * 3),)
+        }
+        (answered,) = leader.ask(FETCH, 12, **fields).responses
+        assert [bool(part.records) for part in answered.partitions] == [True, False, False]
+
+
+@pytest.mark.parametrize("limits", [{"max_bytes": -1}, {"partition_max_bytes": -(2**31)}, {"max_bytes": 100}])
+def test_no_limit_of_a_fetch_gives_more_than_the_first_batch_of_all(
+    cluster: KafkaCluster, raw: RawKafka, limits: dict[str, int]
+) -> None:
+    topic = cluster.topic(partitions=8, replicas=1)
+    leaders = raw.leaders(topic)
+    one, other = next((a, b) for a in leaders for b in leaders if a < b and leaders[a] == leaders[b])
+    with led(raw, topic, one) as leader:
+        for _ in range(3):
+            leader.produce(topic, {one: batch([b"x" * 1_000]), other: batch([b"y" * 1_000])}, acks=1)
+        answers = leader.fetch(topic, {one: 0, other: 0}, **limits)  # type: ignore[arg-type]
+        assert sum(len(answer.records or b"") for answer in answers.values()) == len(batch([b"x" * 1_000]))

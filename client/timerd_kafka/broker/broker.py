@@ -26,6 +26,7 @@ from timerd_kafka.waits.waits import Waits
 from timerd_kafka.wire.codec import Api
 from timerd_kafka.wire.connection import Connection
 
+LOOK_S = 0.002  # so often the file of the topics is looked at
 CATALOG = "catalog"  # the key on which a change of the topics is an event
 
 log = logging.getLogger("timerd_kafka.broker")
@@ -56,6 +57,7 @@ class Broker:
         self.cluster_id = (settings.data / "cluster_id").read_text()
         self.catalog = Catalog(settings.data)
         self.catalog.refresh()
+        self._looked, self._taken = 0.0, self.catalog.version
         directory = settings.data / f"broker-{number}"
         self.store = Store(directory, self.catalog, number, settings.workers)
         self.waits = Waits(client, loop)
@@ -86,8 +88,12 @@ class Broker:
 
     def refresh(self) -> bool:
         """Take up the topics that are new, and drop those that are gone; whether any has changed."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_S and self._taken == self.catalog.version:
+            return False  # a request may name many topics that there are not
+        self._looked = now
         before = self.catalog.by_id
-        if not self.catalog.refresh():
+        if not self.catalog.refresh() and self._taken == self.catalog.version:
             return False
         self.take_topics(before.values())
         return True
@@ -96,6 +102,8 @@ class Broker:
         """Hold what is to be held, and say so: who has changed a topic waits for all brokers."""
         gone = self.store.refresh()
         self.followers.refresh()
+        if self.store.is_complete:
+            self._taken = self.catalog.version
         for partition in gone:
             for purgatory in ("produce", "fetch", "replica"):
                 self.waits.fire(purgatory, partition.key)
@@ -108,6 +116,7 @@ class Broker:
 
     def say_catalog_changed(self) -> None:
         """Make all brokers read the topics, this one at once."""
+        self._looked = 0.0
         self.refresh()
         self.waits.fire("replica", CATALOG)
 

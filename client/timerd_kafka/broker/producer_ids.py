@@ -15,11 +15,12 @@ class ProducerIds:
         self._next = self._taken = int(path.read_text()) if path.exists() else 0
 
     def next(self) -> int:
-        """A new id."""
+        """A new id. Raises OSError: the block that it is of cannot be taken."""
         if self._next == self._taken:
-            self._taken += BLOCK
+            taken = self._taken + BLOCK
             draft = self._path.with_suffix(".new")
-            draft.write_text(str(self._taken))
+            draft.write_text(str(taken))
             draft.replace(self._path)
+            self._taken = taken  # not before it is written: another process would give the same ids
         number, self._next = self._next, self._next + 1
         return number * self._workers + self._worker

@@ -15,6 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from uuid import UUID, uuid4
 
+from timerd_kafka.cluster.settings import PARTITIONS_MAX
+
+TOPICS = "topics.json"
 NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -29,11 +32,14 @@ class Topic:
     configs: dict[str, str] = field(default_factory=dict)
 
 
+Wanted = tuple[int, int, Mapping[str, str]]  # partitions, replicas, configurations
+
+
 class Catalog:
     """The topics, as this broker has read them last. `version` counts the changes."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / "topics.json"
+        self._path = directory / TOPICS
         self._lock = directory / "topics.lock"
         self._seen: tuple[int, int] | None = None
         self.version = 0
@@ -49,24 +55,33 @@ class Catalog:
         seen = (found.st_mtime_ns, found.st_ino)
         if seen == self._seen:
             return False
-        self._seen = seen
         written = json.loads(self._path.read_text())
         if written["version"] == self.version:
+            self._seen = seen
             return False
         topics = [Topic(**{**topic, "id": UUID(topic["id"])}) for topic in written["topics"]]
         self.version = written["version"]
         self.by_name = {topic.name: topic for topic in topics}
         self.by_id = {topic.id: topic for topic in topics}
+        self._seen = seen  # at last: what could not be read is read again
         return True
 
-    def create(self, name: str, partitions: int, replicas: int, configs: Mapping[str, str]) -> Topic | None:
-        """A new topic; None: there is one of that name."""
+    def create(self, wanted: Mapping[str, Wanted]) -> tuple[set[str], set[str]]:
+        """Make topics, in one go; the names of those that exist already, and of those that are too many partitions."""
         with self._changing():
-            if name in self.by_name:
-                return None
-            topic = Topic(name, uuid4(), partitions, replicas, dict(configs))
-            self._write([*self.by_name.values(), topic])
-        return topic
+            exist = {name for name in wanted if name in self.by_name}
+            used, made, many = sum(topic.partitions for topic in self.by_id.values()), [], set()
+            for name, (partitions, replicas, configs) in wanted.items():
+                if name in exist:
+                    continue
+                if used + partitions > PARTITIONS_MAX:
+                    many.add(name)
+                    continue
+                used += partitions
+                made.append(Topic(name, uuid4(), partitions, replicas, dict(configs)))
+            if made:
+                self._write([*self.by_name.values(), *made])
+        return exist, many
 
     def delete(self, is_meant: Callable[[Topic], bool]) -> None:
         """Remove the topics that are meant."""

@@ -32,6 +32,7 @@ GROUP_ID_MAX = 1_000  # bytes
 INSTANCE_ID_MAX = 249  # characters, as of a topic's name
 MEMBERS_MAX = 1_000  # of a group, with those that are to join
 GROUPS_MAX = 10_000  # of a broker
+PROTOCOL_NAMES_MAX = 100  # of a member
 PROTOCOLS_MAX = 1 << 20  # bytes that a member says of its protocols
 ASSIGNMENTS_MAX = 16 << 20  # bytes that a leader assigns
 NEW_MEMBER_S = 300.0  # so long a new member may wait in its first join (Kafka's NewMemberJoinTimeoutMs)
@@ -145,6 +146,8 @@ class Coordinator:
         if not self._settings.session_timeout_min <= asked.session_timeout <= self._settings.session_timeout_max:
             return ErrorCode.invalid_session_timeout
         if asked.instance is not None and not 0 < len(asked.instance) <= INSTANCE_ID_MAX:
+            return ErrorCode.invalid_request
+        if len(asked.protocols) > PROTOCOL_NAMES_MAX:
             return ErrorCode.invalid_request
         if sum(len(one.name) + len(one.metadata) for one in asked.protocols) > PROTOCOLS_MAX:
             return ErrorCode.invalid_request

@@ -105,7 +105,7 @@ class Rebalances:
 
     def _join_lost(self, group: Group) -> None:
         """Have the members try again. Each has its session meanwhile."""
-        log.warning("the rebalance of group %s is lost, as the timer daemon does not hold it", group.id)
+        log.warning("the rebalance of group %r is lost, as the timer daemon does not hold it", group.id)
         for member in group.members.values():
             if member.joining is not None:
                 member.answer_join(JoinAnswer(ErrorCode.coordinator_load_in_progress, member.id))
@@ -173,7 +173,7 @@ class Rebalances:
         group.sync = None
         if lost:
             if group.state is State.COMPLETING:  # nothing would end what the members wait for
-                log.warning("the syncing of group %s is lost, as the timer daemon does not hold it", group.id)
+                log.warning("the syncing of group %r is lost, as the timer daemon does not hold it", group.id)
                 self._prepare(group)
         elif group.unsynced:
             for member in [group.members[one] for one in group.unsynced]:
@@ -204,4 +204,4 @@ class Rebalances:
         try:
             group.remembered.keep(group.record())
         except OSError:
-            log.warning("the generation of group %s is not kept", group.id, exc_info=True)
+            log.warning("the generation of group %r is not kept", group.id, exc_info=True)

@@ -112,6 +112,6 @@ class Sessions:
             self._expired(group, holder)
 
     def _refused(self, group: str, holder: Holder, timeout: float, why: object) -> None:
-        log.warning("the timer daemon does not take the session of %s in group %s: %s", holder.id, group, why)
+        log.warning("the timer daemon does not take the session of %r in group %r: %s", holder.id, group, why)
         holder.session = None
         self._without[holder] = group, timeout

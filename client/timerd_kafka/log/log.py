@@ -127,6 +127,7 @@ class PartitionLog:
         """
         if offset >= end_offset:
             return b""
+        max_bytes = max(0, max_bytes)
         first = self._number_of(offset)
         begin, end = self._positions[first], self._end_of(end_offset)
         if end - begin > max_bytes:

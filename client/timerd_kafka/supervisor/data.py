@@ -9,12 +9,12 @@ import os
 import shutil
 import uuid
 
-from timerd_kafka.cluster.catalog import Catalog
+from timerd_kafka.cluster.catalog import TOPICS, Catalog
 from timerd_kafka.cluster.settings import Settings, SettingsError
 
 FORMAT = 1
 LOGS = {"kafka.log", "timerd.log"}
-OWN = {"cluster.lock", "cluster_id"}  # of a cluster that was killed while it was made
+OWN = {"cluster.lock", "cluster_id", TOPICS}  # of a cluster that was killed while it was made
 
 
 def claim(settings: Settings) -> int:
@@ -45,14 +45,20 @@ def claim(settings: Settings) -> int:
                 f"data={settings.data}: it was made with {found['workers']} workers (format {found['format']}), and "
                 f"this is {settings.workers} (format {FORMAT}): partitions would be elsewhere. Give another directory"
             )
+        if not (settings.data / TOPICS).exists():
+            os.close(descriptor)
+            raise SettingsError(
+                f"data={settings.data}: {TOPICS} is gone, without which all records would be removed; restore it"
+            )
     else:
+        (settings.data / TOPICS).write_text(json.dumps({"version": 0, "topics": []}))
         (settings.data / "cluster_id").write_text(new_id())
         described.write_text(json.dumps(written))
     try:
         Catalog(settings.data).refresh()
     except (ValueError, KeyError, TypeError) as error:
         os.close(descriptor)
-        raise SettingsError(f"data={settings.data}: topics.json is damaged ({error}); restore it") from None
+        raise SettingsError(f"data={settings.data}: {TOPICS} is damaged ({error}); restore it") from None
     shutil.rmtree(settings.data / "quotas", ignore_errors=True)  # nobody has used anything yet
     return descriptor
 

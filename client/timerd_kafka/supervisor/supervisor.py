@@ -80,6 +80,7 @@ class Supervisor:
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._ends = False
         self._announced = False
+        self._daemon_started = 0.0
         self._commands: Commands | None = None
 
     @property
@@ -236,9 +237,14 @@ class Supervisor:
         self._tell(ended=True)
         if not self._ends:
             log.warning("the timer daemon has ended (%s): it is started again", said(status))
-            assert self.daemon is not None
-            self.daemon.start()
-            self._await_daemon_again()
+            short = time.monotonic() - self._daemon_started < SHORT_S
+            self._later(AGAIN_S if short else 0.0, self._start_daemon)
+
+    def _start_daemon(self) -> None:
+        assert self.daemon is not None
+        self._daemon_started = time.monotonic()
+        self.daemon.start()
+        self._await_daemon_again()
 
     def _await_daemon_again(self) -> None:
         assert self.daemon is not None

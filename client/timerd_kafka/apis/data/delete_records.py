@@ -28,6 +28,9 @@ async def answer(broker: Broker, call: Call) -> Any:
     for topic in call.body.topics:
         for asked in topic.partitions:
             key = keys[topic.name, asked.partition_index] = key_in(broker, topic.name, asked.partition_index)
+            if key in wanted:
+                errors[key] = ErrorCode.invalid_request  # the request names it twice
+                continue
             wanted[key] = asked.offset
             partition = broker.led(broker.topic(topic.name), asked.partition_index)
             if not isinstance(partition, Partition):

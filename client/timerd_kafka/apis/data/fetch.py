@@ -55,7 +55,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     answers: dict[int, list[Any]] = {}
     for one in wanted:
         data, size = read(call, replica, one, left, is_first=sent == 0, lost=lost)
-        sent, left = sent + size, left - size
+        sent, left = sent + size, max(0, left - size)
         answers.setdefault(one.number, []).append(data)
     throttle = broker.throttle(broker.fetched, call, sent) if replica == CONSUMER else 0.0
     return make(
@@ -84,6 +84,7 @@ def replica_of(call: Call) -> int:
 def find(broker: Broker, call: Call, replica: int) -> list[Wanted]:
     """The partitions of the request. A follower's request says what the follower has."""
     found = []
+    seen: set[str] = set()
     for number, topic in enumerate(call.body.topics):
         named = broker.topic(getattr(topic, "topic", None), getattr(topic, "topic_id", None))
         for asked in topic.partitions:
@@ -102,6 +103,9 @@ def find(broker: Broker, call: Call, replica: int) -> list[Wanted]:
             else:
                 preferred = nearer(call, partition)
             held = partition if isinstance(partition, Partition) else None
+            if held is not None and held.key in seen:
+                held, error = None, ErrorCode.invalid_request  # the request names it twice
+            seen.add(held.key if held else "")
             found.append(Wanted(number, topic, asked, held, error, preferred))
     return found
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import milliseconds
+
+log = logging.getLogger("timerd_kafka.init_producer_id")
 
 EPOCH_MAX = 2**15 - 1
 
@@ -22,7 +25,11 @@ async def answer(broker: Broker, call: Call) -> Any:
     elif known >= 0 and 0 <= known_epoch < EPOCH_MAX:
         producer, epoch = known, known_epoch + 1
     else:
-        producer, epoch = broker.producer_ids.next(), 0
+        try:
+            producer, epoch = broker.producer_ids.next(), 0
+        except OSError:
+            log.exception("no id can be given to a producer")
+            error = ErrorCode.coordinator_not_available  # clients ask again
     return call.api.make(
         "InitProducerIdResponse",
         throttle_time=milliseconds(0),

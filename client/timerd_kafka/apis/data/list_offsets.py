@@ -20,9 +20,13 @@ NOTHING = -1
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request."""
     make = call.api.make
+    seen: set[tuple[str, int]] = set()
 
     def one(name: str, asked: Any) -> Any:
         partition = broker.led(broker.topic(name), asked.partition_index)
+        if (name, asked.partition_index) in seen:
+            partition = ErrorCode.invalid_request  # the request names it twice
+        seen.add((name, asked.partition_index))
         error, timestamp, offset = ErrorCode.none, NOTHING, NOTHING
         if isinstance(partition, Partition):
             if asked.timestamp < EARLIEST_LOCAL:

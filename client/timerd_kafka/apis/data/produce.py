@@ -6,6 +6,7 @@ acks=0 has no answer, acks=1 is answered when the leader has the records, acks=a
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -41,12 +42,14 @@ async def answer(broker: Broker, call: Call) -> Any:
     messages: dict[str, str | None] = {}
     partitions: dict[str, Partition] = {}
     keys: dict[tuple[int, int], str] = {}  # by the number of the topic: it may be deleted while the request waits
-    size = 0
+    size, twice = 0, named_twice(broker, body)
     for number, topic in enumerate(body.topic_data):
         for data in topic.partition_data:
             key = keys[number, data.index] = key_in(broker, topic, data.index)
             size += len(data.records or b"")
             try:
+                if key in twice:
+                    raise Refused(ErrorCode.invalid_request, "the request names this partition twice")
                 partition = find(broker, call, topic, data.index)
                 base, end = append(partition, data.records or b"")
             except Refused as refused:
@@ -89,6 +92,12 @@ async def answer(broker: Broker, call: Call) -> Any:
         ),
         throttle_time=milliseconds(throttle),
     )
+
+
+def named_twice(broker: Broker, body: Any) -> set[str]:
+    """The keys of partitions that the request names more than once: one answer could not be that of both."""
+    counted = Counter(key_in(broker, topic, data.index) for topic in body.topic_data for data in topic.partition_data)
+    return {key for key, count in counted.items() if count > 1}
 
 
 async def replicated(

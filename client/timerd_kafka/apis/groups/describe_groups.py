@@ -17,7 +17,7 @@ NOT_ASKED = -(2**31)  # for authorized operations
 
 async def answer(broker: Broker, call: Call) -> Any:
     """A description of each group."""
-    groups = tuple(_described(broker, call, group) for group in call.body.groups)
+    groups = tuple(_described(broker, call, group) for group in dict.fromkeys(call.body.groups))
     return call.api.make("DescribeGroupsResponse", throttle_time=milliseconds(0), groups=groups)
 
 

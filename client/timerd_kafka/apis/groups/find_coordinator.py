@@ -20,7 +20,8 @@ async def answer(broker: Broker, call: Call) -> Any:
         found = _find(broker, kind, call.body.key)
         return call.api.make("FindCoordinatorResponse", throttle_time=milliseconds(0), **found)
     coordinators = tuple(
-        call.api.make("Coordinator", key=key, **_find(broker, kind, key)) for key in call.body.coordinator_keys
+        call.api.make("Coordinator", key=key, **_find(broker, kind, key))
+        for key in dict.fromkeys(call.body.coordinator_keys)
     )
     return call.api.make("FindCoordinatorResponse", throttle_time=milliseconds(0), coordinators=coordinators)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +12,14 @@ from kio.schema.errors import ErrorCode
 from timerd_client.operations import DelayedTopics, Part
 from timerd_kafka.apis.topics.configs import SETTABLE, wrong_config
 from timerd_kafka.broker.broker import Broker, Call
-from timerd_kafka.cluster.catalog import is_legal
+from timerd_kafka.cluster.catalog import Wanted, is_legal
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
 from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
 
 DEFAULT = -1  # as a number of partitions or replicas: the broker's own
-Wanted = tuple[int, int, dict[str, str]]  # partitions, replicas, configurations
+
+log = logging.getLogger("timerd_kafka.create_topics")
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -99,10 +101,13 @@ async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout:
     """Create topics, and wait until all brokers have read them; the error of each."""
     if not wanted:
         return {}
-    taken: dict[str, int] = {}
-    for name, (partitions, replicas, configs) in wanted.items():
-        made = broker.catalog.create(name, partitions, replicas, configs)
-        taken[name] = ErrorCode.none if made else ErrorCode.topic_already_exists
+    try:
+        exist, many = broker.catalog.create(wanted)
+    except OSError:
+        log.exception("the topics cannot be written")
+        return dict.fromkeys(wanted, Part(ErrorCode.kafka_storage_error))
+    taken: dict[str, int] = dict.fromkeys(wanted, ErrorCode.none)
+    taken |= dict.fromkeys(exist, ErrorCode.topic_already_exists) | dict.fromkeys(many, ErrorCode.invalid_partitions)
     return await all_read(broker, taken, timeout)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -9,6 +10,8 @@ from kio.schema.errors import ErrorCode
 from timerd_kafka.apis.topics.create_topics import all_read
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import milliseconds
+
+log = logging.getLogger("timerd_kafka.delete_topics")
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -23,8 +26,13 @@ async def answer(broker: Broker, call: Call) -> Any:
     ids = {topic.id for _, _, topic in found if topic}
     parts = {}
     if ids:
-        broker.catalog.delete(lambda topic: topic.id in ids)
-        taken: dict[str, int] = dict.fromkeys((topic.name for _, _, topic in found if topic), ErrorCode.none)
+        names = {topic.name for _, _, topic in found if topic}
+        taken: dict[str, int] = dict.fromkeys(names, ErrorCode.none)
+        try:
+            broker.catalog.delete(lambda topic: topic.id in ids)
+        except OSError:
+            log.exception("the topics cannot be written")
+            taken = dict.fromkeys(names, ErrorCode.kafka_storage_error)
         parts = await all_read(broker, taken, max(0.0, body.timeout.total_seconds()))
 
     def one(name: str | None, topic_id: Any, topic: Any) -> Any:

@@ -7,10 +7,9 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from timerd_kafka.apis.topics.create_topics import Wanted, create_and_wait
+from timerd_kafka.apis.topics.create_topics import create_and_wait
 from timerd_kafka.broker.broker import Broker, Call
-from timerd_kafka.cluster.catalog import Topic, is_legal
-from timerd_kafka.cluster.settings import PARTITIONS_MAX
+from timerd_kafka.cluster.catalog import Topic, Wanted, is_legal
 from timerd_kafka.log.batch import LEADER_EPOCH
 from timerd_kafka.wire.codec import milliseconds
 
@@ -27,7 +26,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     wanted: list[tuple[str | None, UUID | None]] = (
         [(topic.name, None) for topic in broker.catalog.by_name.values()]
         if is_all
-        else [(topic.name, getattr(topic, "topic_id", None)) for topic in asked]
+        else list(dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in asked))
     )
     errors: dict[str | None, ErrorCode] = {}
     if broker.settings.auto_create and getattr(body, "allow_auto_topic_creation", True):
@@ -54,8 +53,7 @@ async def create_missing(broker: Broker, names: list[str]) -> dict[str | None, E
         for name in names
         if is_legal(name) and broker.topic(name) is None
     }
-    used = sum(topic.partitions for topic in broker.catalog.by_id.values())
-    if not missing or used + len(missing) * broker.settings.partitions > PARTITIONS_MAX:
+    if not missing:
         return {}
     parts = await create_and_wait(broker, missing, CREATE_S)
     # All brokers will have read the topic soon: its client asks again.
