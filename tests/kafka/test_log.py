@@ -93,7 +93,11 @@ def test_a_log_that_was_cut_at_any_byte_has_its_whole_batches(tmp_path: Path) ->
         opened = PartitionLog(tmp_path)
         kept = sum(end <= cut for end in ends) - 1
         assert (opened.end_offset, opened.size) == (2 * kept, ends[kept])
+        if opened.is_damaged:  # the machine has ended: all replicas had more
+            assert opened.end_offset < 4 and cut > ends[kept]
+            opened.cut_damage()
         assert opened.checkpoint.high_watermark <= opened.end_offset
+        opened.checkpoint.high_watermark = 4
         if kept:
             again = batch([b"v" * (kept - 1), b"w"], producer=7, epoch=0, sequence=2 * (kept - 1))
             assert opened.producers.duplicate_of(read_produced(again)[0]) == 2 * (kept - 1), "known again from the file"
@@ -112,6 +116,25 @@ def test_damage_behind_the_high_watermark_is_cut_off(tmp_path: Path, rng: random
     log.path.write_bytes(data)
     opened = PartitionLog(tmp_path)
     assert opened.end_offset in (1, 2)
+    opened.close()
+
+
+def test_damage_before_the_high_watermark_is_left_as_it_is(tmp_path: Path) -> None:
+    log = PartitionLog(tmp_path)
+    for _ in range(3):
+        append(log, b"some value")
+    log.checkpoint.high_watermark = 3
+    whole, second = log.path.read_bytes(), log.size // 3
+    log.close()
+    data = bytearray(whole)
+    data[second + 16] ^= 0x10  # the format, in the header of the second batch
+    log.path.write_bytes(data)
+    opened = PartitionLog(tmp_path)
+    assert (opened.is_damaged, opened.end_offset, opened.checkpoint.high_watermark) == (True, 1, 3)
+    assert opened.path.read_bytes() == bytes(data)
+    opened.cut_damage()
+    assert (opened.is_damaged, opened.checkpoint.high_watermark) == (False, 1)
+    assert opened.path.read_bytes() == whole[:second]
     opened.close()
 
 

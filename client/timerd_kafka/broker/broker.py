@@ -140,7 +140,10 @@ class Broker:
         """The partition, if this broker has a replica of it; else why not."""
         if topic is None or not 0 <= index < topic.partitions:
             return ErrorCode.unknown_topic_or_partition
-        return self.store.get(topic, index) or ErrorCode.not_leader_or_follower
+        found = self.store.get(topic, index)
+        if found is not None and found.log.is_damaged:
+            return ErrorCode.kafka_storage_error
+        return found or ErrorCode.not_leader_or_follower
 
     def appended(self, partition: Partition) -> None:
         """A producer's records were appended: followers fetch them. Without followers they may be read at once."""

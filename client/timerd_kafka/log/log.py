@@ -1,6 +1,7 @@
 """The file of a partition's record batches, and where in it each offset is.
 
-A process that is killed leaves whole batches, and perhaps a part of the last one: opening the log cuts that off. There
+A process that is killed leaves whole batches, and perhaps a part of the last one: opening the log cuts that off. Damage
+before the high watermark is of the disk: it is no torn end, and is left as it is. There
 is no fsync: what a process has written outlives the process, not the machine.
 """
 
@@ -33,6 +34,7 @@ class PartitionLog:
         self._bases: list[int] = []
         self.size = 0  # bytes
         self.end_offset = 0  # behind the last record
+        self.is_damaged = False  # records that all replicas had cannot be read: nothing is cut off
         self._recover()
 
     def _recover(self) -> None:
@@ -49,6 +51,9 @@ class PartitionLog:
             except (CorruptBatch, UnsupportedBatch):
                 break
             self._add(batch)
+        if self.end_offset < self.checkpoint.high_watermark and self.size < length:
+            self.is_damaged = True
+            return
         os.ftruncate(self._file, self.size)
         self.checkpoint.high_watermark = min(self.checkpoint.high_watermark, self.end_offset)
         self.checkpoint.start_offset = min(self.checkpoint.start_offset, self.end_offset)
@@ -91,12 +96,20 @@ class PartitionLog:
         for batch in batches:
             self._add(batch)
 
+    def cut_damage(self) -> None:
+        """Remove what is damaged, and all behind it: another replica has it."""
+        self.is_damaged = False
+        os.ftruncate(self._file, self.size)
+        self.checkpoint.high_watermark = min(self.checkpoint.high_watermark, self.end_offset)
+        self.checkpoint.start_offset = min(self.checkpoint.start_offset, self.end_offset)
+
     def truncate(self, offset: int) -> None:
         """Remove the batches from the one with this offset on."""
         kept = bisect_right(self._bases, offset) - 1 if offset < self.end_offset else len(self._bases)
         if kept >= len(self._bases):
             return
         os.ftruncate(self._file, self._positions[max(kept, 0)])
+        self.checkpoint.high_watermark = min(self.checkpoint.high_watermark, offset)  # it is no damage
         for numbers in (self._positions, self._timestamps, self._bases):
             numbers.clear()
         self.producers = Producers()

@@ -119,7 +119,7 @@ class Followers:
             return True
         if data.error_code == ErrorCode.offset_out_of_range:  # the machine has ended, and the leader's log is shorter
             log.warning("%s: the leader's log ends before %d", partition.key, partition.end_offset)
-            partition.log.truncate(min(data.high_watermark, partition.end_offset - 1))
+            partition.truncate(min(data.high_watermark, partition.end_offset - 1))
             return False
         if data.error_code != ErrorCode.none:
             return False

@@ -7,6 +7,7 @@ them times out.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from uuid import UUID
 
@@ -14,6 +15,8 @@ from timerd_client.operations import Available, Errors, partition_key
 from timerd_kafka.cluster.catalog import Topic
 from timerd_kafka.log.batch import Batch
 from timerd_kafka.log.log import PartitionLog
+
+log = logging.getLogger("timerd_kafka.partition")
 
 
 class Partition:
@@ -27,13 +30,17 @@ class Partition:
         self.follows = not self.is_leader  # False also where a test has stopped the follower
         self.directory = directory
         self.log = PartitionLog(directory)
+        if self.log.is_damaged:
+            log.error("%s is damaged from offset %d on", self.log.path, self.log.end_offset)
+            if not self.is_leader:
+                self.log.cut_damage()  # it is copied from the leader again
         self.is_deleted = False
         self.high_watermark = self.log.checkpoint.high_watermark
         self.start_offset = self.log.checkpoint.start_offset
         self._ends = dict.fromkeys(replicas[1:], 0)  # of the leader: what the followers have
         self._starts = dict.fromkeys(replicas[1:], 0)  # where their logs begin
         self._told = dict.fromkeys(replicas[1:], -1)  # the high watermark that they know
-        if self.is_leader:
+        if self.is_leader and not self.log.is_damaged:
             self.raise_high_watermark()
 
     @property
@@ -76,6 +83,12 @@ class Partition:
     def delete_before(self, offset: int) -> None:
         """Records before `offset` are not read any more."""
         self.start_offset = self.log.checkpoint.start_offset = max(self.start_offset, offset)
+
+    def truncate(self, offset: int) -> None:
+        """As a follower: remove the records from the batch with this offset on. The watermarks sink with them."""
+        self.log.truncate(offset)
+        self.set_high_watermark(min(self.high_watermark, self.end_offset))
+        self.start_offset = self.log.checkpoint.start_offset = min(self.start_offset, self.end_offset)
 
     def tell(self, broker: int) -> None:
         """A follower is told the watermarks now."""

@@ -1,13 +1,14 @@
 """One connection of a client: frames in, answers out, one request at a time, as in Kafka.
 
-A connection may hold one whole frame and the beginning of the next. Bytes of all connections together are bounded, so
-what hostile clients send does not fill the memory.
+A connection may hold one whole frame and the beginning of the next. Bytes of all connections together are bounded, with
+those of answers that clients do not take: what hostile clients do does not fill the memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import select
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -37,7 +38,7 @@ class Connection(asyncio.Protocol):
         self._handle, self._open_ones = handle, open_ones
         self._buffers, self._request_max = buffers, request_max
         self._buffer = bytearray()
-        self.held = 0  # bytes of the buffer, and of the requests in hand
+        self.held = 0  # bytes of the buffer, of the requests in hand, and of the answer that it does not take
         self._task: asyncio.Task[None] | None = None  # the request in hand
         self._muted = False
         self._paused = False
@@ -65,12 +66,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        self.held += len(data)
-        self._buffers.used += len(data)
-        if self._buffers.used > self._buffers.most:  # whoever holds most has to go, not whoever comes last
-            there = [one for one in self._open_ones if not one.transport.is_closing()]
-            greediest = max(there, key=lambda one: one.held)
-            greediest.refuse(f"the connections of this broker hold {self._buffers.used} bytes of requests")
+        self._hold(len(data))
         if self._is_busy and len(self._buffer) > AHEAD:
             self._pause()
         self._next()
@@ -140,7 +136,11 @@ class Connection(asyncio.Protocol):
         if answer is not None and not self.transport.is_closing():
             self.transport.write(answer)
             if self._drained is not None:
-                await self._drained
+                self._hold(len(answer))
+                try:
+                    await self._drained
+                finally:
+                    self._forget(len(answer))
         self._task = None
         self._resume()
         self._next()
@@ -155,6 +155,19 @@ class Connection(asyncio.Protocol):
         self.closing.clear()
         self._resume()
         self._next()
+
+    def look_for_end(self) -> None:
+        """Where nothing is read, the end of the client is not seen: look for it. Called again and again."""
+        if not self._paused or self.transport.is_closing():
+            return
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        if poll.poll(0):
+            if self._task is not None:
+                # Nobody takes its answer: its wait is withdrawn. It may not have begun.
+                asyncio.get_running_loop().call_soon(self._task.cancel)
+                self._task = None
+            self.unmute()  # what was sent behind it is read, up to the end
 
     def refuse(self, why: str) -> None:
         """Close the connection, because of what its client has sent."""
@@ -176,6 +189,16 @@ class Connection(asyncio.Protocol):
     def _drop_buffer(self) -> None:
         self._forget(len(self._buffer))
         self._buffer.clear()
+
+    def _hold(self, size: int) -> None:
+        """Note bytes that came, or that wait to go. Beyond the bound whoever holds most has to go."""
+        self.held += size
+        self._buffers.used += size
+        if self._buffers.used > self._buffers.most:
+            there = [one for one in self._open_ones if not one.transport.is_closing()]
+            greediest = max(there, key=lambda one: one.held, default=self)
+            greediest.refuse(f"the connections of this broker hold {self._buffers.used} bytes")
+            greediest.transport.abort()  # what it does not take is not kept
 
     def _forget(self, size: int) -> None:
         self.held -= size

@@ -60,7 +60,7 @@ async def serve(broker: Broker, control: socket.socket) -> None:
     ]
     link = await serve_control(control, commands(broker), end.set)
     link.say({"ready": broker.id})
-    tick(broker)
+    tick(broker, connections)
     await end.wait()
     for server in servers:
         server.close()
@@ -68,14 +68,16 @@ async def serve(broker: Broker, control: socket.socket) -> None:
         connection.transport.abort()
 
 
-def tick(broker: Broker) -> None:
+def tick(broker: Broker, connections: set[Connection]) -> None:
     """What is looked at again and again, because an event for it may be lost with the timer daemon."""
     try:
         broker.refresh()
         broker.waits.watch()
+        for connection in list(connections):
+            connection.look_for_end()
     except Exception:
         log.exception("looking failed; it goes on")
-    broker.loop.call_later(LOOK_S, tick, broker)
+    broker.loop.call_later(LOOK_S, tick, broker, connections)
 
 
 def follow_catalog(waits: Waits, broker: Broker) -> None:
