@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from rawkafka import batch
 from timerd_kafka.log.batch import CorruptBatch, UnsupportedBatch, read_batches, read_produced
@@ -168,6 +170,15 @@ def test_a_full_disk_leaves_the_log_as_it_was(log: PartitionLog, monkeypatch: py
     assert append(log, b"next") == 1
 
 
+def claiming(records: int) -> bytes:
+    """A batch of one record that says it has so many."""
+    made = bytearray(batch([b"a"]))
+    struct.pack_into(">i", made, 23, records - 1)
+    struct.pack_into(">i", made, 57, records)
+    struct.pack_into(">I", made, 17, crc32c(bytes(made[21:])))
+    return bytes(made)
+
+
 # batches --------------------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +191,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(log: PartitionLog, monkeypatch: py
         (batch([b"a"]) + b"x", "cut after 1 bytes"),
         (bytes([*batch([b"abc"])[:-2], 1, 0]), "check sum"),
         (batch([b"a"], attributes=7), "codec 7"),
+        (claiming(10**6), "a batch of 69 bytes has 1000000 records"),
         (batch([b"a"], attributes=0b100000), "control"),
         (batch([b"a"], producer=1, epoch=0, sequence=0) + batch([b"a"]), "one batch a partition"),
         (batch([b"a"], producer=1), "no epoch"),

@@ -99,6 +99,8 @@ def read_produced(data: bytes) -> list[Batch]:
     """The batches that a producer sent. Raises CorruptBatch, UnsupportedBatch."""
     batches = []
     for batch in read_batches(data):
+        if not batch.attributes & CODECS and batch.last_offset_delta > batch.size:
+            raise CorruptBatch(f"a batch of {batch.size} bytes has {batch.last_offset_delta + 1} records")
         if batch.attributes & CODECS > CODEC_MAX:
             raise CorruptBatch(f"a batch is compressed by codec {batch.attributes & CODECS}, which does not exist")
         if batch.attributes & CONTROL:

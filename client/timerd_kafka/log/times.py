@@ -12,7 +12,7 @@ from kio.serial.readers import read_signed_varint, read_signed_varlong
 
 from timerd_kafka.log.batch import CODECS, SIZE, read_header
 
-DECOMPRESSED_MAX = 64 << 20  # of one batch: a hostile one may be of any size
+DECOMPRESSED_MAX = 16 << 20  # of one batch: a hostile one may be of any size
 XERIAL = b"\x82SNAPPY\x00"  # before the blocks of a stream of snappy-java
 XERIAL_HEADER = 16
 

@@ -25,6 +25,7 @@ VERSION = 13  # the first one with topic ids, and the id of the replica in the r
 MAX_WAIT_S = 1.0
 BYTES = 4 << 20  # of an answer, and of a partition in it
 AGAIN_S = 0.05  # after an error
+SAY_S = 10.0  # between two complaints
 
 log = logging.getLogger("timerd_kafka.follower")
 
@@ -44,6 +45,7 @@ class Followers:
         self._store, self._broker, self._addresses = store, broker, addresses
         self._secret, self._progress = secret, progress
         self._question = Question(FETCH, VERSION)
+        self._said = float("-inf")
         self._tasks: dict[int, tuple[list[Partition], asyncio.Task[None]]] = {}
 
     def refresh(self) -> None:
@@ -127,7 +129,10 @@ class Followers:
             if data.records:
                 partition.log.append_copy(data.records)
         except (CorruptBatch, UnsupportedBatch, OSError) as error:
-            log.error("%s: %s", partition.key, error)
+            now = asyncio.get_running_loop().time()
+            if now - self._said > SAY_S:
+                self._said = now
+                log.error("%s cannot be copied, and is tried again: %s", partition.key, error)
             return False
         reached = min(data.high_watermark, partition.end_offset)
         before = partition.high_watermark + partition.start_offset

@@ -23,6 +23,7 @@ from timerd_kafka.worker.control import serve_control
 DAEMON_S = 30.0  # so long the timer daemon may take to be there
 BACKLOG = 1_024
 END_S = 2.0
+SAY_S = 1.0  # between two complaints of the loop
 
 log = logging.getLogger("timerd_kafka.worker")
 
@@ -46,6 +47,7 @@ async def serve(broker: Broker, control: socket.socket) -> None:
     """The broker's main coroutine."""
     settings, loop, end = broker.settings, broker.loop, asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, end.set)
+    loop.set_exception_handler(Complaints())
     broker.take_topics(())
     threading.Thread(target=follow_catalog, args=(broker.waits, broker), daemon=True).start()
     connections: set[Connection] = set()
@@ -66,6 +68,18 @@ async def serve(broker: Broker, control: socket.socket) -> None:
         server.close()
     for connection in list(connections):
         connection.transport.abort()
+
+
+class Complaints:
+    """What the loop complains of, once a second: without descriptors it cannot accept, thousands of times a second."""
+
+    def __init__(self) -> None:
+        self._said = float("-inf")
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if loop.time() - self._said > SAY_S:
+            self._said = loop.time()
+            log.error("%s", context.get("message"), exc_info=context.get("exception"))
 
 
 def tick(broker: Broker, connections: set[Connection]) -> None:

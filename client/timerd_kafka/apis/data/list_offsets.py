@@ -15,12 +15,14 @@ from timerd_kafka.wire.codec import milliseconds
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL = -4  # all is local here
 NOTHING = -1
+RECORDS_MAX = 20_000  # that one request may look at: nobody else is served meanwhile
 
 
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request."""
     make = call.api.make
     seen: set[tuple[str, int]] = set()
+    left = [RECORDS_MAX]
 
     def one(name: str, asked: Any) -> Any:
         partition = broker.led(broker.topic(name), asked.partition_index)
@@ -32,7 +34,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             if asked.timestamp < EARLIEST_LOCAL:
                 error = ErrorCode.unsupported_version
             else:
-                timestamp, offset = look(partition, asked.timestamp)
+                timestamp, offset = look(partition, asked.timestamp, left)
         else:
             error = partition
         return make(
@@ -58,8 +60,11 @@ async def answer(broker: Broker, call: Call) -> Any:
     )
 
 
-def look(partition: Partition, timestamp: int) -> tuple[int, int]:
-    """The timestamp (ms) and the offset of a record; (-1, -1): there is none."""
+def look(partition: Partition, timestamp: int, left: list[int]) -> tuple[int, int]:
+    """The timestamp (ms) and the offset of a record; (-1, -1): there is none.
+
+    `left[0]` records may be looked at in this request. Without any, the answer is the first offset of their batch.
+    """
     if timestamp == LATEST:
         return NOTHING, partition.high_watermark
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -72,6 +77,9 @@ def look(partition: Partition, timestamp: int) -> tuple[int, int]:
         batch = partition.log.batch_at(base)
         try:
             for offset, time in records_of(batch):
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Unreadable("too many records for one request")
                 if time >= timestamp and offset >= partition.start_offset:
                     return time, offset
         except Unreadable:
