@@ -27,7 +27,7 @@ BYTES = 4 << 20  # of an answer, and of a partition in it
 AGAIN_S = 0.05  # after an error
 SAY_S = 10.0  # between two complaints
 
-log = logging.getLogger("timerd_kafka.follower")
+log = logging.getLogger("timerd_kafka.replicas")
 
 
 class Followers:

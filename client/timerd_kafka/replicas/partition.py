@@ -16,7 +16,7 @@ from timerd_kafka.cluster.catalog import Topic
 from timerd_kafka.log.batch import Batch
 from timerd_kafka.log.log import PartitionLog
 
-log = logging.getLogger("timerd_kafka.partition")
+log = logging.getLogger("timerd_kafka.replicas")
 
 
 class Partition:

@@ -15,7 +15,7 @@ from timerd_kafka.replicas.partition import Partition
 
 SAY_S = 10.0  # between two complaints
 
-log = logging.getLogger("timerd_kafka.store")
+log = logging.getLogger("timerd_kafka.replicas")
 
 
 class Store:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-log = logging.getLogger("timerd_kafka.control")
+log = logging.getLogger("timerd_kafka.broker")
 
 Command = Callable[[dict[str, Any]], dict[str, Any]]
 

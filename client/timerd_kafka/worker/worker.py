@@ -25,7 +25,7 @@ BACKLOG = 1_024
 END_S = 2.0
 SAY_S = 1.0  # between two complaints of the loop
 
-log = logging.getLogger("timerd_kafka.worker")
+log = logging.getLogger("timerd_kafka.broker")
 
 
 def run(settings: Settings, number: int, control: socket.socket) -> None:

@@ -21,7 +21,7 @@ from timerd_kafka.wire.codec import milliseconds
 CONSUMER = -1
 BYTES_MAX = 50 << 20  # of an answer, whatever a request asks for
 
-log = logging.getLogger("timerd_kafka.fetch")
+log = logging.getLogger("timerd_kafka.broker")
 
 
 class Wanted(NamedTuple):

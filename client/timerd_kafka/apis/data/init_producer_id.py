@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import milliseconds
 
-log = logging.getLogger("timerd_kafka.init_producer_id")
+log = logging.getLogger("timerd_kafka.broker")
 
 EPOCH_MAX = 2**15 - 1
 

@@ -23,7 +23,7 @@ from timerd_kafka.wire.codec import milliseconds
 ACKS = (-1, 0, 1)
 MESSAGE_MAX = "max.message.bytes"
 
-log = logging.getLogger("timerd_kafka.produce")
+log = logging.getLogger("timerd_kafka.broker")
 
 
 class Refused(Exception):

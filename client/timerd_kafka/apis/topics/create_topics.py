@@ -19,7 +19,7 @@ from timerd_kafka.wire.codec import milliseconds
 
 DEFAULT = -1  # as a number of partitions or replicas: the broker's own
 
-log = logging.getLogger("timerd_kafka.create_topics")
+log = logging.getLogger("timerd_kafka.broker")
 
 
 async def answer(broker: Broker, call: Call) -> Any:

@@ -11,7 +11,7 @@ from timerd_kafka.apis.topics.create_topics import all_read
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import milliseconds
 
-log = logging.getLogger("timerd_kafka.delete_topics")
+log = logging.getLogger("timerd_kafka.broker")
 
 
 async def answer(broker: Broker, call: Call) -> Any:
