@@ -1,6 +1,7 @@
 """Deliveries (KIP-91): the longest time to a callback, by rule and for real.
 
-    python bench/deliveries.py [--rules] [--count 100k] [--rates 500,4k] [--seconds-stopped 2] [--short] [--json FILE]
+    python bench/deliveries.py [--rules] [--count 100k] [--rates 500,4k] [--collector on,off] [--seconds-stopped 2]
+                               [--short] [--json FILE]
 
 Table `rules`: a service never answers. For several `retries`, the time from send() to the callback by KIP-19's sum,
 linger + (retries + 1) x request_timeout; what it is without a delivery_timeout; and with one of 120 s. It is measured
@@ -12,12 +13,18 @@ Each record has to settle once. `beyond` is how long after delivery_timeout a ca
 after it. It counts from SIGCONT where the process itself was stopped. Records whose deadline passed while the daemon
 was stopped are a row of their own: the process then waits a second and a half for it. So are those whose deadline
 passed while the process was stopped. They are called back one after the other when it goes on, so their time goes with
-the rate: each rate is a run.
+the rate: each rate is a run. `catching up` are those whose deadline came within a quarter of a second after a SIGCONT:
+they are called back behind these. Each rate is run with Python's cyclic garbage collector and without it, because a
+full collection stops every thread of the process, for longer the more objects it holds.
+
+Table `bursts`: of each SIGCONT of the process, how many records were overdue, and how long each took. `floor_us` is a
+bare loop that settles as many futures of concurrent.futures, each with a callback.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -29,6 +36,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +44,7 @@ import helpers  # noqa: F401
 
 # isort: split
 import timerd as td
-from common import Failed, Parser, Suite, amount, listed, real, run_suite
+from common import Failed, Parser, Suite, amount, chosen, listed, real, run_suite
 from timerd.testing import Manual
 from timerd_client.delivery import Delivery, aio
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
@@ -56,6 +64,9 @@ REAL: dict[str, float] = {
 LANES = 4
 MODES = (("ok", 1.5), ("fail", 1.0), ("ok", 1.0), ("stall", 2.5))  # of the server, and for how many seconds
 CALM_S = 1.0  # between two stops
+BURST = 100  # records that are overdue at once, at least
+CATCHING_UP_NS = 250_000_000  # after a stop
+STOPPED = ("none", "catching up", "sender", "daemon")
 S = 1e9
 
 
@@ -139,7 +150,7 @@ class Trouble(threading.Thread):
                     return
 
 
-def play_real(suite: Suite, rate: int) -> None:
+def play_real(suite: Suite, rate: int, collector: str) -> None:
     """Send, stop, and judge."""
     from daemons import Daemon
     from endpoint import Endpoint
@@ -149,7 +160,14 @@ def play_real(suite: Suite, rate: int) -> None:
         place = Path(directory)
         daemon: Any = Daemon(place)
         try:
-            plan = {"url": endpoint.url, "count": args.count, "rate": rate, "lanes": LANES, "settings": REAL}
+            plan = {
+                "url": endpoint.url,
+                "count": args.count,
+                "rate": rate,
+                "lanes": LANES,
+                "collector": collector,
+                "settings": REAL,
+            }
             command = [sys.executable, str(SENDER), json.dumps(plan), str(place / "rows.json")]
             sender = subprocess.Popen(
                 command, env={**os.environ, RUNTIME_DIR_VARIABLE: directory}, stdout=subprocess.PIPE, text=True
@@ -172,25 +190,35 @@ def play_real(suite: Suite, rate: int) -> None:
             trouble.join()
             if sender.returncode:
                 raise Failed(f"the process that sends has ended with {sender.returncode}")
-            judge(suite, rate, json.loads((place / "rows.json").read_text()), trouble.stops, endpoint.taken())
+            judge(
+                suite,
+                {"rate": rate, "collector": collector},
+                json.loads((place / "rows.json").read_text()),
+                trouble.stops,
+                endpoint.taken(),
+            )
         finally:
             daemon.destroy()
 
 
 def beyond_of(deadline_ns: int, called_ns: int, stops: Sequence[Stop]) -> tuple[int, str]:
-    """How long after its deadline a callback ran, in ns; and which process was stopped then."""
-    since_ns, stopped = deadline_ns, {"daemon": False, "sender": False}
+    """How long after its deadline a callback ran, in ns; and of STOPPED what was then."""
+    since_ns, seen = deadline_ns, {"none"}
     for stop in stops:
-        if stop.begun_ns < called_ns and stop.ended_ns > deadline_ns:
-            stopped[stop.process] = True
+        if stop.begun_ns >= called_ns:
+            continue
+        if stop.ended_ns > deadline_ns:
+            seen.add(stop.process)
             if stop.process == "sender":
                 since_ns = max(since_ns, stop.ended_ns)
-    return called_ns - since_ns, "daemon" if stopped["daemon"] else "sender" if stopped["sender"] else "none"
+        elif stop.ended_ns + CATCHING_UP_NS > deadline_ns:
+            seen.add("catching up")
+    return called_ns - since_ns, max(seen, key=STOPPED.index)
 
 
-def judge(suite: Suite, rate: int, rows: list[list[Any]], stops: list[Stop], taken: list[int]) -> None:
+def judge(suite: Suite, run: dict[str, Any], rows: list[list[Any]], stops: list[Stop], taken: list[int]) -> None:
     """Whether each record has settled once, and how late."""
-    beyond: dict[str, list[float]] = {"none": [], "sender": [], "daemon": []}
+    beyond: dict[str, list[float]] = {stopped: [] for stopped in STOPPED}
     timeout_ns = round(REAL["delivery_timeout"] * S)
     for returned_ns, callbacks, _ in rows:
         if callbacks and callbacks[0] > returned_ns + timeout_ns:
@@ -203,16 +231,17 @@ def judge(suite: Suite, rate: int, rows: list[list[Any]], stops: list[Stop], tak
         ordered = sorted(values) or [0.0]
         suite.add(
             "callbacks",
-            rate=rate,
+            **run,
             stopped=stopped,
             after_delivery_timeout=len(values),
             beyond_p50_ms=round(statistics.median(ordered), 3),
             beyond_p99_9_ms=round(ordered[min(len(ordered) - 1, int(0.999 * len(ordered)))], 3),
             beyond_max_ms=round(ordered[-1], 3),
         )
+    add_bursts(suite, run, rows, stops)
     suite.add(
         "outcomes",
-        rate=rate,
+        **run,
         sent=len(rows),
         **{outcome: outcomes.count(outcome) for outcome in ("delivered", "failed", "expired")},
         stops_of_sender=sum(stop.process == "sender" for stop in stops),
@@ -223,12 +252,52 @@ def judge(suite: Suite, rate: int, rows: list[list[Any]], stops: list[Stop], tak
     suite.check("arrived", not missing, "each record that was delivered has arrived at the server")
 
 
+def add_bursts(suite: Suite, run: dict[str, Any], rows: list[list[Any]], stops: list[Stop]) -> None:
+    """What the process has to call back at each SIGCONT, and how long it takes."""
+    timeout_ns = round(REAL["delivery_timeout"] * S)
+    overdue, took_us = [], []
+    for stop in stops:
+        late = [
+            callbacks[0] - stop.ended_ns
+            for returned_ns, callbacks, _ in rows
+            if callbacks and returned_ns + timeout_ns < stop.ended_ns < callbacks[0]
+        ]
+        if stop.process == "sender" and len(late) >= BURST:
+            overdue.append(len(late))
+            took_us.append(max(late) / len(late) / 1e3)
+    if overdue:
+        suite.add(
+            "bursts",
+            **run,
+            bursts=len(overdue),
+            overdue_p50=round(statistics.median(overdue)),
+            overdue_max=max(overdue),
+            each_us=round(statistics.median(took_us), 1),
+            floor_us=round(floor_us(max(overdue)), 1),
+        )
+
+
+def floor_us(count: int) -> float:
+    """How long a bare loop takes to settle a future with a callback, in us; the median of several."""
+    took = []
+    called: list[int] = []
+    for _ in range(5):
+        futures: list[Future[int]] = [Future() for _ in range(count)]
+        for future in futures:
+            future.add_done_callback(lambda future: called.append(future.result()))
+        begun_ns = time.perf_counter_ns()
+        for number, future in enumerate(futures):
+            future.set_result(number)
+        took.append((time.perf_counter_ns() - begun_ns) / count / 1e3)
+    return statistics.median(took)
+
+
 def play(suite: Suite) -> None:
     add_rules(suite)
     if not suite.args.rules:
-        for rate in suite.args.rates:
-            suite.say(f"{suite.args.count:,} records at {rate:,}/s")
-            play_real(suite, rate)
+        for rate, collector in itertools.product(suite.args.rates, suite.args.collector):
+            suite.say(f"{suite.args.count:,} records at {rate:,}/s, with the collector {collector}")
+            play_real(suite, rate, collector)
 
 
 def main() -> int:
@@ -236,6 +305,7 @@ def main() -> int:
     parser.add_argument("--rules", action="store_true", help="the table `rules` alone")
     parser.size("--count", amount(1, 10_000_000, "records"), "100k", "10k", "records that are sent")
     parser.size("--rates", listed(amount(1, 100_000, "records a second")), "500,4k", "4k", "records a second")
+    parser.size("--collector", listed(chosen(("on", "off"))), "on,off", "on", "of garbage, in the process that sends")
     parser.size("--seconds-stopped", real(0.1, 60, "seconds"), "2", "1", "the longest stop")
     return run_suite(parser, play)
 

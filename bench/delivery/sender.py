@@ -1,6 +1,7 @@
 """The process of bench/deliveries.py that sends records to a URL, each at its planned time, and notes how they settle.
 
-    python sender.py '{"url": ..., "count": ..., "rate": ..., "lanes": ..., "settings": {...}}' FILE
+    python sender.py '{"url": ..., "count": ..., "rate": ..., "lanes": ..., "collector": "on",
+                      "settings": {...}}' FILE
 
 A stop of the process delays the plan: what was not sent meanwhile is not sent in a burst. FILE gets one JSON list: of
 each record the times (monotonic, ns) when send() had returned and at each callback, and the outcome.
@@ -75,6 +76,8 @@ def main() -> None:
     each = max(1, round(plan["rate"] * BATCH_S))
     with td.connect() as client, Producer(client, Poster(plan["url"], settings["request_timeout"]), **settings) as made:
         gc.freeze()  # the notes of this bench are many, and none of the producer's
+        if plan["collector"] == "off":
+            gc.disable()
         print("ready", flush=True)
         next_s = time.monotonic()
         for first in range(0, len(records), each):

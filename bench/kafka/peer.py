@@ -82,24 +82,29 @@ async def produce(plan: dict[str, Any]) -> dict[str, Any]:
 
 async def consume(plan: dict[str, Any]) -> dict[str, Any]:
     """Read until there are `expect` records and no more come, or until "stop"."""
-    consumer = peers.CONSUMERS[plan["client"]](plan)
+    assigned: list[int] = []
+
+    def look() -> None:
+        nonlocal assigned
+        if plan["role"] == "member" and (found := consumer.assigned()) != assigned:
+            assigned = found
+            say(assigned=assigned)
+
+    consumer = peers.CONSUMERS[plan["client"]](plan, look)
     await consumer.start()
     say(ready=True)
     rows: list[tuple[int, int, str]] = []
     begun = last = time.monotonic()
     enough = plan.get("expect")
-    assigned: list[int] = []
     while not stop.is_set():
-        got = await consumer.poll(0.1)
+        got = await consumer.poll(consumer.POLL_S)
         now = time.monotonic()
         if got:
             rows.extend((partition, offset, value.decode().rstrip(". ")) for partition, offset, value in got)
             last = now
         elif enough is not None and now > last + (AFTER_S if len(rows) >= enough else plan.get("patience", 20)):
             break
-        if plan["role"] == "member" and (found := consumer.assigned()) != assigned:
-            assigned = found
-            say(assigned=assigned)
+        look()
     say(closing=True)
     await consumer.close()
     say(closed=True)

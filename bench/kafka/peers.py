@@ -47,8 +47,11 @@ class Producer(ABC):
 class Consumer(ABC):
     """Reads records: all partitions of a topic, or as a member of a group."""
 
-    def __init__(self, plan: dict[str, Any]) -> None:
-        self.plan = plan
+    POLL_S = 0.1  # so long a poll waits
+
+    def __init__(self, plan: dict[str, Any], changed: Callable[[], object] = lambda: None) -> None:
+        """`changed` may be called in a poll, when assigned() is another."""
+        self.plan, self.changed = plan, changed
 
     @abstractmethod
     async def start(self) -> None:
@@ -110,8 +113,19 @@ class KafkaPythonProducer(Producer):
 
 
 class KafkaPythonConsumer(Consumer):
+    # Of short polls it needs many until it has joined, and 3.0.12 loses the answer to its SyncGroup which comes just
+    # when a poll ends: then it has no work, and heartbeats on.
+    POLL_S = 1.0
+
     async def start(self) -> None:
-        from kafka import KafkaConsumer, TopicPartition
+        from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
+
+        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_revoked(self, revoked: Any) -> None:
+                return
+
+            def on_partitions_assigned(_, assigned: Any) -> None:
+                self.changed()
 
         plan = self.plan
         self._part = TopicPartition
@@ -123,7 +137,7 @@ class KafkaPythonConsumer(Consumer):
             **session_of(plan, "session_timeout_ms", "heartbeat_interval_ms"),
         )
         if plan.get("group") and not plan.get("assign"):
-            self._made.subscribe([plan["topic"]])
+            self._made.subscribe([plan["topic"]], listener=Listener())
         else:
             self._made.assign([TopicPartition(plan["topic"], number) for number in range(plan["partitions"])])
 
@@ -325,7 +339,7 @@ PRODUCERS: dict[str, Callable[[dict[str, Any]], Producer]] = {
     "aiokafka": AiokafkaProducer,
     "confluent-kafka": ConfluentProducer,
 }
-CONSUMERS: dict[str, Callable[[dict[str, Any]], Consumer]] = {
+CONSUMERS: dict[str, type[Consumer]] = {
     "kafka-python": KafkaPythonConsumer,
     "aiokafka": AiokafkaConsumer,
     "confluent-kafka": ConfluentConsumer,

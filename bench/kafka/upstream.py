@@ -53,7 +53,6 @@ NO_TRANSACTIONS = "transactions are absent"
 NO_TLS = "TLS is absent"
 OF_KAFKA_PYTHON = {
     "test_admin_integration.py::test_create_describe_delete_acls": "ACLs are absent",
-    "test_admin_integration.py::test_delete_groups*": "DeleteGroups is absent",
     "test_admin_integration.py::test_create_partitions": "CreatePartitions is absent",
     "test_admin_integration.py::test_elect_leaders": "elections are absent",
     "test_admin_integration.py::test_describe_log_dirs": "DescribeLogDirs is absent",

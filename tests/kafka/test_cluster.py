@@ -19,6 +19,7 @@ from timerd_kafka.broker.producer_ids import ProducerIds
 from timerd_kafka.cluster.catalog import Catalog, Wanted
 from timerd_kafka.cluster.settings import PARTITIONS_MAX, Settings, SettingsError
 from timerd_kafka.quotas import Quotas
+from timerd_kafka.supervisor.data import claim
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
 
 PATIENCE_S = 20.0
@@ -124,20 +125,31 @@ def test_a_directory_of_others_is_left_alone(tmp_path: Path) -> None:
         KafkaCluster(data=tmp_path).start()
 
 
-def test_without_its_topics_a_directory_is_not_taken(tmp_path: Path) -> None:
-    with KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path) as cluster:
-        cluster.topic()
-    (tmp_path / "topics.json").unlink()
-    with pytest.raises(KafkaClusterError, match="all records would be removed"):
-        KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path).start()
+def test_a_directory_that_was_damaged_is_refused_and_kept_as_it_is(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path / "data", workers=2)
+    os.close(claim(settings))
+    files = {path.name: path for path in settings.data.iterdir()}
+    for name, damage, says in (
+        ("topics.json", None, "all records would be removed"),
+        ("topics.json", "{", r"topics\.json is damaged"),
+        ("cluster.json", "{", r"cluster\.json is damaged"),
+        ("cluster.json", "[1]", r"cluster\.json is damaged"),
+        ("cluster.json", '{"workers": 3, "format": 1}', "made with 3 workers"),
+    ):
+        before = files[name].read_text()
+        files[name].unlink()
+        if damage is not None:
+            files[name].write_text(damage)
+        with pytest.raises(SettingsError, match=says):
+            claim(settings)
+        assert damage is None or files[name].read_text() == damage
+        files[name].write_text(before)
+    os.close(claim(settings))
 
 
-def test_damaged_topics_are_named(tmp_path: Path) -> None:
-    with KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path) as cluster:
-        cluster.topic()
-    (tmp_path / "topics.json").write_text("{")
-    with pytest.raises(KafkaClusterError, match=r"topics\.json is damaged"):
-        KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path).start()
+def test_a_directory_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"data=/proc/nothing: .*; give a directory that may be written"):
+        claim(Settings(data=Path("/proc/nothing")))
 
 
 @pytest.mark.parametrize("name", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])

@@ -59,6 +59,7 @@ KEYS = {
     "sync_group": 14,
     "describe_groups": 15,
     "list_groups": 16,
+    "delete_groups": 42,
 }
 
 
@@ -282,5 +283,31 @@ def test_list_groups_in_every_version(run: Run, version: int) -> None:
         assert await listed() == all_groups and await listed(("stable", "Dead"), ("Classic",)) == all_groups
         assert await listed(("Empty",)) == ([] if version >= 4 else all_groups)
         assert await listed((), ("share",)) == ([] if version >= 5 else all_groups)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", versions_of("delete_groups"))
+def test_delete_groups_in_every_version(run: Run, version: int) -> None:
+    async def scenario(broker: Broker) -> None:
+        commit(broker, 5)
+        (member,) = await stable(broker, "a")
+
+        async def delete(*groups: str) -> dict[str, ErrorCode]:
+            answer = await ask(broker, "delete_groups", version, groups_names=groups)
+            return {one.group_id: one.error_code for one in answer.results}
+
+        assert await delete("workers", "workers", "nobody", "") == {
+            "workers": ErrorCode.non_empty_group,
+            "nobody": ErrorCode.group_id_not_found,
+            "": ErrorCode.invalid_group_id,
+        }
+        assert committed(broker) == (5, 3, "m")
+        member.leave()
+        assert await delete("workers") == {"workers": NONE}
+        assert committed(broker) is None and not broker.coordinator.groups
+        assert not list((broker.settings.data / "groups").iterdir())
+        commit(broker, 6)
+        assert committed(Broker(broker.settings.data)) == (6, 3, "m"), "the group may come again"
 
     run(scenario)

@@ -13,6 +13,7 @@ import timerd as td
 from groupworld import (
     NONE,
     REBALANCE,
+    SESSION,
     Broker,
     Consumer,
     Run,
@@ -250,6 +251,27 @@ def test_members_leave_and_the_last_one_leaves_nothing(run: Run) -> None:
         again[0].leave()
         await asyncio.sleep(0.1)
         assert broker.group().state is State.EMPTY, "its offsets are kept"
+
+    run(scenario)
+
+
+def test_clients_that_never_join_take_no_room_from_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "PENDING_MAX", 2)
+
+    async def scenario(broker: Broker) -> None:
+        async def ask(consumer: Consumer) -> ErrorCode:
+            return (await consumer.join()).error
+
+        first, second, third = (Consumer(broker, name, needs_known_id=True) for name in "abc")
+        assert await ask(first) is await ask(second) is ErrorCode.member_id_required
+        assert await ask(third) is ErrorCode.coordinator_load_in_progress, "it tries again"
+        assert first.leave() is NONE and await ask(third) is ErrorCode.member_id_required
+        await asyncio.sleep(SESSION + 1)
+        assert not broker.coordinator.groups, "their sessions are over"
+        one, two = (Consumer(broker, name, needs_known_id=True) for name in "de")
+        assert await ask(one) is await ask(two) is ErrorCode.member_id_required
+        await settle(broker, one, two)
+        assert await ask(Consumer(broker, "f", needs_known_id=True)) is ErrorCode.member_id_required, "they have joined"
 
     run(scenario)
 

@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from timerd_kafka.apis.data import delete_records, fetch, init_producer_id, list_offsets, produce
 from timerd_kafka.apis.groups import (
+    delete_groups,
     describe_groups,
     find_coordinator,
     heartbeat,
@@ -48,6 +49,7 @@ APIS: dict[int, tuple[str, Answer]] = {
     21: ("delete_records", delete_records.answer),
     22: ("init_producer_id", init_producer_id.answer),
     32: ("describe_configs", describe_configs.answer),
+    42: ("delete_groups", delete_groups.answer),
 }
 
 

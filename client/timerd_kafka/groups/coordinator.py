@@ -31,6 +31,7 @@ from timerd_kafka.waits.waits import Waits
 GROUP_ID_MAX = 1_000  # bytes
 INSTANCE_ID_MAX = 249  # characters, as of a topic's name
 MEMBERS_MAX = 1_000  # of a group, with those that are to join
+PENDING_MAX = 1_000  # of a broker, who were given a member id and have not joined with it: their sessions take room
 GROUPS_MAX = 10_000  # of a broker
 PROTOCOL_NAMES_MAX = 100  # of a member
 PROTOCOLS_MAX = 1 << 20  # bytes that a member says of its protocols
@@ -57,6 +58,7 @@ class Coordinator:
         self._directory = broker.settings.data / "groups"
         self._sessions = Sessions(broker.waits, self._expired)
         delay = broker.settings.initial_rebalance_delay
+        self._pending = 0  # members that are to join
         self._rebalances = Rebalances(broker.waits, self._sessions, delay, self._forget_if_unused)
         self.groups: dict[str, Group] = {}
         for remembered in Remembered.all_of(self._directory, self._is_own):
@@ -107,8 +109,14 @@ class Coordinator:
         if isinstance(holder, Member):
             if group.members.get(holder.id) is holder:
                 self._rebalances.remove(group, holder)
-        elif group.pending.pop(holder.id, None) is not None:
+        elif holder.id in group.pending:
+            self._end_pending(group, holder.id)
             self._pending_gone(group)
+
+    def _end_pending(self, group: Group, member_id: str) -> None:
+        """Who was given this id has joined, or left, or not come back in time."""
+        self._pending -= 1
+        self._sessions.end(group.pending.pop(member_id))
 
     def _pending_gone(self, group: Group) -> None:
         if group.state is State.PREPARING:
@@ -159,6 +167,10 @@ class Coordinator:
         if asked.instance is not None and asked.instance in group.instances:
             return self._replace(group, group.members[group.instances[asked.instance]], member_id, asked)
         if asked.instance is None and asked.needs_known_id:
+            if self._pending >= PENDING_MAX:
+                self._forget_if_unused(group)
+                return JoinAnswer(ErrorCode.coordinator_load_in_progress, "")  # clients try again
+            self._pending += 1
             pending = group.pending[member_id] = Pending(member_id)
             group.publish()
             self._sessions.beat(group.id, pending, asked.session_timeout)
@@ -167,10 +179,8 @@ class Coordinator:
 
     def _join_again(self, group: Group, asked: JoinRequest) -> JoinAnswer | asyncio.Future[JoinAnswer]:
         """A client with a member id."""
-        pending = group.pending.get(asked.member)
-        if pending is not None and asked.instance is None:
-            del group.pending[asked.member]
-            self._sessions.end(pending)
+        if asked.member in group.pending and asked.instance is None:
+            self._end_pending(group, asked.member)
             return self._add_member(group, asked.member, asked)
         if error := group.check(asked.member, asked.instance):
             return JoinAnswer(error, asked.member)
@@ -285,8 +295,8 @@ class Coordinator:
         group = self.groups.get(who.group)
         if group is None:
             return ErrorCode.unknown_member_id
-        if (pending := group.pending.pop(who.member, None)) is not None:
-            self._sessions.end(pending)
+        if who.member in group.pending:
+            self._end_pending(group, who.member)
             self._pending_gone(group)
             return ErrorCode.none
         member_id = who.member or group.instances.get(who.instance or "", "")
@@ -352,3 +362,16 @@ class Coordinator:
         """A group; None: there is none."""
         group = self.groups.get(group_id)
         return None if group is None else group.describe()
+
+    def delete(self, group_id: str) -> ErrorCode:
+        """Forget a group that has no members, and its offsets."""
+        if error := self.refusal(group_id):
+            return error
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.group_id_not_found
+        if group.state is not State.EMPTY or group.size:
+            return ErrorCode.non_empty_group
+        group.remembered.offsets = {}
+        self._forget_if_unused(group)
+        return ErrorCode.none

@@ -38,7 +38,10 @@ def claim(settings: Settings) -> int:
     described = settings.data / "cluster.json"
     written = {"format": FORMAT, "workers": settings.workers}
     if described.exists():
-        found = json.loads(described.read_text())
+        found = described_by(described.read_text())
+        if found is None:
+            os.close(descriptor)
+            raise SettingsError(f"data={settings.data}: cluster.json is damaged; write {json.dumps(written)} into it")
         if found != written:
             os.close(descriptor)
             raise SettingsError(
@@ -61,6 +64,15 @@ def claim(settings: Settings) -> int:
         raise SettingsError(f"data={settings.data}: {TOPICS} is damaged ({error}); restore it") from None
     shutil.rmtree(settings.data / "quotas", ignore_errors=True)  # nobody has used anything yet
     return descriptor
+
+
+def described_by(text: str) -> dict[str, int] | None:
+    """How a cluster was made; None: that cannot be read."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and {"format", "workers"} <= set(found) else None
 
 
 def new_id() -> str:

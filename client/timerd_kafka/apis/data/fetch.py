@@ -19,7 +19,7 @@ from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
 
 CONSUMER = -1
-BYTES_MAX = 50 << 20  # of an answer, whatever a request asks for
+BYTES_MAX = 16 << 20  # of an answer, whatever a request asks for: the loop stands still while it is made
 
 log = logging.getLogger("timerd_kafka.broker")
 

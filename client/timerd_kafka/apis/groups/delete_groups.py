@@ -1,0 +1,18 @@
+"""DeleteGroups: groups without members are forgotten, with their offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.wire.codec import milliseconds
+
+
+async def answer(broker: Broker, call: Call) -> Any:
+    """What has become of each group."""
+    make, coordinator = call.api.make, broker.coordinator
+    results = tuple(
+        make("DeletableGroupResult", group_id=group, error_code=coordinator.delete(group))
+        for group in dict.fromkeys(call.body.groups_names)
+    )
+    return make("DeleteGroupsResponse", throttle_time=milliseconds(0), results=results)
