@@ -55,6 +55,7 @@ def test_mutated_frames_are_counted_and_a_world_repeats_itself(tmp_path: Path, m
     assert len({each.rng.random() for each in worlds}) == 1
 
 
+@pytest.mark.long  # shorter storms: tests/system/test_members.py, tests/kafka/test_acceptance.py
 @pytest.mark.timeout(300)
 def test_a_storm_is_survived_and_audited(tmp_path: Path) -> None:
     status, document = play("storm", "--seconds=5", "--workers=3", directory=tmp_path)

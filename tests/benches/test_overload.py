@@ -51,7 +51,7 @@ def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
     ("attack", "seconds"),
     [
         ("subscriptions-stranger", 1),
-        ("subscriptions-member", 1),
+        pytest.param("subscriptions-member", 1, marks=pytest.mark.long),
         ("large", 1),
         pytest.param("midst", 3, marks=pytest.mark.long),
         pytest.param("parts", 3, marks=pytest.mark.long),

@@ -66,6 +66,7 @@ def ended(directory: Path) -> dict[str, tuple[str, float]]:
         return {key: (why, at) for key, why, at in connection.execute("SELECT key, why, at FROM ended")}
 
 
+@pytest.mark.long  # its short form: test_flask_chat.py and test_fastapi_events.py kill the same way
 @pytest.mark.timeout(240)
 def test_each_session_ends_once_and_not_while_it_is_used_when_a_worker_and_the_daemon_are_killed(
     make_daemon: Callable[..., Daemon], runtime_dir: Path

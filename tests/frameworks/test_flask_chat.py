@@ -17,7 +17,7 @@ KINDS = {"gthread": ("-k", "gthread", "--threads=30"), "gevent": ("-k", "gevent"
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["gthread", pytest.param("gevent", marks=pytest.mark.long)])
 def test_nothing_is_lost_or_doubled_when_a_worker_and_the_daemon_are_killed_under_load(
     make_daemon: Callable[..., Daemon], runtime_dir: Path, kind: str, seed: int
 ) -> None:

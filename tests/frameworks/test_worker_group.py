@@ -69,7 +69,9 @@ def test_each_job_is_done_once_and_in_order_whoever_is_killed_or_stopped(
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("joins", [False, True], ids=["nobody joins", "one joins"])
+@pytest.mark.parametrize(
+    "joins", [pytest.param(False, marks=pytest.mark.long), True], ids=["nobody joins", "one joins"]
+)
 def test_a_worker_that_dies_while_the_daemon_is_away_is_removed_when_it_is_back(
     group: Group, daemon: Daemon, seed: int, joins: bool
 ) -> None:

@@ -304,6 +304,7 @@ def test_delete_groups_in_every_version(run: Run, version: int) -> None:
         }
         assert committed(broker) == (5, 3, "m")
         member.leave()
+        await asyncio.sleep(0.1)
         assert await delete("workers") == {"workers": NONE}
         assert committed(broker) is None and not broker.coordinator.groups
         assert not list((broker.settings.data / "groups").iterdir())

@@ -163,7 +163,7 @@ def test_what_a_client_has_sent_with_acks_0_before_it_closed_its_connection_is_k
     topic = cluster.topic(replicas=1)
     address = raw.leaders(topic)[0]
     with RawKafka(address) as client:
-        _, wait = client.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 60.0))
+        _, wait = client.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 60.0, min_bytes=1 << 20))
         frames = b"".join(client.question(PRODUCE, 9, **fields(topic, acks=0))[1] for _ in range(50))
         for before in (b"", wait) * 5:
             with RawKafka(address) as other:
