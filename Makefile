@@ -74,7 +74,7 @@ test: $(VENV)/installed-test $(SPARK)/installed
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=none test-rest test-spark-apart
 
 test-rest:
-	@$(PY) -m pytest -n4 -m 'not long'
+	@$(PY) -m pytest -n5 -m 'not long'
 
 test-spark-apart:
 	@mkdir -p build; status=0; \

@@ -22,8 +22,8 @@ SHORT = ("--short", "--records=300", "--mutations=2k", "--seconds=4", "--between
 @pytest.mark.parametrize(
     "checks",
     [
-        "records,no_wait,stopped,counts,storm",
-        pytest.param("fetch,groups,quota,full,daemon,hostile", marks=pytest.mark.long),
+        "records,no_wait,stopped,storm",
+        pytest.param("fetch,groups,quota,counts,full,daemon,hostile", marks=pytest.mark.long),
     ],
 )
 def test_what_the_broker_promises_holds(tmp_path: Path, seed: int, checks: str) -> None:
