@@ -40,7 +40,7 @@ class Quotas:
                 self._workers,
             )
             if len(self._clients) > CLIENTS_MAX:
-                self._clients.popitem(last=False)[1].close()
+                self._clients.popitem(last=False)[1].remove()
         self._clients.move_to_end(client_id)
         return client.record(size, now)
 
@@ -49,7 +49,7 @@ class _Client:
     """What one client id has used at each worker."""
 
     def __init__(self, path: Path, quota: Quota, worker: int, workers: int) -> None:
-        self._used = Numbers(path, workers)
+        self._path, self._used = path, Numbers(path, workers)
         self._quota, self._worker = quota, worker
         self._seen = sum(self._used.values)
 
@@ -60,5 +60,7 @@ class _Client:
         self._seen = total
         return throttle
 
-    def close(self) -> None:
+    def remove(self) -> None:
+        """Whoever else follows it goes on with the file that it has mapped."""
         self._used.close()
+        self._path.unlink(missing_ok=True)

@@ -9,11 +9,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from rawkafka import RawKafka, batch
+from rawkafka import FETCH, RawKafka, batch, fetch_fields, seconds
+from timerd_kafka import quotas as quotas_module
 from timerd_kafka.__main__ import main
 from timerd_kafka.broker.producer_ids import ProducerIds
 from timerd_kafka.cluster.catalog import Catalog, Wanted
@@ -21,8 +23,10 @@ from timerd_kafka.cluster.settings import PARTITIONS_MAX, Settings, SettingsErro
 from timerd_kafka.quotas import Quotas
 from timerd_kafka.supervisor.data import claim
 from timerd_kafka.testing import KafkaCluster, KafkaClusterError
+from timerd_kafka.wire.codec import Question
 
 PATIENCE_S = 20.0
+JOIN_GROUP, REBALANCE_S = 11, 1.0
 
 
 def eventually(condition) -> None:  # type: ignore[no-untyped-def]
@@ -317,6 +321,39 @@ def test_a_quota_counts_what_a_client_id_uses_at_all_workers(tmp_path: Path) -> 
     assert not (tmp_path / "none").exists()
 
 
+def test_quotas_of_many_client_ids_leave_a_bounded_number_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas_module, "CLIENTS_MAX", 3)
+    one, other = (Quotas(tmp_path, 1_000.0, 1.0, worker, 2) for worker in range(2))
+    assert other.record("0", 600, now=0.0) == 0.0
+    for number in range(10):
+        one.record(str(number), 1, now=0.0)
+    assert len(list(tmp_path.iterdir())) == 3
+    assert other.record("0", 1_000, now=0.0) == pytest.approx(0.6, abs=0.01), "it goes on with what it has"
+
+
+def test_a_throttle_time_begins_with_its_answer_and_mutes_that_connection_alone(tmp_path: Path) -> None:
+    with KafkaCluster(["--fetch-quota", "20kB", "--workers", "2", "--replicas", "2"], data=tmp_path) as cluster:
+        topic = cluster.topic(replicas=2)
+        with RawKafka(cluster.bootstrap) as raw:
+            address = raw.leaders(topic)[0]
+        with RawKafka(address, "greedy") as greedy, RawKafka(address, "other") as other:
+            begun = time.monotonic()
+            for number in range(4):  # 40 kB, which a follower copies: that is no use of a client
+                sent = greedy.produce(topic, {0: batch([b"%d" % number * 10_000])}, acks=-1)[0]
+                assert sent.error_code == ErrorCode.none
+            assert time.monotonic() - begun < 1.0
+            answer = greedy.ask(FETCH, 12, **fetch_fields(topic, {0: 0}, 0.0))
+            came, throttle = time.monotonic(), answer.throttle_time.total_seconds()
+            assert 0.9 <= throttle <= 1.1, "40 kB where 20 kB may be used at once"
+            assert len(answer.responses[0].partitions[0].records) > 40_000
+            other.metadata(topic)
+            assert time.monotonic() - came < 0.5, "another client is not muted"
+            greedy.metadata(topic)
+            assert time.monotonic() - came >= throttle - 0.02
+
+
 def test_a_muted_connection_goes_on_although_the_timer_daemon_is_stopped(tmp_path: Path) -> None:
     with KafkaCluster(["--produce-quota", "10kB"], data=tmp_path) as cluster:
         topic = cluster.topic(replicas=1)
@@ -332,3 +369,38 @@ def test_a_muted_connection_goes_on_although_the_timer_daemon_is_stopped(tmp_pat
                 assert time.monotonic() - begun < 5.0
             finally:
                 cluster.kill_daemon(signal.SIGCONT)
+
+
+def test_who_joins_a_group_while_the_timer_daemon_is_stopped_is_told_to_try_again(tmp_path: Path) -> None:
+    with (
+        KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path) as cluster,
+        RawKafka(cluster.bootstrap) as first,
+        RawKafka(cluster.bootstrap) as second,
+    ):
+        there = join(first)
+        assert there.error_code == ErrorCode.none and there.leader == there.member_id
+        cluster.kill_daemon(signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            refused = join(second)  # it waits for the other one, which does not join again
+            assert refused.error_code == ErrorCode.coordinator_load_in_progress
+            assert time.monotonic() - begun < REBALANCE_S + 3.0
+        finally:
+            cluster.kill_daemon(signal.SIGCONT)
+        again = join(second)
+        assert again.error_code == ErrorCode.none and again.leader == again.member_id, "the other one is gone"
+
+
+def join(raw: RawKafka) -> Any:
+    """Join a group (version 3: without being told an id before)."""
+    module = Question(JOIN_GROUP, 3).module
+    return raw.ask(
+        JOIN_GROUP,
+        3,
+        group_id="workers",
+        session_timeout=seconds(10.0),
+        rebalance_timeout=seconds(REBALANCE_S),
+        member_id="",
+        protocol_type="consumer",
+        protocols=(module.JoinGroupRequestProtocol(name="range", metadata=b"topics"),),
+    )
