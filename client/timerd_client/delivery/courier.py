@@ -9,6 +9,7 @@ courier.close(); courier.stop()
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from queue import Empty, SimpleQueue
 from random import Random
@@ -56,6 +57,8 @@ class Courier:
         self._retriable = retriable
         # Functions for the courier's thread to call; any thread puts them in, which never blocks.
         self._work: SimpleQueue[Callable[[int], None] | None] = SimpleQueue()
+        self._decided: deque[tuple[Batch, DeliveryOutcome | None]] = deque()  # batches whose operations have settled
+        self._is_told = False  # the courier's thread will look at these
         self._deliveries: SimpleQueue[list[Delivery]] = SlicedQueue()
         self._settled_call = settled or self._deliveries.put
         self._woken = False
@@ -183,6 +186,11 @@ class Courier:
                 self._woken = False
                 self._settled_call(deliveries)
 
+    def _take_decided(self, now_ns: int) -> None:
+        self._is_told = False  # first: what comes from now on is told again
+        while self._decided:
+            self._accumulator.settled(*self._decided.popleft(), now_ns)
+
     # in others ----------------------------------------------------------------------------------------------------
 
     def _sent(self, attempt: Attempt, error: BaseException | None) -> None:
@@ -196,7 +204,11 @@ class Courier:
         self._work.put(happened)
 
     def _settled(self, batch: Batch, outcome: DeliveryOutcome | None) -> None:
-        self._work.put(lambda now_ns: self._accumulator.settled(batch, outcome, now_ns))
+        # After a stop of the process there are hundreds at once: one hand-over is for all that come meanwhile.
+        self._decided.append((batch, outcome))
+        if not self._is_told:
+            self._is_told = True
+            self._work.put(self._take_decided)
 
 
 def _look(_now_ns: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from timerd_client.errors import OperationFailed
 from timerd_client.link.operation import Operation
 from timerd_client.link.surface import Surface
-from timerd_client.outcome import State
+from timerd_client.outcome import State, state_of
 from timerd_client.waits.polling import GRACE_S
 from timerd_shm.declare.errors import TimerdError
 
@@ -58,10 +58,11 @@ class TimerdDeadlines:
 
 def outcome_of(operation: Operation) -> DeliveryOutcome | None:
     """The outcome of a batch by that of its operation; None if that decides nothing: refused, unknown, cancelled."""
-    outcome = operation.outcome()
-    assert outcome is not None, f"{operation!r} has not settled"
-    if outcome.state is State.COMPLETED:
-        return DeliveryOutcome.DELIVERED
-    if outcome.state is State.EXPIRED:
+    settlement = operation._settlement
+    assert settlement is not None, f"{operation!r} has not settled"
+    state = state_of(settlement)
+    if state is State.EXPIRED:
         return DeliveryOutcome.EXPIRED
-    return DeliveryOutcome.FAILED if isinstance(outcome.error, OperationFailed) else None
+    if state is State.COMPLETED:
+        return DeliveryOutcome.DELIVERED
+    return DeliveryOutcome.FAILED if isinstance(operation._outcome().error, OperationFailed) else None
