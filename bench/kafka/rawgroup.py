@@ -93,4 +93,6 @@ class RawMember:
 
     def leave(self) -> None:
         """Leave the group."""
-        self.raw.ask(LEAVE, 1, group_id=self.group, member_id=self.member)
+        answer = self.raw.ask(LEAVE, 1, group_id=self.group, member_id=self.member)
+        if answer.error_code != ErrorCode.none:
+            raise AssertionError(f"LeaveGroup: {answer.error_code!r}")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import selectors
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -53,12 +56,21 @@ def pending(kafka: KafkaCluster) -> dict[str, int]:
     return {name: counts[name]["pending"] for name in PURGATORIES}
 
 
+def waiting(kafka: KafkaCluster) -> str:
+    """What waits, as `timerctl ops` shows it: of which client, on which keys, and for how long."""
+    command = [sys.executable, "-m", "timerctl", "ops"]
+    environment = {**os.environ, **kafka.environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+
+
 def be_quiet(suite: Suite, kafka: KafkaCluster) -> None:
     """The clients have left: within five seconds nothing waits."""
     begun = time.monotonic()
     while any((left := pending(kafka)).values()) and time.monotonic() < begun + QUIET_S:
         time.sleep(0.02)
     suite.add("pending_after_the_clients_left", check=current(suite), **left, seconds=time.monotonic() - begun)
+    if any(left.values()):
+        suite.say(f"what waits still:\n{waiting(kafka)}")
     suite.check("nothing_waits", not any(left.values()), "5 s after the clients left all purgatories are at 0 pending")
 
 

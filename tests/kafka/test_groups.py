@@ -406,9 +406,8 @@ def test_a_heartbeat_whose_session_the_daemon_does_not_take_is_answered(
             assert a.heartbeat() is b.heartbeat() is NONE
             await asyncio.sleep(20)
             assert a.heartbeat() is b.heartbeat() is NONE and len(broker.group().members) == 2
-        assert a.heartbeat() is NONE, "that begins b's session as well"
-        await beat_for(12, a)
-        assert list(broker.group().members) == [a.member]
+        await beat_for(14, a)
+        assert list(broker.group().members) == [a.member], "b's session was tried again, although it is silent"
 
     run(scenario)
 
@@ -419,11 +418,36 @@ def test_a_session_without_room_in_the_daemon_is_no_fault_of_the_member(run: Run
         member = broker.group().members[a.member]
         session = member.session
         assert session is not None and session.beats is not None
-        session.beats._beat_missed(session.beats._waits)  # type: ignore[arg-type]
-        await asyncio.sleep(0.1)
+        waits = session.beats._waits
+        assert waits is not None
+        waits._delayed._settle(td.State.FAILED, td.ArenaFullError("no room"))
+        await asyncio.sleep(0.01)
         assert member.session is None and a.heartbeat() is NONE and member.session is not None
         await asyncio.sleep(12)
         assert not broker.coordinator.groups
+
+    run(scenario)
+
+
+def test_a_new_member_that_tries_its_join_again_is_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise td.TimerdError("no")
+
+        a, b = Consumer(broker, "a"), Consumer(broker, "b")
+        with monkeypatch.context() as patched:
+            patched.setattr("timerd_client.operations.join.DelayedJoin.watch", refuse)
+            a.member, b.member = (answer.member for answer in await all_join(a, b))
+        joins = [asyncio.create_task(a.join())]
+        late = Consumer(broker, "c", needs_known_id=True)
+        await asyncio.sleep(SESSION / 2)
+        assert (await late.join()).error is ErrorCode.member_id_required
+        await asyncio.sleep(SESSION * 0.4)
+        joins.append(asyncio.create_task(b.join()))
+        await asyncio.sleep(SESSION / 2)
+        assert not any(task.done() for task in joins), "they wait for c, for longer than their session timeout"
+        answers = [await late.join(), *await asyncio.gather(*joins)]
+        assert {answer.error for answer in answers} == {NONE} and len(broker.group().members) == 3
 
     run(scenario)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 import timerd as td
+from manuals import pending
 from timerd.testing import Manual
 from timerd_client.operations import DelayedHeartbeat, DelayedJoin, DelayedSync, Errors, join_key, member_key, sync_key
 from timerd_client.operations.join import Joined
@@ -197,6 +200,59 @@ def test_an_outage_of_the_daemon_expires_no_member_and_prolongs_no_silence_for_e
     manual.start()
     manual.advance(25)
     assert expired == ["7"] and not session.is_alive, "a silent member is expired when the daemon is back"
+
+
+def test_a_member_that_leaves_while_its_heartbeat_is_on_its_way_leaves_nothing(
+    client: td.Client, manual: Manual, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expired: list[str] = []
+    session = DelayedHeartbeat(client, "workers", "7", 10, lambda: expired.append("7"))
+    watch = td.Client.try_complete_else_watch
+
+    def and_leaves(self: td.Client, *args: Any, **more: Any) -> Any:
+        session.leave()
+        return watch(self, *args, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(td.Client, "try_complete_else_watch", and_leaves)
+        assert session.heartbeat() is Errors.UNKNOWN_MEMBER_ID
+    client.flush()
+    assert pending(manual) == 0 and not expired
+
+
+def test_a_heartbeat_that_the_client_refuses_leaves_the_session_as_it_was(
+    client: td.Client, manual: Manual, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expired: list[str] = []
+    session = DelayedHeartbeat(client, "workers", "7", 10, lambda: expired.append("7"))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise td.BackpressureError("full")
+
+    manual.advance(5)
+    with monkeypatch.context() as patched:
+        patched.setattr(td.Client, "try_complete_else_watch", refuse)
+        with pytest.raises(td.BackpressureError):
+            session.heartbeat()
+        assert session.is_alive
+        manual.advance(5)
+    assert expired == ["7"]
+    session = DelayedHeartbeat(client, "workers", "8", 10, lambda: expired.append("8"))
+    with monkeypatch.context() as patched, td.Client() as other:
+        patched.setattr(td.Client, "try_complete_else_watch", refuse)
+        other.fire(member_key("workers", "8"))
+        other.flush()
+        manual.settle()
+    assert expired == ["7", "8"] and not session.is_alive, "it could not begin again"
+
+
+def test_a_session_that_the_daemon_refuses_is_over_and_says_why(client: td.Client, manual: Manual) -> None:
+    expired: list[str] = []
+    session = DelayedHeartbeat(client, "workers", "7", 10, lambda: expired.append("7"))
+    waits = session._waits
+    assert waits is not None
+    waits._delayed._settle(td.State.FAILED, td.InvalidValueError("a timeout that it does not take"))
+    assert expired == ["7"] and isinstance(session.error, td.InvalidValueError) and not session.is_alive
 
 
 def test_a_client_that_is_closed_expires_no_member(manual: Manual) -> None:

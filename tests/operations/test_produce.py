@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import timerd as td
+from manuals import pending
 from timerd.testing import Manual
 from timerd_client.operations import Appended, DelayedProduce, Errors, Part, Replicas, partition_key
 
@@ -22,12 +23,6 @@ class Log:
 
     def __call__(self, partition: str, offset: int) -> tuple[bool, int]:
         return self.reached.get(partition, 0) >= offset, self.errors.get(partition, 0)
-
-
-def pending(manual: Manual) -> int:
-    manual.settle()
-    with manual.daemon.map_arena() as reader:
-        return sum(op.state == 1 for op in reader.ops.used())
 
 
 def test_it_is_answered_when_all_partitions_have_their_offset(client: td.Client, manual: Manual) -> None:

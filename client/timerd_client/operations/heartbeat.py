@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 
-from timerd_client import DelayedOperation, Purgatory
-from timerd_client.errors import ArenaFullError, ClosedError, QuotaExceededError
+from timerd_client import DelayedOperation, Purgatory, State
+from timerd_client.errors import ClosedError, MarkTooOldError, TimerdError, TimerdUnavailableError
 from timerd_client.operations.codes import Errors
 from timerd_client.operations.keys import member_key
 from timerd_client.operations.named import Lock, threaded
@@ -21,7 +22,8 @@ class DelayedHeartbeat:
     comes back after its session is answered UNKNOWN_MEMBER_ID, and joins as a new one: make another DelayedHeartbeat.
 
     While the daemon is lost nobody is expired. When a session would have ended a second ago, it begins again, as with a
-    new coordinator of Kafka's. Without room in the daemon for the session, the member is expired at once.
+    new coordinator of Kafka's. Where the daemon refuses a session, for want of room, the member is expired at once:
+    `error` says why. Where a heartbeat raises, the session goes on as it was before.
 
     Any process may say that a member lives: `client.fire(member_key(group, member))`, or heartbeat() here.
 
@@ -38,13 +40,17 @@ class DelayedHeartbeat:
         *,
         lock: Lock | None = None,
     ) -> None:
-        """`session_timeout` in seconds. The session begins now. `expired` is called with `lock` held."""
+        """`session_timeout` in seconds. The session begins now. `expired` is called with `lock` held.
+
+        Raises as register() does.
+        """
         self._purgatory, self._key = threaded(purgatory), member_key(group, member)
         self._session_timeout, self._expired = session_timeout, expired
         self._owners_lock = lock
         self._lock = threading.RLock()
         self._waits: DelayedOperation | None = None
         self._over = False
+        self.error: Exception | None = None  # that has ended the session; None: it is alive, or its time was over
         self._arm(session_timeout)
 
     @property
@@ -53,7 +59,7 @@ class DelayedHeartbeat:
         return not self._over
 
     def heartbeat(self) -> Errors:
-        """The member lives. UNKNOWN_MEMBER_ID: its session is over."""
+        """The member lives. UNKNOWN_MEMBER_ID: its session is over. Raises as register() does."""
         return self._arm(self._session_timeout)
 
     def rebalancing(self, timeout: float) -> Errors:
@@ -69,51 +75,64 @@ class DelayedHeartbeat:
             waits.cancel()
 
     def _arm(self, timeout: float) -> Errors:
+        if self._over:
+            return Errors.UNKNOWN_MEMBER_ID
+        waits = _Beat(self, self._owners_lock)
+        self._purgatory.try_complete_else_watch(waits, self._key, timeout=timeout)  # if it raises, nothing has changed
         with self._lock:
-            if self._over:
-                return Errors.UNKNOWN_MEMBER_ID
-            before, self._waits = self._waits, _Beat(self, timeout, self._owners_lock)
-            waits = self._waits
-        self._purgatory.try_complete_else_watch(waits, self._key, timeout=timeout)
+            is_over, before = self._over, self._waits
+            if not is_over:
+                self._waits = waits
+        if is_over:  # it has left, or expired, meanwhile
+            waits.cancel()
+            return Errors.UNKNOWN_MEMBER_ID
         if before is not None:
             before.cancel()
+        if waits.done():  # before it was the session's, so that its end was not
+            with self._owners_lock or nullcontext():
+                self._ended(waits)
         return Errors.NONE
 
-    def _begin_again(self, beat: _Beat) -> None:
-        """A heartbeat has come from another process, or nobody knows: the next session timeout begins."""
-        with self._lock:
-            goes_on = beat is self._waits and not self._over
-        if goes_on:
-            self._arm(self._session_timeout)
-
-    def _beat_missed(self, beat: _Beat) -> None:
+    def _ended(self, beat: _Beat) -> None:
+        """What the session waited for has ended. With the owner's lock held."""
         with self._lock:
             if beat is not self._waits or self._over:
                 return  # a heartbeat has come meanwhile
-            self._over = True
+        if isinstance(beat.error, ClosedError):
+            return
+        if beat.goes_on:
+            with suppress(TimerdError):
+                self._arm(self._session_timeout)
+                return
+        with self._lock:
+            if self._over:
+                return
+            self._over, self.error = True, beat.error
         self._expired()
 
 
 class _Beat(DelayedOperation):
     """Waits for the next heartbeat."""
 
-    def __init__(self, session: DelayedHeartbeat, timeout: float, lock: Lock | None) -> None:
+    def __init__(self, session: DelayedHeartbeat, lock: Lock | None) -> None:
         super().__init__(lock=lock)
         self._session, self._looks = session, 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the session begins again: a heartbeat has come from another process, or nobody knows."""
+        return self.state is State.COMPLETED or isinstance(self.error, (TimerdUnavailableError, MarkTooOldError))
 
     def try_complete(self) -> bool:
         self._looks += 1
         return self._looks > 1  # any event on the member's key is a heartbeat
 
     def on_complete(self) -> None:
-        if self.error is None and self._looks > 1:
-            self._session._begin_again(self)
+        if self.state is State.COMPLETED:
+            self._session._ended(self)
 
     def on_expiration(self) -> None:
-        self._session._beat_missed(self)
+        self._session._ended(self)
 
     def on_error(self) -> None:
-        if isinstance(self.error, (ArenaFullError, QuotaExceededError)):
-            self._session._beat_missed(self)
-        elif not isinstance(self.error, ClosedError):
-            self._session._begin_again(self)
+        self._session._ended(self)

@@ -86,6 +86,10 @@ class Coordinator:
             return ErrorCode.invalid_group_id
         return ErrorCode.none if self._is_own(group) else ErrorCode.not_coordinator
 
+    def look(self) -> None:
+        """Try again what the timer daemon has refused. Called again and again."""
+        self._sessions.look()
+
     # groups -----------------------------------------------------------------------------------------------------------
 
     def _add(self, group: str) -> Group | None:
@@ -207,6 +211,8 @@ class Coordinator:
         if member.joining is None:
             member.joining = self._broker.waits.loop.create_future()
         joining = member.joining
+        if member.is_new:  # it waits for others again: one that has been in a generation is kept meanwhile
+            self._sessions.beat(group.id, member, NEW_MEMBER_S)
         group.publish()
         self._rebalances.changed(group)
         return joining

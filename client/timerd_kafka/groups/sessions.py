@@ -1,7 +1,7 @@
 """The sessions of members: each is a DelayedHeartbeat, which every heartbeat prolongs.
 
-A session is the daemon's. Where the daemon refuses one, the member goes on without: it is no fault of the member's. Its
-next heartbeat begins the session, or a heartbeat of any other member.
+A session is the daemon's. Where the daemon refuses one, the member goes on without: it is no fault of the member's. The
+session is tried again each second, and with the member's next heartbeat.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from timerd_client.errors import TimerdError
+from timerd_client.errors import BackpressureError, TimerdError
 from timerd_client.operations import DelayedHeartbeat, Errors
 from timerd_kafka.waits.waits import Waits
 
 NAME_MAX = 100  # bytes of a name in a key, of which there may be two; a key has 255
-EARLY_S = 0.05  # a session that ends so much too early was refused
+AGAIN_S = 1.0  # so often a session is tried again that the daemon has refused
+AGAIN_MAX = 100  # at once: each costs the loop some 50 us
 
 log = logging.getLogger("timerd_kafka.groups")
 
@@ -34,7 +35,6 @@ class Session:
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
-        self.since = 0.0
 
 
 class Holder(Protocol):
@@ -58,15 +58,13 @@ class Sessions:
         """`expired` gets the group's id."""
         self._waits, self._expired = waits, expired
         self._without: dict[Holder, tuple[str, float]] = {}  # holders that the daemon did not take
+        self._again_at = 0.0
 
     def beat(self, group: str, holder: Holder, timeout: float) -> None:
         """The holder lives. Its session goes on, or begins."""
         if not self._prolong(holder, timeout):
             self.end(holder)
-            self._begin(group, holder, timeout)
-        if self._without and holder.session is not None:
-            other, (its_group, its_timeout) = self._without.popitem()
-            self._begin(its_group, other, its_timeout)
+            self._begin(group, timeout, holder)
 
     def end(self, holder: Holder) -> None:
         """The holder leaves, or is gone."""
@@ -75,11 +73,18 @@ class Sessions:
         if session is not None and session.beats is not None:
             session.beats.leave()
 
+    def look(self) -> None:
+        """Try again what the daemon has refused. Called again and again."""
+        now = self._waits.loop.time()
+        if self._without and now >= self._again_at:
+            self._again_at = now + AGAIN_S
+            for holder in list(self._without)[:AGAIN_MAX]:
+                self._begin(*self._without.pop(holder), holder)
+
     def _prolong(self, holder: Holder, timeout: float) -> bool:
         session = holder.session
         if session is None or session.beats is None or session.timeout != timeout:
             return False
-        session.since = self._waits.loop.time()
         if self._waits.is_full:
             return True
         try:
@@ -87,14 +92,15 @@ class Sessions:
         except TimerdError:
             return False
 
-    def _begin(self, group: str, holder: Holder, timeout: float) -> None:
+    def _begin(self, group: str, timeout: float, holder: Holder) -> None:
         session = holder.session = Session(timeout)
-        session.since = self._waits.loop.time()
 
         def expired() -> None:  # in the timer client's thread
             self._waits.call(self._over, group, holder, session)
 
         try:
+            if self._waits.is_full:
+                raise BackpressureError("it takes no commands")
             session.beats = DelayedHeartbeat(
                 self._waits["heartbeat"], key_name(group), key_name(holder.id), timeout, expired
             )
@@ -104,14 +110,15 @@ class Sessions:
     def _over(self, group: str, holder: Holder, session: Session) -> None:
         if holder.session is not session:
             return  # a heartbeat has come meanwhile
-        if self._waits.loop.time() < session.since + session.timeout - EARLY_S:
-            self._refused(group, holder, session.timeout, "it has no room")
+        if session.beats is not None and session.beats.error is not None:
+            self._refused(group, holder, session.timeout, session.beats.error)
             return
         holder.session = None
         if not holder.is_kept:  # a member that waits gets its next session with its answer
             self._expired(group, holder)
 
     def _refused(self, group: str, holder: Holder, timeout: float, why: object) -> None:
-        log.warning("the timer daemon does not take the session of %r in group %r: %s", holder.id, group, why)
+        if not self._without:
+            log.warning("the timer daemon does not take the session of %r in group %r: %s", holder.id, group, why)
         holder.session = None
         self._without[holder] = group, timeout

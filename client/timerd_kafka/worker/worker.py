@@ -87,6 +87,7 @@ def tick(broker: Broker, connections: set[Connection]) -> None:
     try:
         broker.refresh()
         broker.waits.watch()
+        broker.coordinator.look()
         for connection in list(connections):
             connection.look_for_end()
     except Exception:

@@ -52,6 +52,7 @@ class Broker:
         while True:
             await asyncio.sleep(LOOK_S)
             self.waits.watch()
+            self.coordinator.look()
 
     def group(self, name: str = "workers") -> Group:
         return self.coordinator.groups[name]

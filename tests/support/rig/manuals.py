@@ -1,0 +1,12 @@
+"""What a daemon on a manual clock holds."""
+
+from __future__ import annotations
+
+from timerd.testing import Manual
+
+
+def pending(manual: Manual) -> int:
+    """How many operations are pending."""
+    manual.settle()
+    with manual.daemon.map_arena() as reader:
+        return sum(op.state == 1 for op in reader.ops.used())
