@@ -1,42 +1,23 @@
 """The process of one client: python bench/kafka/peer.py '{"role": "produce", ...}'. accept.py starts it.
 
-It says lines of JSON on its output, and takes lines on its input: "stop" has it end as a client should. What it has
-done is in the file plan["result"] when it ends.
-
-    produce   `count` records, or until "stop"; `rate` a second, or as fast as its window of `in_flight` lets it
-    consume   `expect` records, and what comes in the moment after; or until "stop"
-    member    reads as a member of a group, and says which partitions it has whenever that changes
-    commit    commits plan["offsets"];  committed  says what was committed
+produce   `count` records, or until "stop"; `rate` a second, or as fast as its window of `in_flight` lets it
+consume   `expect` records, and what comes in the moment after; or until "stop"
+member    reads as a member of a group, and says which partitions it has whenever that changes
+commit    commits plan["offsets"];  committed  says what was committed
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import peers
+from errand import Role, run, say, stop
 
 AFTER_S = 0.3  # so long a consumer looks whether more comes than was expected
 SIZE = 100  # bytes of a record's value
-
-stop = threading.Event()
-
-
-def say(**what: Any) -> None:
-    print(json.dumps({"at": time.monotonic(), **what}), flush=True)
-
-
-def listen() -> None:
-    for line in sys.stdin:
-        if line.strip() == "stop":
-            break
-    stop.set()
 
 
 async def produce(plan: dict[str, Any]) -> dict[str, Any]:
@@ -129,23 +110,18 @@ async def committed(plan: dict[str, Any]) -> dict[str, Any]:
     return {"offsets": found}
 
 
-ROLES: dict[str, Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]] = {
-    "produce": produce,
-    "consume": consume,
-    "member": consume,
-    "commit": commit,
-    "committed": committed,
-}
-
-
-def main() -> None:
-    plan = json.loads(sys.argv[1])
-    threading.Thread(target=listen, daemon=True).start()
-    result = asyncio.run(ROLES[plan["role"]](plan))
-    draft = Path(plan["result"] + ".draft")
-    draft.write_text(json.dumps(result))
-    draft.replace(plan["result"])
+def in_loop(role: Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]) -> Role:
+    """A role that is a coroutine function."""
+    return lambda plan: asyncio.run(role(plan))
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        {
+            "produce": in_loop(produce),
+            "consume": in_loop(consume),
+            "member": in_loop(consume),
+            "commit": in_loop(commit),
+            "committed": in_loop(committed),
+        }
+    )

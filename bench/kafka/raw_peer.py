@@ -1,45 +1,27 @@
 """A raw client in a process of its own: python bench/kafka/raw_peer.py '{"role": "bystander", ...}'.
 
-    bystander  produces and reads, again and again, until "stop": how long each took, and what it was answered
-    requests   requests of many kinds with random timeouts to all workers, until "stop"
-    attack     damaged frames, `count` of them
-
-As peer.py: it says lines of JSON, and what it has done is in the file plan["result"].
+bystander  produces and reads, again and again, until "stop": how long each took, and what it was answered
+requests   requests of many kinds with random timeouts to all workers, until "stop"
+attack     damaged frames, `count` of them
 """
 
 from __future__ import annotations
 
-import json
 import random
-import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 import attack
+from errand import run, say, stop
 from rawkafka import FETCH, LIST_OFFSETS, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka.wire.codec import Question
 
 HEARTBEAT = 12
 PATIENCE_S = 10.0
 Row = tuple[str, float, float, float, str]  # kind, when it was sent, its timeout, how long it took, the answer
-
-stop = threading.Event()
-
-
-def say(**what: Any) -> None:
-    print(json.dumps({"at": time.monotonic(), **what}), flush=True)
-
-
-def listen() -> None:
-    for line in sys.stdin:
-        if line.strip() == "stop":
-            break
-    stop.set()
 
 
 def connect(address: str) -> RawKafka:
@@ -181,21 +163,5 @@ def codes_of(kind: str, answer: Any) -> str:
     return ErrorCode(code).name
 
 
-ROLES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "bystander": bystander,
-    "requests": requests,
-    "attack": lambda plan: attack.play(plan, stop, say),
-}
-
-
-def main() -> None:
-    plan = json.loads(sys.argv[1])
-    threading.Thread(target=listen, daemon=True).start()
-    result = ROLES[plan["role"]](plan)
-    draft = Path(plan["result"] + ".draft")
-    draft.write_text(json.dumps(result))
-    draft.replace(plan["result"])
-
-
 if __name__ == "__main__":
-    main()
+    run({"bystander": bystander, "requests": requests, "attack": lambda plan: attack.play(plan, stop, say)})
