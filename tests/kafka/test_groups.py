@@ -491,6 +491,13 @@ def test_requests_out_of_bounds_are_refused_and_leave_nothing(run: Run, monkeypa
         assert await error(group="other") is ErrorCode.group_max_size_reached
         monkeypatch.setattr(coordinator_module, "ASSIGNMENTS_MAX", 9)
         assert (await a.sync({"a": bytes(10)})).error is ErrorCode.invalid_request
+        monkeypatch.undo()
+        monkeypatch.setattr(coordinator_module, "HELD_MAX", 40)
+        large = (GroupProtocol("range", bytes(40)),)
+        assert await error(protocols=large) is ErrorCode.group_max_size_reached
+        assert a.heartbeat() is NONE and (await a.join()).error is NONE, "it says no more than before"
+        assert (await a.sync({a.member: bytes(40)})).error is ErrorCode.invalid_request
+        assert (await a.sync({a.member: bytes(9)})).error is NONE
 
     run(scenario)
 

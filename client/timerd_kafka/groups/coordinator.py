@@ -13,7 +13,7 @@ from timerd_kafka.cluster.catalog import Topic
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.cluster.settings import Settings
 from timerd_kafka.groups.group import Group, State
-from timerd_kafka.groups.member import Member, Pending
+from timerd_kafka.groups.member import Member, Pending, size_of
 from timerd_kafka.groups.messages import (
     DescribedGroup,
     Identity,
@@ -36,6 +36,7 @@ GROUPS_MAX = 10_000  # of a broker
 PROTOCOL_NAMES_MAX = 100  # of a member
 PROTOCOLS_MAX = 1 << 20  # bytes that a member says of its protocols
 ASSIGNMENTS_MAX = 16 << 20  # bytes that a leader assigns
+HELD_MAX = 256 << 20  # bytes of all members of a broker: what they say of their protocols, and their assignments
 NEW_MEMBER_S = 300.0  # so long a new member may wait in its first join (Kafka's NewMemberJoinTimeoutMs)
 
 
@@ -161,9 +162,18 @@ class Coordinator:
             return ErrorCode.invalid_request
         if len(asked.protocols) > PROTOCOL_NAMES_MAX:
             return ErrorCode.invalid_request
-        if sum(len(one.name) + len(one.metadata) for one in asked.protocols) > PROTOCOLS_MAX:
+        size = size_of(asked.protocols)
+        if size > PROTOCOLS_MAX:
             return ErrorCode.invalid_request
+        group = self.groups.get(asked.group)
+        known = None if group is None else group.members.get(asked.member)
+        if not self._has_room(size - (0 if known is None else known.size)):
+            return ErrorCode.group_max_size_reached
         return ErrorCode.none
+
+    def _has_room(self, more: int) -> bool:
+        """Whether so many bytes more may be held of members."""
+        return more <= 0 or more + sum(group.bytes for group in self.groups.values()) <= HELD_MAX
 
     def _join_new(self, group: Group, asked: JoinRequest) -> JoinAnswer | asyncio.Future[JoinAnswer]:
         """A client without a member id."""
@@ -250,7 +260,8 @@ class Coordinator:
         for given, own in ((asked.protocol_type, group.protocol_type), (asked.protocol, group.protocol)):
             if given is not None and given != own:
                 return SyncAnswer(ErrorCode.inconsistent_group_protocol)
-        if sum(map(len, asked.assignments.values())) > ASSIGNMENTS_MAX:
+        size = sum(map(len, asked.assignments.values()))
+        if size > ASSIGNMENTS_MAX or not self._has_room(size):
             return SyncAnswer(ErrorCode.invalid_request)
         member = group.members[asked.who.member]
         if group.state is State.PREPARING:

@@ -49,6 +49,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.instances: dict[str, str] = {}  # the member id of each static member
         self.pending: dict[str, Pending] = {}
+        self.bytes = 0  # that are held of its members
         self.join: Wait | None = None  # a DelayedJoin
         self.sync: Wait | None = None  # a DelayedSync
         # Operations read these in another thread. They are replaced, never changed.
@@ -62,6 +63,7 @@ class Group:
         """Show the operations who is known, and who has joined."""
         self.known = (*self.members, *self.pending)
         self.joined = tuple(member.id for member in self.members.values() if member.joining is not None)
+        self.bytes = sum(member.size for member in self.members.values())
 
     # members ----------------------------------------------------------------------------------------------------------
 

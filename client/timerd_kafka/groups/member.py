@@ -13,6 +13,11 @@ from timerd_kafka.groups.messages import GroupProtocol, JoinAnswer, JoinRequest,
 from timerd_kafka.groups.sessions import Session
 
 
+def size_of(protocols: tuple[GroupProtocol, ...]) -> int:
+    """Bytes of names and metadata."""
+    return sum(len(one.name) + len(one.metadata) for one in protocols)
+
+
 @dataclass(eq=False)
 class Pending:
     """A client that has been given a member id, and is to join with it."""
@@ -44,6 +49,11 @@ class Member:
         self.client_id, self.client_host = asked.client_id, asked.client_host
         self.session_timeout, self.rebalance_timeout = asked.session_timeout, asked.rebalance_timeout
         self.protocols = asked.protocols
+
+    @property
+    def size(self) -> int:
+        """Bytes that are held of it: what it says of its protocols, and its assignment."""
+        return size_of(self.protocols) + len(self.assignment)
 
     @property
     def is_kept(self) -> bool:

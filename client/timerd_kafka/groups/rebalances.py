@@ -147,6 +147,7 @@ class Rebalances:
         """The leader has assigned the work: the group is stable."""
         for member in group.members.values():
             member.assignment = assignments.get(member.id, b"")
+        group.publish()
         group.state = State.STABLE
         self.keep(group)
         for member in group.members.values():
