@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -27,6 +27,7 @@ from timerd_kafka.wire.codec import Api
 from timerd_kafka.wire.connection import Connection
 
 LOOK_S = 0.002  # so often the file of the topics is looked at
+OPEN_S = 0.01  # so long the loop stands still for partitions that are opened
 CATALOG = "catalog"  # the key on which a change of the topics is an event
 
 log = logging.getLogger("timerd_kafka.broker")
@@ -58,6 +59,9 @@ class Broker:
         self.catalog = Catalog(settings.data)
         self.catalog.refresh()
         self._looked, self._taken = 0.0, self.catalog.version
+        self._opened = 0  # the version of the topics whose partitions are open
+        self._is_opening = False
+        self._named: set[tuple[str, UUID]] = set()  # the topics of that version
         directory = settings.data / f"broker-{number}"
         self.store = Store(directory, self.catalog, number, settings.workers)
         self.waits = Waits(client, loop)
@@ -89,30 +93,43 @@ class Broker:
     def refresh(self) -> bool:
         """Take up the topics that are new, and drop those that are gone; whether any has changed."""
         now = time.monotonic()
-        if now - self._looked < LOOK_S and self._taken == self.catalog.version:
+        if now - self._looked < LOOK_S:
             return False  # a request may name many topics that there are not
         self._looked = now
-        before = self.catalog.by_id
         if not self.catalog.refresh() and self._taken == self.catalog.version:
             return False
-        self.take_topics(before.values())
+        self.take_topics()
         return True
 
-    def take_topics(self, before: Iterable[Topic]) -> None:
+    def look(self) -> None:
+        """What is looked at again and again: the topics, and partitions that could not be opened."""
+        self.refresh()
+        if not self._is_opening and self.store.try_again():
+            self._open()
+
+    def take_topics(self) -> None:
         """Hold what is to be held, and say so: who has changed a topic waits for all brokers."""
-        gone = self.store.refresh()
-        self.followers.refresh()
-        if self.store.is_complete:
-            self._taken = self.catalog.version
-        for partition in gone:
+        self._taken = self.catalog.version
+        for partition in self.store.refresh():
             for purgatory in ("produce", "fetch", "replica"):
                 self.waits.fire(purgatory, partition.key)
+        if not self._is_opening:
+            self._open()
+
+    def _open(self) -> None:
+        """Open partitions, some at a time: requests of others come in between."""
+        self._is_opening = self.store.open_some(OPEN_S)
+        if self._is_opening:
+            self.loop.call_soon(self._open)
+            return
+        self.followers.refresh()
+        self._opened = self.catalog.version  # but for what cannot be opened: nobody waits for that
         try:
-            self.readers.acknowledge(CATALOG, str(self.id), self.catalog.version)
+            self.readers.acknowledge(CATALOG, str(self.id), self._opened)
         except td.TimerdError:
             log.warning("the timer daemon does not take the version of the topics; it is told again", exc_info=True)
-        names = {topic.name for topic in before} ^ set(self.catalog.by_name)
-        self.waits.fire("topic", *(topic_key(name) for name in names))
+        before, self._named = self._named, {(topic.name, topic.id) for topic in self.catalog.by_id.values()}
+        self.waits.fire("topic", *(topic_key(name) for name in {name for name, _ in before ^ self._named}))
 
     def say_catalog_changed(self) -> None:
         """Make all brokers read the topics, this one at once."""
@@ -121,11 +138,12 @@ class Broker:
         self.waits.fire("replica", CATALOG)
 
     def all_have_read(self, version: int) -> bool:
-        """Whether all brokers have this version of the topics: this one has. In the timer client's thread, too.
+        """Whether all brokers have this version of the topics. In the timer client's thread, too.
 
-        Its own watermark may be on its way to the daemon: it would not be seen, and no event would tell of it later.
+        This broker's own watermark may be on its way to the daemon: it would not be seen, and no event would tell of it
+        later.
         """
-        return self.others is None or self.others(CATALOG, version)[0]
+        return self._opened >= version and (self.others is None or self.others(CATALOG, version)[0])
 
     # partitions -------------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class Catalog:
     def __init__(self, directory: Path) -> None:
         self._path = directory / TOPICS
         self._lock = directory / "topics.lock"
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[int, ...] | None = None  # of the file; None: it is read whatever it looks like
         self.version = 0
         self.by_name: Mapping[str, Topic] = {}
         self.by_id: Mapping[UUID, Topic] = {}
@@ -52,7 +52,7 @@ class Catalog:
             found = self._path.stat()
         except FileNotFoundError:
             return False
-        seen = (found.st_mtime_ns, found.st_ino)
+        seen = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         if seen == self._seen:
             return False
         written = json.loads(self._path.read_text())
@@ -94,6 +94,7 @@ class Catalog:
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._seen = None  # two changes within a tick of the file system's clock may look the same
             self.refresh()
             yield
         finally:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WORKERS_MAX = 64
-PARTITIONS_MAX = 4_000  # of all topics: each takes a descriptor of each broker that holds it
+PARTITIONS_MAX = 4_000  # of all topics: each takes two descriptors of each broker that holds it
 PORT_MAX = 65_535
 DELAY_MAX = 3_600.0
 FRAME_MAX = 100 << 20  # Kafka's socket.request.max.bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from timerd_kafka.log.batch import SIZE, Batch, CorruptBatch, UnsupportedBatch, place, read_batches, read_header
@@ -25,8 +26,6 @@ class PartitionLog:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = directory / NAME
-        self.checkpoint = Checkpoint(directory / "checkpoint")
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.producers = Producers()
         # Of each batch: where it is in the file, its largest timestamp, and its first offset. The last list grows last.
         self._positions: list[int] = []
@@ -35,7 +34,12 @@ class PartitionLog:
         self.size = 0  # bytes
         self.end_offset = 0  # behind the last record
         self.is_damaged = False  # records that all replicas had cannot be read: nothing is cut off
-        self._recover()
+        with ExitStack() as opened:  # what fails is tried again, for ever: it leaves no descriptor
+            self.checkpoint = opened.enter_context(closing(Checkpoint(directory / "checkpoint")))
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, self._file)
+            self._recover()
+            opened.pop_all()
 
     def _recover(self) -> None:
         """Read the headers of all batches. From the high watermark on, check the records, too."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections import deque
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
+from threading import Thread
 from uuid import UUID
 
 from timerd_kafka.cluster.catalog import Catalog, Topic
@@ -14,23 +17,28 @@ from timerd_kafka.cluster.placement import replicas_of
 from timerd_kafka.replicas.partition import Partition
 
 SAY_S = 10.0  # between two complaints
+AGAIN_S = 1.0  # so often a partition is tried that cannot be opened
+
+Missing = tuple[Topic, int, tuple[int, ...]]  # a partition that is to be opened: its topic, number and replicas
 
 log = logging.getLogger("timerd_kafka.replicas")
 
 
 class Store:
-    """The partitions on this broker's disk."""
+    """The partitions on this broker's disk. A large topic takes seconds, so they are opened some at a time."""
 
     def __init__(self, directory: Path, catalog: Catalog, broker: int, workers: int) -> None:
         self._directory, self._catalog = directory, catalog
         self._broker, self._workers = broker, workers
         self._held: dict[tuple[UUID, int], Partition] = {}
-        self.is_complete = True  # False: a partition could not be opened; the next refresh() tries again
-        self._said = 0.0
+        self._missing: deque[Missing] = deque()  # to be opened
+        self._failed: list[Missing] = []  # could not be opened
+        self._said, self._again_at = float("-inf"), 0.0
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.refresh()
+        self.open_some(inf)
         held = {partition.directory.name for partition in self}
-        for left in directory.iterdir() if self.is_complete else ():  # of topics that were deleted meanwhile
+        for left in directory.iterdir() if not self._failed else ():  # of topics that were deleted meanwhile
             if left.is_dir() and left.name not in held:
                 shutil.rmtree(left, ignore_errors=True)
 
@@ -46,27 +54,47 @@ class Store:
         return replicas_of(topic.id, index, topic.replicas, self._workers)
 
     def refresh(self) -> list[Partition]:
-        """Take up the partitions of new topics, and drop those of deleted ones, which are returned."""
-        self.is_complete = True
-        for topic in self._catalog.by_id.values():
-            for index in range(topic.partitions):
-                replicas = self.replicas(topic, index)
-                if self._broker in replicas and (topic.id, index) not in self._held:
-                    directory = self._directory / f"{topic.id.hex}-{index}"
-                    try:
-                        self._held[topic.id, index] = Partition(topic, index, replicas, self._broker, directory)
-                    except OSError as error:
-                        self._failed(directory, error)
+        """Note the partitions of new topics, and drop those of deleted ones, which are returned."""
+        self._failed.clear()
+        self._missing = deque(
+            (topic, index, replicas)
+            for topic in self._catalog.by_id.values()
+            for index in range(topic.partitions)
+            if (topic.id, index) not in self._held and self._broker in (replicas := self.replicas(topic, index))
+        )
         gone = [partition for partition in self if partition.topic.id not in self._catalog.by_id]
         for partition in gone:
             del self._held[partition.topic.id, partition.index]
             partition.is_deleted = True
             partition.log.close()
-            shutil.rmtree(partition.directory, ignore_errors=True)
+        if gone:  # the next start removes what a killed process has left
+            Thread(target=remove, args=([partition.directory for partition in gone],), daemon=True).start()
         return gone
 
-    def _failed(self, directory: Path, error: OSError) -> None:
-        self.is_complete = False
+    def open_some(self, seconds: float) -> bool:
+        """Open what was noted, for so long at most; whether there is more."""
+        end = time.monotonic() + seconds
+        while self._missing and time.monotonic() < end:
+            topic, index, replicas = missing = self._missing.popleft()
+            directory = self._directory / f"{topic.id.hex}-{index}"
+            try:
+                self._held[topic.id, index] = Partition(topic, index, replicas, self._broker, directory)
+            except OSError as error:
+                self._failed.append(missing)
+                self._complain(directory, error)
+        return bool(self._missing)
+
+    def try_again(self) -> bool:
+        """Once a second, note again what could not be opened; whether there is something."""
+        now = time.monotonic()
+        if not self._failed or now < self._again_at:
+            return False
+        self._again_at = now + AGAIN_S
+        self._missing.extend(self._failed)
+        self._failed.clear()
+        return True
+
+    def _complain(self, directory: Path, error: OSError) -> None:
         if time.monotonic() - self._said > SAY_S:
             self._said = time.monotonic()
             log.error("%s cannot be opened, and is tried again: %s", directory, error)
@@ -74,3 +102,9 @@ class Store:
     def followed(self, leader: int) -> list[Partition]:
         """The partitions that this broker copies from that leader."""
         return [partition for partition in self if partition.leader == leader and partition.follows]
+
+
+def remove(directories: list[Path]) -> None:
+    """Remove these from the disk. Each has its topic's id, so no other one has its name."""
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)

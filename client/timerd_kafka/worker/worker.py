@@ -48,7 +48,7 @@ async def serve(broker: Broker, control: socket.socket) -> None:
     settings, loop, end = broker.settings, broker.loop, asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, end.set)
     loop.set_exception_handler(Complaints())
-    broker.take_topics(())
+    broker.take_topics()
     threading.Thread(target=follow_catalog, args=(broker.waits, broker), daemon=True).start()
     connections: set[Connection] = set()
     buffers, handle = Buffers(), handler_of(broker)
@@ -85,7 +85,7 @@ class Complaints:
 def tick(broker: Broker, connections: set[Connection]) -> None:
     """What is looked at again and again, because an event for it may be lost with the timer daemon."""
     try:
-        broker.refresh()
+        broker.look()
         broker.waits.watch()
         broker.coordinator.look()
         for connection in list(connections):

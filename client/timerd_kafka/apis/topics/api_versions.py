@@ -9,6 +9,8 @@ from kio.schema.errors import ErrorCode
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import milliseconds, versions_of
 
+PRODUCE = 0
+
 
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request."""
@@ -22,8 +24,17 @@ def versions(call: Call, names: dict[int, str], error: ErrorCode) -> Any:
         "ApiVersionsResponse",
         error_code=error,
         api_keys=tuple(
-            make("ApiVersion", api_key=key, min_version=versions_of(name)[0], max_version=versions_of(name)[-1])
+            make("ApiVersion", api_key=key, min_version=oldest(key, name), max_version=versions_of(name)[-1])
             for key, name in sorted(names.items())
         ),
         throttle_time=milliseconds(0),
     )
+
+
+def oldest(key: int, name: str) -> int:
+    """The version from which an API is said to be there.
+
+    librdkafka up to 2.11 compresses nothing unless Produce v0 is said to be there. Kafka 4 says so, too, and does not
+    have it either (KAFKA-18659).
+    """
+    return 0 if key == PRODUCE else int(versions_of(name)[0])

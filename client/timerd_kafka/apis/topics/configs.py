@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-# What a topic may be given. Of these max.message.bytes alone has an effect; the others must have their default.
+# What a topic may be given. Of these max.message.bytes alone has an effect. The times and sizes of retention and of
+# segments may be any: records are kept for longer than that. All in-sync replicas have a record before it is
+# acknowledged, so any min.insync.replicas is kept.
 SETTABLE = {
     "cleanup.policy": "delete",
     "compression.type": "producer",
@@ -15,16 +18,23 @@ SETTABLE = {
     "retention.ms": "-1",
     "segment.bytes": "1073741824",
 }
+LEAST = {"min.insync.replicas": 1, "retention.bytes": -1, "retention.ms": -1, "segment.bytes": 14}  # others: 0
+INTEGER = re.compile(r"-?[0-9]{1,19}")
 FIXED = {"cleanup.policy": ("delete",), "compression.type": ("producer",), "message.timestamp.type": ("CreateTime",)}
 
 
-def wrong_config(configs: Mapping[str, str]) -> str | None:
+def wrong_config(configs: Mapping[str, str], replicas: int) -> str | None:
     """What is wrong with the configurations of a new topic; None: nothing."""
     for name, value in configs.items():
         if name not in SETTABLE:
             return f"{name}: this broker knows {', '.join(SETTABLE)}"
         if name in FIXED and value not in FIXED[name]:
             return f"{name}={value}: this broker has {' or '.join(FIXED[name])} alone"
-        if name not in FIXED and not value.lstrip("-").isdecimal():
-            return f"{name}={value}: an integer"
+        if name in FIXED:
+            continue
+        least = LEAST.get(name, 0)
+        if not INTEGER.fullmatch(value) or int(value) < least:
+            return f"{name}={value[:40]}: an integer from {least} on"
+        if name == "min.insync.replicas" and int(value) > replicas:
+            return f"{name}={value}: the topic has {replicas} replicas"
     return None

@@ -10,6 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from timerd_client.operations import DelayedTopics, Part
+from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.configs import SETTABLE, wrong_config
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Wanted, is_legal
@@ -26,6 +27,8 @@ async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request."""
     body, make = call.body, call.api.make
     broker.refresh()
+    refuse_too_many(body.topics)
+    left = PARTITIONS_MAX - sum(topic.partitions for topic in broker.catalog.by_id.values())
     counted = Counter(topic.name for topic in body.topics)
     wanted: dict[str, Wanted] = {}
     refused: dict[str, tuple[ErrorCode, str]] = {}
@@ -33,7 +36,7 @@ async def answer(broker: Broker, call: Call) -> Any:
         partitions = broker.settings.partitions if topic.num_partitions == DEFAULT else topic.num_partitions
         replicas = broker.settings.replicas if topic.replication_factor == DEFAULT else topic.replication_factor
         configs = {config.name: config.value or "" for config in topic.configs}
-        why = wrong(broker, topic, partitions, replicas, configs)
+        why = wrong(broker, topic, partitions, replicas, configs, left)
         if counted[topic.name] > 1:
             why = ErrorCode.invalid_request, "the topic is in this request more than once"
         if why is not None:
@@ -77,7 +80,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 
 def wrong(
-    broker: Broker, topic: Any, partitions: int, replicas: int, configs: Mapping[str, str]
+    broker: Broker, topic: Any, partitions: int, replicas: int, configs: Mapping[str, str], left: int
 ) -> tuple[ErrorCode, str] | None:
     """Why a topic cannot be created; None: it can."""
     workers = broker.settings.workers
@@ -87,12 +90,11 @@ def wrong(
         return ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists."
     if topic.assignments:
         return ErrorCode.invalid_replica_assignment, "this broker places replicas itself: give their number"
-    left = PARTITIONS_MAX - sum(topic.partitions for topic in broker.catalog.by_id.values())
     if not 1 <= partitions <= left:
         return ErrorCode.invalid_partitions, f"{partitions} partitions: 1 to {left}, of the cluster's {PARTITIONS_MAX}"
     if not 1 <= replicas <= workers:
         return ErrorCode.invalid_replication_factor, f"{replicas} replicas: 1 to {workers}, the brokers"
-    if found := wrong_config(configs):
+    if found := wrong_config(configs, replicas):
         return ErrorCode.invalid_config, found
     return None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.create_topics import all_read
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import milliseconds
@@ -22,6 +23,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     asked = (
         [(one.name, one.topic_id) for one in states] if states is not None else [(n, None) for n in body.topic_names]
     )
+    refuse_too_many(asked)
     found = [(name, topic_id, broker.topic(name, topic_id)) for name, topic_id in asked]
     ids = {topic.id for _, _, topic in found if topic}
     parts = {}

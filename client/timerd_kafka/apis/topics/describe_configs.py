@@ -7,6 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.configs import SETTABLE
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import milliseconds
@@ -30,6 +31,8 @@ TYPES = {
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request."""
     make = call.api.make
+    resources = {(one.resource_type, one.resource_name): one for one in call.body.resources}  # each once
+    refuse_too_many(resources)
 
     def one(resource: Any) -> Any:
         error, message, found = look(broker, resource.resource_type, resource.resource_name)
@@ -58,7 +61,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             ),
         )
 
-    return make("DescribeConfigsResponse", throttle_time=milliseconds(0), results=tuple(map(one, call.body.resources)))
+    return make("DescribeConfigsResponse", throttle_time=milliseconds(0), results=tuple(map(one, resources.values())))
 
 
 def look(broker: Broker, kind: int, name: str) -> tuple[ErrorCode, str | None, list[tuple[str, str, int]]]:

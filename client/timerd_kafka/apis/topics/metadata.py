@@ -7,6 +7,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.create_topics import create_and_wait
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.cluster.catalog import Topic, Wanted, is_legal
@@ -14,6 +15,7 @@ from timerd_kafka.log.batch import LEADER_EPOCH
 from timerd_kafka.wire.codec import milliseconds
 
 CREATE_S = 5.0  # so long a request waits for a topic that it creates
+NULL_NAMES = 12  # the version from which a topic of the answer may have no name
 CONTROLLER = 0  # any broker may change the topics; clients want to know one
 
 
@@ -22,6 +24,7 @@ async def answer(broker: Broker, call: Call) -> Any:
     body, make = call.body, call.api.make
     broker.refresh()
     asked = body.topics
+    refuse_too_many(asked or ())
     is_all = asked is None or (not asked and call.api.version == 0)
     wanted: list[tuple[str | None, UUID | None]] = (
         [(topic.name, None) for topic in broker.catalog.by_name.values()]
@@ -77,7 +80,7 @@ def one(
     return call.api.make(
         "MetadataResponseTopic",
         error_code=error,
-        name=topic.name if topic else name,
+        name=topic.name if topic else name if call.api.version >= NULL_NAMES else name or "",
         topic_id=topic.id if topic else topic_id,
         is_internal=False,
         partitions=tuple(partition_of(broker, call, topic, index) for index in range(topic.partitions))
