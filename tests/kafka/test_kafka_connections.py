@@ -62,7 +62,7 @@ def test_a_version_of_api_versions_that_is_too_new_is_answered_in_the_oldest(clu
         client.send(struct.pack(">ihhih", 10, 18, 99, 7, -1))
         answer = Question(18, 0).read(client.frame())
         assert answer.error_code == ErrorCode.unsupported_version
-        assert {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}[PRODUCE] == (3, 13)
+        assert {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}[PRODUCE] == (0, 13)
 
 
 def test_requests_of_one_connection_are_answered_in_their_order(cluster: KafkaCluster, raw: RawKafka) -> None:

@@ -11,10 +11,10 @@ import pytest
 from crc32c import crc32c
 
 from rawkafka import batch
-from timerd_kafka.log.batch import CorruptBatch, UnsupportedBatch, read_batches, read_produced
+from timerd_kafka.log.batch import CorruptBatch, InvalidBatch, UnsupportedBatch, read_batches, read_produced
 from timerd_kafka.log.log import PartitionLog
 from timerd_kafka.log.producers import BATCHES_KEPT, SEQUENCES, Fenced, OutOfOrder, Producers
-from timerd_kafka.log.times import Unreadable, records_of
+from timerd_kafka.log.times import Unreadable, Work, records_of
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_log_that_was_cut_at_any_byte_has_its_whole_batches(tmp_path: Path) ->
         opened.checkpoint.high_watermark = 4
         if kept:
             again = batch([b"v" * (kept - 1), b"w"], producer=7, epoch=0, sequence=2 * (kept - 1))
-            assert opened.producers.duplicate_of(read_produced(again)[0]) == 2 * (kept - 1), "known again from the file"
+            assert opened.producers.duplicate_of(read_produced(again)) == 2 * (kept - 1), "known again from the file"
         opened.close()
 
 
@@ -185,20 +185,33 @@ def claiming(records: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"", "no record batch"),
         (batch([b"a"])[:40], "cut after 40"),
         (batch([b"a"])[:-1], "is cut after"),
-        (batch([b"a"]) + b"x", "cut after 1 bytes"),
         (bytes([*batch([b"abc"])[:-2], 1, 0]), "check sum"),
+        (batch([b"a"], magic=3), "format 3"),
+    ],
+)
+def test_what_is_damaged_is_corrupt(data: bytes, error: str) -> None:
+    with pytest.raises(CorruptBatch, match=error) as raised:
+        read_produced(data)
+    assert raised.type is CorruptBatch, "to send it again may help"
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", "no record batch"),
+        (batch([b"a"]) + b"x", "1 bytes behind a batch"),
+        (batch([b"a"]) + batch([b"b"]), "one batch a partition"),
         (batch([b"a"], attributes=7), "codec 7"),
         (claiming(10**6), "a batch of 69 bytes has 1000000 records"),
+        (claiming(0), "a batch has 0 records"),
         (batch([b"a"], attributes=0b100000), "control"),
-        (batch([b"a"], producer=1, epoch=0, sequence=0) + batch([b"a"]), "one batch a partition"),
         (batch([b"a"], producer=1), "no epoch"),
     ],
 )
-def test_what_is_no_batch_is_refused(data: bytes, error: str) -> None:
-    with pytest.raises(CorruptBatch, match=error):
+def test_what_no_leader_takes_is_invalid(data: bytes, error: str) -> None:
+    with pytest.raises(InvalidBatch, match=error):
         read_produced(data)
 
 
@@ -221,9 +234,9 @@ def test_no_damage_of_a_batch_passes(rng: random.Random) -> None:
 
 def test_the_times_of_single_records_are_found_in_plain_batches() -> None:
     data = batch([b"a", b"b", b"c"], offset=5, timestamps=[1_000, 900, 2_000])
-    assert list(records_of(data)) == [(5, 1_000), (6, 900), (7, 2_000)]
+    assert list(records_of(data, Work())) == [(5, 1_000), (6, 900), (7, 2_000)]
     with pytest.raises(Unreadable):
-        list(records_of(batch([b"a"], attributes=1)))
+        list(records_of(batch([b"a"], attributes=1), Work()))
 
 
 # producers ------------------------------------------------------------------------------------------------------------

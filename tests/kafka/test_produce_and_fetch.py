@@ -155,7 +155,7 @@ def test_ids_of_producers_are_given_once(cluster: KafkaCluster, raw: RawKafka) -
     ("data", "code"),
     [
         (batch([b"a"])[:-1], ErrorCode.corrupt_message),
-        (b"", ErrorCode.corrupt_message),
+        (b"", ErrorCode.invalid_record),
         (batch([b"a"], magic=1), ErrorCode.unsupported_for_message_format),
         (batch([b"x" * 1_100_000]), ErrorCode.message_too_large),
     ],

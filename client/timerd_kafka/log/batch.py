@@ -13,6 +13,7 @@ from crc32c import crc32c
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 SIZE = HEADER.size  # 61
+RECORD_MIN = 7  # the bytes of an empty record: its size, its attributes, and five more numbers
 PLACED = struct.Struct(">qi")  # base offset and length: what a leader, and no producer, decides, and what follows
 EPOCH_AT = 12
 CRC_FROM = 21  # the check sum is over all from here on: a leader may set the offset and its epoch
@@ -28,6 +29,10 @@ NO_PRODUCER = -1
 
 class CorruptBatch(Exception):
     """Bytes that are no record batch: cut, of another format, or with a wrong check sum."""
+
+
+class InvalidBatch(CorruptBatch):
+    """A batch that has arrived as it was sent, and that no leader takes: to send it again is in vain."""
 
 
 class UnsupportedBatch(Exception):
@@ -66,64 +71,69 @@ def read_batches(data: bytes | memoryview, *, check: bool = True) -> Iterator[Ba
     view = memoryview(data)
     position = 0
     while position < len(view):
-        batch = read_header(view, position)
-        if position + batch.size > len(view):
-            raise CorruptBatch(f"a batch of {batch.size} bytes is cut after {len(view) - position}")
+        size = read_size(view, position)
+        if position + size > len(view):
+            raise CorruptBatch(f"a batch of {size} bytes is cut after {len(view) - position}")
         if check:
             stated = HEADER.unpack_from(view, position)[4]
-            if crc32c(view[position + CRC_FROM : position + batch.size]) != stated:
+            if crc32c(view[position + CRC_FROM : position + size]) != stated:
                 raise CorruptBatch("the check sum of a batch is wrong")
-        yield batch
-        position += batch.size
+        yield read_header(view, position)
+        position += size
 
 
-def read_header(view: bytes | memoryview, position: int) -> Batch:
-    """The batch whose header begins there. Raises CorruptBatch, UnsupportedBatch."""
+def read_size(view: bytes | memoryview, position: int) -> int:
+    """The size of the batch that begins there, if it is of this format. Raises CorruptBatch, UnsupportedBatch."""
     if len(view) - position >= EPOCH_AT + 5 and view[position + EPOCH_AT + 4] < MAGIC:
         raise UnsupportedBatch(f"records of format {view[position + EPOCH_AT + 4]}: this broker takes format {MAGIC}")
     if len(view) - position < SIZE:
         raise CorruptBatch(f"a batch is cut after {len(view) - position} bytes")
-    (base, length, _, magic, _, attributes, delta, first, last, producer, epoch, sequence, count) = HEADER.unpack_from(
-        view, position
-    )
+    (_, length, _, magic, *_) = HEADER.unpack_from(view, position)
     if magic != MAGIC:
         raise CorruptBatch(f"records of format {magic}: this broker takes format {MAGIC}")
     if length + PLACED.size < SIZE:
         raise CorruptBatch(f"the header of a batch says {length} bytes")
+    return int(length) + PLACED.size
+
+
+def read_header(view: bytes | memoryview, position: int) -> Batch:
+    """The batch whose header begins there. Raises CorruptBatch, UnsupportedBatch."""
+    size = read_size(view, position)
+    (base, _, _, _, _, attributes, delta, first, last, producer, epoch, sequence, count) = HEADER.unpack_from(
+        view, position
+    )
     if delta < 0 or count != delta + 1:
-        raise CorruptBatch(f"a batch has {count} records up to offset +{delta}")
-    return Batch(base, length + PLACED.size, attributes, delta, first, last, producer, epoch, sequence)
+        raise InvalidBatch(f"a batch has {count} records up to offset +{delta}")
+    return Batch(base, size, attributes, delta, first, last, producer, epoch, sequence)
 
 
-def read_produced(data: bytes) -> list[Batch]:
-    """The batches that a producer sent. Raises CorruptBatch, UnsupportedBatch."""
-    batches = []
-    for batch in read_batches(data):
-        if not batch.attributes & CODECS and batch.last_offset_delta > batch.size:
-            raise CorruptBatch(f"a batch of {batch.size} bytes has {batch.last_offset_delta + 1} records")
-        if batch.attributes & CODECS > CODEC_MAX:
-            raise CorruptBatch(f"a batch is compressed by codec {batch.attributes & CODECS}, which does not exist")
-        if batch.attributes & CONTROL:
-            raise CorruptBatch("a batch of control records, which producers do not send")
-        if batch.attributes & TRANSACTIONAL:
-            raise UnsupportedBatch("a batch of a transaction: this broker has no transactions")
-        if batch.is_idempotent and (batch.producer_epoch < 0 or batch.base_sequence < 0):
-            raise CorruptBatch(f"producer {batch.producer_id} gave no epoch, or no sequence")
-        batches.append(batch)
-    if not batches:
-        raise CorruptBatch("no record batch")
-    if len(batches) > 1 and any(batch.is_idempotent for batch in batches):
-        raise CorruptBatch("an idempotent producer sends one batch a partition")
-    return batches
+def read_produced(data: bytes) -> Batch:
+    """The one batch that a producer may send to a partition. Raises CorruptBatch, InvalidBatch, UnsupportedBatch.
+
+    What Kafka answers with INVALID_RECORD is an InvalidBatch: org.apache.kafka.storage.internals.log.LogValidator.
+    """
+    batch = next(read_batches(data), None)
+    if batch is None:
+        raise InvalidBatch("no record batch")
+    if len(data) > batch.size:  # a frame has room for a million batches: they are not read
+        raise InvalidBatch(f"{len(data) - batch.size} bytes behind a batch: a producer sends one batch a partition")
+    count, codec = batch.last_offset_delta + 1, batch.attributes & CODECS
+    if not codec and count * RECORD_MIN > batch.size - SIZE:
+        raise InvalidBatch(f"a batch of {batch.size} bytes has {count} records")
+    if codec > CODEC_MAX:
+        raise InvalidBatch(f"a batch is compressed by codec {codec}, which does not exist")
+    if batch.attributes & CONTROL:
+        raise InvalidBatch("a batch of control records, which producers do not send")
+    if batch.attributes & TRANSACTIONAL:
+        raise UnsupportedBatch("a batch of a transaction: this broker has no transactions")
+    if batch.is_idempotent and (batch.producer_epoch < 0 or batch.base_sequence < 0):
+        raise InvalidBatch(f"producer {batch.producer_id} gave no epoch, or no sequence")
+    return batch
 
 
-def place(data: bytes, batches: list[Batch], offset: int) -> tuple[bytearray, list[Batch]]:
-    """The same batches with offsets from `offset` on. The records are not touched."""
-    placed, position, moved = bytearray(data), 0, []
-    for batch in batches:
-        PLACED.pack_into(placed, position, offset, batch.size - PLACED.size)
-        placed[position + EPOCH_AT : position + EPOCH_AT + 4] = LEADER_EPOCH.to_bytes(4)
-        moved.append(batch._replace(base_offset=offset))
-        offset += batch.last_offset_delta + 1
-        position += batch.size
-    return placed, moved
+def place(data: bytes, batch: Batch, offset: int) -> tuple[bytearray, Batch]:
+    """The same batch with this first offset. The records are not touched."""
+    placed = bytearray(data)
+    PLACED.pack_into(placed, 0, offset, batch.size - PLACED.size)
+    placed[EPOCH_AT : EPOCH_AT + 4] = LEADER_EPOCH.to_bytes(4)
+    return placed, batch._replace(base_offset=offset)

@@ -73,12 +73,11 @@ class PartitionLog:
 
     # writing ----------------------------------------------------------------------------------------------------------
 
-    def append(self, data: bytes, batches: list[Batch]) -> int:
-        """Append a producer's batches; the offset of the first record. Raises OSError, and then nothing is appended."""
-        base = self.end_offset
-        placed, moved = place(data, batches, base)
-        self._write(placed, moved)
-        return base
+    def append(self, data: bytes, batch: Batch) -> int:
+        """Append a producer's batch; the offset of its first record. Raises OSError, and then nothing is appended."""
+        placed, moved = place(data, batch, self.end_offset)
+        self._write(placed, [moved])
+        return moved.base_offset
 
     def append_copy(self, data: bytes) -> None:
         """Append what the leader's log has behind this one's end. Raises CorruptBatch, OSError."""

@@ -1,6 +1,8 @@
 """Copies what another broker leads: one connection, and one fetch request after the other, as Kafka's followers do.
 
 What a follower asks for tells the leader what the follower has. The leader's answer says how far all replicas are.
+A partition does not hold up the others of its leader. One that got records moves to the end of the next request, so
+each has its turn. One that has failed is left out for a while.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ from timerd_kafka.wire.codec import Question
 FETCH = 1
 VERSION = 13  # the first one with topic ids, and the id of the replica in the request itself
 MAX_WAIT_S = 1.0
-BYTES = 4 << 20  # of an answer, and of a partition in it
-AGAIN_S = 0.05  # after an error
+BYTES = 4 << 20  # of an answer
+PARTITION_BYTES = 1 << 20  # of a partition in it
+AGAIN_S = 0.05  # after an error that may soon be over: the leader is being started again, or its timer daemon is
+DISK_S = 1.0  # after an error of the leader's disk, or of this broker's
 SAY_S = 10.0  # between two complaints
 
 log = logging.getLogger("timerd_kafka.replicas")
@@ -60,13 +64,13 @@ class Followers:
             self._tasks[leader] = wanted, asyncio.get_running_loop().create_task(self._follow(leader, wanted))
 
     async def _follow(self, leader: int, partitions: list[Partition]) -> None:
-        while partitions:
+        again = dict.fromkeys(partitions, 0.0)  # in the order of the next request: from when on they are asked for
+        while again:
             try:
                 reader, writer = await asyncio.open_connection(*self._addresses[leader])
                 try:
                     while True:
-                        if not await self._fetch(reader, writer, partitions):
-                            await asyncio.sleep(AGAIN_S)
+                        await self._fetch(reader, writer, again)
                 finally:
                     writer.close()
             except (OSError, EOFError):  # the leader is not there: it is started again
@@ -76,25 +80,36 @@ class Followers:
                 await asyncio.sleep(1.0)
 
     async def _fetch(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, partitions: list[Partition]
-    ) -> bool:
-        """One request and its answer; whether all partitions are right."""
-        writer.write(self._question.write(0, self._secret, self._request(partitions)))
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, again: dict[Partition, float]
+    ) -> None:
+        """One request and its answer. It waits at most until a partition that is left out is asked for again."""
+        clock = asyncio.get_running_loop().time
+        now = clock()
+        partitions = [partition for partition, when in again.items() if when <= now]
+        wait = min([MAX_WAIT_S, *(when - now for when in again.values() if when > now)])
+        if not partitions:
+            await asyncio.sleep(wait)
+            return
+        writer.write(self._question.write(0, self._secret, self._request(partitions, wait)))
         size = int.from_bytes(await reader.readexactly(4))
         answer = self._question.read(await reader.readexactly(size))
+        if answer.error_code != ErrorCode.none:
+            raise ConnectionError(f"the leader refuses the fetch: {answer.error_code}")
         mine = {(partition.topic.id, partition.index): partition for partition in partitions}
-        right = answer.error_code == ErrorCode.none
         for topic in answer.responses:
             for data in topic.partitions:
-                right &= self._take(mine[topic.topic_id, data.partition_index], data)
-        return bool(right)
+                partition = mine[topic.topic_id, data.partition_index]
+                pause = self._take(partition, data)
+                if pause or data.records:
+                    del again[partition]
+                    again[partition] = clock() + pause
 
-    def _request(self, partitions: list[Partition]) -> Any:
+    def _request(self, partitions: list[Partition], wait: float) -> Any:
         module = self._question.module
-        by_topic = groupby(sorted(partitions, key=attrgetter("topic.id")), attrgetter("topic.id"))
+        by_topic = groupby(partitions, attrgetter("topic.id"))  # a topic may be there twice: the order is kept
         return module.FetchRequest(
             replica_id=self._broker,
-            max_wait=datetime.timedelta(seconds=MAX_WAIT_S),
+            max_wait=datetime.timedelta(seconds=wait),
             min_bytes=1,
             max_bytes=BYTES,
             topics=tuple(
@@ -105,7 +120,7 @@ class Followers:
                             partition=partition.index,
                             fetch_offset=partition.end_offset,
                             log_start_offset=partition.start_offset,
-                            partition_max_bytes=BYTES,
+                            partition_max_bytes=PARTITION_BYTES,
                         )
                         for partition in of_topic
                     ),
@@ -115,16 +130,16 @@ class Followers:
             forgotten_topics_data=(),
         )
 
-    def _take(self, partition: Partition, data: Any) -> bool:
-        """Append what the leader has sent; whether that was right."""
+    def _take(self, partition: Partition, data: Any) -> float:
+        """Append what the leader has sent; for how many seconds the partition is left out."""
         if partition.is_deleted:
-            return True
+            return 0.0
         if data.error_code == ErrorCode.offset_out_of_range:  # the machine has ended, and the leader's log is shorter
             log.warning("%s: the leader's log ends before %d", partition.key, partition.end_offset)
             partition.truncate(min(data.high_watermark, partition.end_offset - 1))
-            return False
+            return 0.0
         if data.error_code != ErrorCode.none:
-            return False
+            return DISK_S if data.error_code == ErrorCode.kafka_storage_error else AGAIN_S
         try:
             if data.records:
                 partition.log.append_copy(data.records)
@@ -133,11 +148,11 @@ class Followers:
             if now - self._said > SAY_S:
                 self._said = now
                 log.error("%s cannot be copied, and is tried again: %s", partition.key, error)
-            return False
+            return DISK_S
         reached = min(data.high_watermark, partition.end_offset)
         before = partition.high_watermark + partition.start_offset
         partition.set_high_watermark(max(reached, partition.high_watermark))
         partition.delete_before(min(data.log_start_offset, partition.high_watermark))
         if partition.high_watermark + partition.start_offset > before:
             self._progress(partition)
-        return True
+        return 0.0

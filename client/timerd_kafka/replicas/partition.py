@@ -48,9 +48,9 @@ class Partition:
         """Behind the last record of this replica's log."""
         return self.log.end_offset
 
-    def append(self, data: bytes, batches: list[Batch]) -> int:
+    def append(self, data: bytes, batch: Batch) -> int:
         """Append what a producer sent, as the leader; the offset of its first record."""
-        base = self.log.append(data, batches)
+        base = self.log.append(data, batch)
         self.raise_high_watermark()
         return base
 

@@ -1,8 +1,10 @@
 """The commands of a test to a running cluster: lines of JSON on its standard input, and their answers on the output.
 
-    {"do": "stop_follower", "topic": "orders", "partition": 0, "broker": 2}    -> {"0": {}, "2": {"done": 1}, ...}
-    {"do": "kill", "broker": 1}    {"do": "kill_daemon"}    {"do": "state"}    {"do": "pids"}
+    {"number": 7, "do": "stop_follower", "topic": "orders", "partition": 0, "broker": 2}
+        -> {"number": 7, "0": {}, "2": {"done": 1}, ...}    or {"number": 7, "error": ...}
+    {"number": 8, "do": "kill", "broker": 1}    ... "kill_daemon"    ... "state"    ... "pids"
 
+The test numbers its commands, and an answer has the number of its command: an answer may come after the next command.
 The end of the input ends the cluster: so it does not outlive its test.
 """
 
@@ -15,6 +17,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
+BROKERS_S = 5.0  # so long brokers may take: a test waits ten seconds for the answer
+
 
 class Cluster(Protocol):
     """What commands need of a supervisor."""
@@ -24,6 +28,9 @@ class Cluster(Protocol):
 
     def ask_broker(self, number: int, command: dict[str, Any]) -> bool:
         """Send a command to a broker; False: it does not run."""
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call it then."""
 
     def end(self) -> None:
         """End the cluster."""
@@ -35,7 +42,6 @@ class Commands:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._buffer = b""
-        self._number = 0
         self._awaited: dict[int, set[int]] = {}  # by the number of a command: the brokers that have not answered
         self._answers: dict[int, dict[str, Any]] = {}
 
@@ -50,7 +56,7 @@ class Commands:
             self._do(json.loads(line))
 
     def _do(self, command: dict[str, Any]) -> None:
-        pids = self._cluster.pids()
+        pids, number = self._cluster.pids(), command["number"]
         own: dict[str, Callable[[], object]] = {
             "pids": lambda: None,
             "kill": lambda: os.kill(pids[str(command["broker"])], command.get("signal", signal.SIGKILL)),
@@ -60,20 +66,18 @@ class Commands:
             try:
                 own[command["do"]]()
             except KeyError as error:
-                say({"error": f"there is no process {error} now; there are {', '.join(pids)}"})
+                say(number, {"error": f"there is no process {error} now; there are {', '.join(pids)}"})
             except (OSError, TypeError, OverflowError) as error:
-                say({"error": f"{error}"})
+                say(number, {"error": f"{error}"})
             else:
-                say(pids)
+                say(number, pids)
             return
-        self._number += 1
         broker = command.get("broker")
         meant = [int(name) for name in pids if name != "daemon"] if broker is None else [broker]
-        self._answers[self._number] = {}
-        self._awaited[self._number] = {
-            number for number in meant if self._cluster.ask_broker(number, command | {"number": self._number})
-        }
-        self._say_if_all(self._number)
+        self._answers[number] = {}
+        self._awaited[number] = {one for one in meant if self._cluster.ask_broker(one, command)}
+        self._cluster.later(BROKERS_S, lambda: self._give_up(number))
+        self._say_if_all(number)
 
     def answered(self, broker: int, answer: dict[str, Any]) -> None:
         """A broker has answered a command."""
@@ -92,10 +96,19 @@ class Commands:
     def _say_if_all(self, number: int) -> None:
         if not self._awaited[number]:
             del self._awaited[number]
-            say(self._answers.pop(number))
+            say(number, self._answers.pop(number))
+
+    def _give_up(self, number: int) -> None:
+        """The time of a command is over. A broker that does not answer was perhaps stopped by the test itself."""
+        silent = sorted(self._awaited.pop(number, ()))
+        if silent:
+            del self._answers[number]
+            which = " and ".join(f"broker {broker} does not answer" for broker in silent)
+            remedy = f"if it was stopped, kill({silent[0]}, signal.SIGCONT) lets it go on"
+            say(number, {"error": f"{which} within {BROKERS_S:g} s; {remedy}"})
 
 
-def say(what: dict[str, Any]) -> None:
-    """Answer a command."""
-    sys.stdout.write(json.dumps(what) + "\n")
+def say(number: int, what: dict[str, Any]) -> None:
+    """Answer the command with this number."""
+    sys.stdout.write(json.dumps({"number": number, **what}) + "\n")
     sys.stdout.flush()

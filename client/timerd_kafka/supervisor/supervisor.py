@@ -144,7 +144,8 @@ class Supervisor:
         for key, _ in self._selector.select(timeout):
             key.data(key.fileobj)
 
-    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call it then, once."""
         self._due.append((time.monotonic() + seconds, call))
 
     def _end(self, *_: object) -> None:
@@ -231,14 +232,14 @@ class Supervisor:
         log.warning("broker %d (pid %d) has ended (%s): it is started again", worker.number, worker.pid, said(status))
         worker.pid = 0
         short = time.monotonic() - worker.started < SHORT_S
-        self._later(AGAIN_S if short else 0.0, lambda: self._start(worker))
+        self.later(AGAIN_S if short else 0.0, lambda: self._start(worker))
 
     def _daemon_ended(self, status: int) -> None:
         self._tell(ended=True)
         if not self._ends:
             log.warning("the timer daemon has ended (%s): it is started again", said(status))
             short = time.monotonic() - self._daemon_started < SHORT_S
-            self._later(AGAIN_S if short else 0.0, self._start_daemon)
+            self.later(AGAIN_S if short else 0.0, self._start_daemon)
 
     def _start_daemon(self) -> None:
         assert self.daemon is not None
@@ -251,7 +252,7 @@ class Supervisor:
         if self.daemon.serves:
             self._tell(ended=False)
         elif self.daemon.pid:
-            self._later(DAEMON_POLL_S, self._await_daemon_again)
+            self.later(DAEMON_POLL_S, self._await_daemon_again)
 
     def _await_daemon(self) -> None:
         assert self.daemon is not None

@@ -56,6 +56,7 @@ class KafkaCluster:
         self._scratch: TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
+        self._numbers = itertools.count(1)  # of the commands
         self.bootstrap = ""
         self.instance = ""
         self.runtime_dir = ""
@@ -222,7 +223,11 @@ class KafkaCluster:
         raise KafkaClusterError(f"leader: there is no partition {partition} of topic {topic!r}")
 
     def kill(self, broker: int, signal: int = signal.SIGKILL) -> None:
-        """Send a broker's process a signal. When it ends, it is started again. SIGCONT ends a SIGSTOP."""
+        """Send a broker's process a signal. When it ends, it is started again. SIGCONT ends a SIGSTOP.
+
+        While a broker is stopped, calls that ask it raise KafkaClusterError after some seconds: state(), leader(),
+        stop_follower() and start_follower(). It obeys the last two when it goes on.
+        """
         self.command({"do": "kill", "broker": broker, "signal": signal})
 
     def kill_daemon(self, signal: int = signal.SIGKILL) -> None:
@@ -242,10 +247,13 @@ class KafkaCluster:
         if self._process is None:
             raise KafkaClusterError("the cluster does not run: start()")
         assert self._process.stdin is not None
+        number = next(self._numbers)
         with contextlib.suppress(BrokenPipeError):  # then it says nothing more either
-            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.write(json.dumps(command | {"number": number}).encode() + b"\n")
             self._process.stdin.flush()
         answer = self._answer(ANSWER_S)
+        while answer.pop("number") != number:  # the late answer of a command that was given up
+            answer = self._answer(ANSWER_S)
         if "error" in answer:
             raise KafkaClusterError(f"{command['do']}: {answer['error']}")
         return answer

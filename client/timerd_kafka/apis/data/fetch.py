@@ -151,7 +151,8 @@ def read(call: Call, replica: int, one: Wanted, left: int, *, is_first: bool, lo
     partition, error, records = one.partition, one.error, b""
     offset = one.asked.fetch_offset
     if partition is not None and partition.is_deleted:
-        error = ErrorCode.unknown_topic_or_partition
+        named_by_id = getattr(one.topic, "topic_id", None)
+        error = ErrorCode.unknown_topic_id if named_by_id else ErrorCode.unknown_topic_or_partition
     if partition is not None and not error:
         there = partition.available(offset) if replica == CONSUMER else partition.available_to(replica, offset)
         error = ErrorCode(there.error)

@@ -8,21 +8,20 @@ from kio.schema.errors import ErrorCode
 
 from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.log.batch import LEADER_EPOCH
-from timerd_kafka.log.times import Unreadable, records_of
+from timerd_kafka.log.times import BATCH_RECORDS, Unreadable, Work, records_of
 from timerd_kafka.replicas.partition import Partition
 from timerd_kafka.wire.codec import milliseconds
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL = -4  # all is local here
 NOTHING = -1
-RECORDS_MAX = 20_000  # that one request may look at: nobody else is served meanwhile
 
 
 async def answer(broker: Broker, call: Call) -> Any:
     """The answer of one request."""
     make = call.api.make
     seen: set[tuple[str, int]] = set()
-    left = [RECORDS_MAX]
+    work = Work()
 
     def one(name: str, asked: Any) -> Any:
         partition = broker.led(broker.topic(name), asked.partition_index)
@@ -34,7 +33,7 @@ async def answer(broker: Broker, call: Call) -> Any:
             if asked.timestamp < EARLIEST_LOCAL:
                 error = ErrorCode.unsupported_version
             else:
-                timestamp, offset = look(partition, asked.timestamp, left)
+                timestamp, offset = look(partition, asked.timestamp, work)
         else:
             error = partition
         return make(
@@ -60,10 +59,11 @@ async def answer(broker: Broker, call: Call) -> Any:
     )
 
 
-def look(partition: Partition, timestamp: int, left: list[int]) -> tuple[int, int]:
+def look(partition: Partition, timestamp: int, work: Work) -> tuple[int, int]:
     """The timestamp (ms) and the offset of a record; (-1, -1): there is none.
 
-    `left[0]` records may be looked at in this request. Without any, the answer is the first offset of their batch.
+    The answer is the first offset of a batch that cannot be read, or for which no work is left. One batch is read where
+    headers are honest. A header may state a later time than its records have: then the next batch is read, too.
     """
     if timestamp == LATEST:
         return NOTHING, partition.high_watermark
@@ -74,12 +74,9 @@ def look(partition: Partition, timestamp: int, left: list[int]) -> tuple[int, in
         if timestamp < 0:
             return NOTHING, NOTHING
     for base in partition.log.batches_from(timestamp, partition.start_offset, partition.high_watermark):
-        batch = partition.log.batch_at(base)
         try:
-            for offset, time in records_of(batch):
-                left[0] -= 1
-                if left[0] < 0:
-                    raise Unreadable("too many records for one request")
+            work.spend(BATCH_RECORDS)
+            for offset, time in records_of(partition.log.batch_at(base), work):
                 if time >= timestamp and offset >= partition.start_offset:
                     return time, offset
         except Unreadable:

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from timerd_client.operations import Appended, DelayedProduce, Part
 from timerd_kafka.apis.topics.configs import SETTABLE
 from timerd_kafka.broker.broker import Broker, Call
-from timerd_kafka.log.batch import CorruptBatch, UnsupportedBatch, read_produced
+from timerd_kafka.log.batch import CorruptBatch, InvalidBatch, UnsupportedBatch, read_produced
 from timerd_kafka.log.producers import Fenced, OutOfOrder
 from timerd_kafka.replicas.partition import Partition, key_of
 from timerd_kafka.waits.waits import DaemonLost
@@ -156,15 +156,16 @@ def find(broker: Broker, call: Call, topic: Any, index: int) -> Partition:
 def append(partition: Partition, data: bytes) -> tuple[int, int]:
     """Append; the first offset, and the one behind the last. A batch that is sent again stays where it is."""
     try:
-        batches = read_produced(data)
+        batch = read_produced(data)
         most = int(partition.topic.configs.get(MESSAGE_MAX, SETTABLE[MESSAGE_MAX]))
-        if (largest := max(batch.size for batch in batches)) > most:
-            raise Refused(ErrorCode.message_too_large, f"a batch of {largest} bytes: {MESSAGE_MAX}={most}")
-        first = batches[0]
-        if first.is_idempotent and (base := partition.log.producers.duplicate_of(first)) is not None:
-            return base, base + first.last_offset_delta + 1
-        base = partition.append(data, batches)
-    except CorruptBatch as error:
+        if batch.size > most:
+            raise Refused(ErrorCode.message_too_large, f"a batch of {batch.size} bytes: {MESSAGE_MAX}={most}")
+        if batch.is_idempotent and (base := partition.log.producers.duplicate_of(batch)) is not None:
+            return base, base + batch.last_offset_delta + 1
+        base = partition.append(data, batch)
+    except InvalidBatch as error:
+        raise Refused(ErrorCode.invalid_record, str(error)) from error
+    except CorruptBatch as error:  # clients send it again
         raise Refused(ErrorCode.corrupt_message, str(error)) from error
     except UnsupportedBatch as error:
         raise Refused(ErrorCode.unsupported_for_message_format, str(error)) from error
