@@ -10,6 +10,7 @@ import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_schema_field_type
 
 from rawkafka import FETCH, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
+from realbrokers import brokers
+from timerd.testing import Manual
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question, versions_of
@@ -283,3 +286,21 @@ def test_answers_that_nobody_takes_are_bounded() -> None:
 
     kept, used = asyncio.run(main())
     assert used <= 20 << 20 and 1 <= kept < 6
+
+
+def test_a_throttle_time_of_no_millisecond_mutes_nothing(
+    manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer states whole milliseconds, and who is told of none is not muted."""
+
+    async def main() -> list[float]:
+        with brokers(tmp_path, 1, produce_quota=1e6) as (broker,):
+            call: Any = SimpleNamespace(client_id="a", connection=SimpleNamespace(peer="p", closing=[], mute=list))
+            found = []
+            for seconds in (0.0004, 0.0006):
+                monkeypatch.setattr(broker.produced, "record", lambda *_, s=seconds: s)
+                found.append(broker.throttle(broker.produced, call, 1))
+            assert broker.waits.pending == 1
+            return found
+
+    assert manual.run(main()) == [0.0, 0.001]

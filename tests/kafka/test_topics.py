@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
@@ -12,16 +10,14 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-import timerd as td
 from patience import eventually
 from rawkafka import CREATE_TOPICS, METADATA, PRODUCE, RawKafka, batch, seconds
+from realbrokers import brokers
 from timerd.testing import Manual
 from timerd_client.operations import topic_key
 from timerd_kafka.apis.topics.bounds import NAMED_MAX
 from timerd_kafka.apis.topics.configs import wrong_config
-from timerd_kafka.broker.broker import Broker
 from timerd_kafka.cluster.catalog import Catalog
-from timerd_kafka.cluster.settings import Settings
 from timerd_kafka.log.log import PartitionLog
 from timerd_kafka.replicas.store import Store
 from timerd_kafka.testing import KafkaCluster
@@ -34,27 +30,18 @@ def test_a_broker_tells_of_changes_that_it_has_read_with_its_own(manual: Manual,
     """Two brokers create topics at once: the second one has read the first one's topic before it says what is new."""
 
     async def main() -> list[list[str]]:
-        (tmp_path / "cluster_id").write_text("c")
-        settings = Settings(data=tmp_path, workers=2, replicas=1, ports=(1, 2))
-        clients = [td.connect() for _ in range(2)]
-        with warnings.catch_warnings(action="ignore"):  # a purgatory is made while the loop stands still
-            one, two = (
-                Broker(settings, number, client, asyncio.get_running_loop(), {})
-                for number, client in enumerate(clients)
-            )
         told: list[list[str]] = []
-        two.waits.fire = lambda purgatory, *keys: told.append(sorted(keys)) if purgatory == "topic" else None  # type: ignore[method-assign]
-        for name in ("x", "z"):
-            one.catalog.create({name: (1, 1, {})})
-            one.say_catalog_changed()
-        two.catalog.create({"y": (1, 1, {})})
-        two.say_catalog_changed()
-        one.refresh()
-        one.catalog.delete(lambda topic: topic.name == "z")
-        one.catalog.create({"z": (1, 1, {})})  # it has the same name
-        two.say_catalog_changed()
-        for client in clients:
-            client.close()
+        with brokers(tmp_path, 2) as (one, two):
+            two.waits.fire = lambda purgatory, *keys: told.append(sorted(keys)) if purgatory == "topic" else None  # type: ignore[method-assign]
+            for name in ("x", "z"):
+                one.catalog.create({name: (1, 1, {})})
+                one.say_catalog_changed()
+            two.catalog.create({"y": (1, 1, {})})
+            two.say_catalog_changed()
+            one.refresh()
+            one.catalog.delete(lambda topic: topic.name == "z")
+            one.catalog.create({"z": (1, 1, {})})  # it has the same name
+            two.say_catalog_changed()
         return told
 
     x, y, z = (topic_key(name) for name in "xyz")

@@ -185,7 +185,7 @@ class Broker:
 
     def throttle(self, quotas: Quotas, call: Call, size: int) -> float:
         """Note bytes that a client uses. Beyond its quota its connection is muted for the time that is returned."""
-        seconds = quotas.record(call.client_id, size, time.monotonic())
+        seconds = round(quotas.record(call.client_id, size, time.monotonic()), 3)  # as the answer states it
         if seconds > 0:
             connection = call.connection
             make: Callable[[Callable[..., Any]], ThrottledChannel] = partial(

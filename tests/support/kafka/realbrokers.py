@@ -1,0 +1,29 @@
+"""Whole brokers in one loop, without processes and without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import timerd as td
+from timerd_kafka.broker.broker import Broker
+from timerd_kafka.cluster.settings import Settings
+
+
+@contextmanager
+def brokers(data: Path, number: int, **more: Any) -> Iterator[list[Broker]]:
+    """All brokers of a cluster. Each has a client of its own, as a process has."""
+    (data / "cluster_id").write_text("c")
+    settings = Settings(data=data, workers=number, replicas=1, ports=tuple(range(1, number + 1)), **more)
+    clients = [td.connect() for _ in range(number)]
+    with warnings.catch_warnings(action="ignore"):  # a purgatory is made while the loop stands still
+        made = [Broker(settings, n, client, asyncio.get_running_loop(), {}) for n, client in enumerate(clients)]
+    try:
+        yield made
+    finally:
+        for client in clients:
+            client.close()
