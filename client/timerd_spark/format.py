@@ -6,20 +6,27 @@ import each other.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
+from timerd_shm.declare.errors import InvalidConfigError
+from timerd_spark.options import known_options
 from timerd_spark.sink.options import WriteOptions
 from timerd_spark.sink.writers import BatchSink, StreamSink, refuse_overwrite
-from timerd_spark.source.options import ReadOptions
+from timerd_spark.source.options import READ_OPTIONS, ReadOptions
 from timerd_spark.source.readers import JournalSource, JournalStream, columns_of
-from timerd_spark.source.schema import ddl
+from timerd_spark.source.schema import Column, ddl, spark_schema
 from timerd_spark.source.segments import check_header, hosts_of
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceWriter
     from pyspark.sql.types import StructType
+
+PROVIDER = "provider"  # Spark gives it with the options of a table that is created
+OPTIONS = "timerd.options"  # in the metadata of a table's columns
 
 
 class TimerdDataSource(DataSource):
@@ -29,19 +36,21 @@ class TimerdDataSource(DataSource):
     def name(cls) -> str:
         return "timerd"
 
-    def schema(self) -> str:
+    def schema(self) -> str | StructType:
         """The columns of the view, or those that were asked for. Raises the errors of options and journal."""
         options = ReadOptions.of(self.options)
         for directory in hosts_of(options.path).values():
             check_header(directory)
-        return ddl(options.columns)
+        if PROVIDER not in self.options:
+            return ddl(options.columns)
+        return with_options(options.columns, self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = ReadOptions.of(self.options)
+        options = ReadOptions.of(self.options or options_in(schema))
         return JournalSource(options, columns_of(schema, options.view))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = ReadOptions.of(self.options)
+        options = ReadOptions.of(self.options or options_in(schema))
         return JournalStream(options, columns_of(schema, options.view))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -50,3 +59,26 @@ class TimerdDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         return StreamSink(WriteOptions.of(self.options), schema)
+
+
+# tables ---------------------------------------------------------------------------------------------------------------
+
+
+def with_options(columns: Sequence[Column], options: Mapping[str, str]) -> StructType:
+    """The columns of a table. Their metadata has the options: when a table is read, Spark gives its source none."""
+    made = spark_schema(columns)
+    for field in made.fields:
+        field.metadata = {OPTIONS: json.dumps(known_options(options, READ_OPTIONS))}
+    return made
+
+
+def options_in(schema: StructType) -> Mapping[str, str]:
+    """The options with which a table was created."""
+    found = next((field.metadata[OPTIONS] for field in schema.fields if OPTIONS in field.metadata), None)
+    if found is None:
+        raise InvalidConfigError(
+            "there is no path: give one to load(), or create the table again without columns of its own, because Spark "
+            "does not give a source the options of such a table"
+        )
+    options: dict[str, str] = json.loads(found)
+    return options

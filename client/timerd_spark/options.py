@@ -1,10 +1,30 @@
-"""Common to the options of reading and of writing: names in upper or lower case, and values of a list."""
+"""Common to the options of reading and of writing: names in upper or lower case, values of a list, and paths."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from timerd_shm.declare.errors import InvalidConfigError
+
+# What Spark adds to the options of `CREATE TABLE ... USING timerd`: properties of the table, and each option again.
+OF_TABLES = frozenset(
+    ("owner", "provider", "location", "comment", "collation", "external", "is_managed_location", "serialization.format")
+)
+AGAIN = "option."
+URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)?", re.DOTALL)
+
+
+def local_path(path: str) -> str | None:
+    """The path in a mounted file system, of a path or a URL as Spark takes it; None: it is of another file system.
+
+    "file:/mnt/journals", "file:///mnt/journals" and "/mnt/journals" are one path.
+    """
+    url = URL.fullmatch(path)
+    if url is None or not (url[2] is not None or url[3]):  # a name may have a colon
+        return path
+    is_local = url[1].lower() == "file" and url[2] in (None, "", "localhost")
+    return (url[3] or "/") if is_local else None
 
 
 def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
@@ -12,6 +32,8 @@ def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[st
     proper = {name.lower(): name for name in names}
     found = {}
     for name, value in options.items():
+        if name.lower() in OF_TABLES or name.lower().startswith(AGAIN):
+            continue
         if name.lower() not in proper:
             raise InvalidConfigError(f"format timerd has no option {name!r}: it has {', '.join(names)}")
         found[proper[name.lower()]] = value

@@ -90,6 +90,34 @@ def test_a_damaged_segment_is_skipped_and_no_row_of_a_bad_block_is_returned(
             assert rows[found.number] == (found.offset, tuple(found.record)), "a row that was never written"
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_block_is_found_wherever_it_stands(sound: tuple[Path, Rows], data: st.DataObject) -> None:
+    """Blocks that were cut out, moved or doubled: each that is in the file is read once, in order."""
+    directory, rows = sound
+    segment = data.draw(st.sampled_from(segments_of(directory)))
+    there = -(-len([None for offset, _ in rows.values() if offset.segment == segment]) // BLOCK_ROWS)
+    order = data.draw(
+        st.one_of(
+            st.lists(st.integers(0, there - 1), min_size=1, max_size=there + 2),
+            st.sets(st.integers(0, there - 1), min_size=1).map(sorted),
+        )
+    )
+
+    def harm(content: bytearray) -> bytes:
+        blocks = [content[at : at + BLOCK_SIZE] for at in range(0, len(content), BLOCK_SIZE)]
+        return b"".join([blocks[0], *(blocks[1 + number] for number in order)])
+
+    found = [one for one in damaged(directory, harm, segment) if isinstance(one, Row)]
+    expected = [
+        number
+        for number, (offset, _) in rows.items()
+        if offset.segment != segment or offset.record // BLOCK_ROWS in order
+    ]
+    assert [row.number for row in found] == expected
+    assert all(rows[row.number] == (row.offset, tuple(row.record)) for row in found)
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(number=st.integers(1, 3), changes=CHANGES)
 def test_a_reader_survives_any_content_of_rows_under_a_right_checksum(

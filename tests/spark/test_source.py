@@ -193,6 +193,48 @@ def test_a_damaged_block_is_named_or_skipped_by_the_option(journal: Path, tmp_pa
     assert [(row["segment"], row["record"]) for row in found] == expected
 
 
+def test_blocks_behind_one_that_was_cut_out_are_read_by_what_their_headers_say(journal: Path, tmp_path: Path) -> None:
+    copied, sequence = damaged(journal, tmp_path, 2)
+    path = segment_path(copied, sequence)
+    data = bytearray(path.read_bytes())
+    del data[3 * BLOCK_SIZE : 4 * BLOCK_SIZE]
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match=rf"segment {sequence} is damaged in blocks 2 to 2 .*onDamage"):
+        rows_of(spans_of(copied), "events")
+    lost = range(2 * BLOCK_ROWS, 3 * BLOCK_ROWS)
+    whole = [
+        (row["segment"], row["record"], row["at"])
+        for row in rows_of(spans_of(journal), "events")
+        if row["segment"] != sequence or row["record"] not in lost
+    ]
+    found = rows_of(spans_of(copied), "events", skip=True)
+    assert [(row["segment"], row["record"], row["at"]) for row in found] == whole
+
+
+@pytest.mark.parametrize("are_cut", [False, True], ids=["zeros", "cut out"])
+@pytest.mark.parametrize("segment", [1, 2])
+def test_a_journal_whose_first_blocks_are_gone_begins_behind_them(
+    small: Path, tmp_path: Path, segment: int, are_cut: bool
+) -> None:
+    """As if they had been in a segment that was removed. In a later segment rows would be missing."""
+    shutil.copytree(small, tmp_path / "gone")
+    path = segment_path(tmp_path / "gone", segment)
+    data = bytearray(path.read_bytes())
+    data[BLOCK_SIZE : 4 * BLOCK_SIZE] = b"" if are_cut else bytes(3 * BLOCK_SIZE)
+    path.write_bytes(data)
+    if segment > 1:
+        with pytest.raises(JournalError, match="segment 2 is damaged in blocks 0 to 2"):
+            rows_of(spans_of(tmp_path / "gone"), "events")
+        return
+    whole = [
+        row for row in rows_of(spans_of(small), "events") if (row["segment"], row["record"]) >= (1, 3 * BLOCK_ROWS)
+    ]
+    found = rows_of(spans_of(tmp_path / "gone"), "events")
+    assert [(row["segment"], row["record"], row["at"]) for row in found] == [
+        (row["segment"], row["record"], row["at"]) for row in whole
+    ]
+
+
 def test_names_from_a_skipped_damaged_block_are_null(small: Path, tmp_path: Path) -> None:
     shutil.copytree(small, tmp_path / "damaged")
     path = segment_path(tmp_path / "damaged", 1)

@@ -41,6 +41,24 @@ def test_a_schema_or_an_option_names_the_columns_that_are_made(spark: SparkSessi
             spark.read.format("timerd").schema(wrong).load(str(small)).count()
 
 
+@pytest.mark.parametrize("form", ["OPTIONS (path '{0}')", "OPTIONS (view 'events', path '{0}')", "LOCATION '{0}'"])
+def test_a_journal_is_a_table(spark: SparkSession, small: Path, form: str) -> None:
+    """Spark gives a source of a table properties of the table, such as its owner, with the options."""
+    spark.sql("DROP TABLE IF EXISTS operations")
+    try:
+        spark.sql(f"CREATE TABLE operations USING timerd {form.format(small)} COMMENT 'what settled'")
+        view = "events" if "events" in form else "terminal"
+        assert spark.table("operations").count() == len(rows_of(spans_of(small), view))
+        assert spark.sql("SELECT op_id FROM operations LIMIT 1").count() == 1
+        spark.sql("DROP TABLE operations")
+        spark.sql(f"CREATE TABLE operations (op_id STRING) USING timerd {form.format(small)}")
+        with pytest.raises(Exception, match="create the table again without columns of its own"):
+            spark.table("operations").count()
+    finally:
+        spark.sql("DROP TABLE IF EXISTS operations")
+    assert segments_of(small), "DROP TABLE leaves the journal where it is"
+
+
 @pytest.fixture(params=in_tiers(["true", "false"], 1))  # a test of frames turns the switch by itself, too
 def switch(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     """Spark's switch for filters that Python sources take. This source takes none, so the switch changes nothing."""

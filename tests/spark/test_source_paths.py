@@ -10,8 +10,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spans import source, stream
 from timerd_shm.declare.errors import InvalidConfigError
-from timerd_shm.read.segment import JournalError
+from timerd_shm.read.segment import LOCK_NAME, JournalError
 from timerd_spark.format import TimerdDataSource
+from timerd_spark.source.frame import is_parquet
+from timerd_spark.source.options import ReadOptions
+from timerd_spark.source.schema import TERMINAL, spark_schema
 from timerd_spark.source.segments import hosts_of
 
 
@@ -47,6 +50,39 @@ def test_a_path_that_exists_literally_is_no_pattern(small: Path, tmp_path: Path)
     (tmp_path / "run1x" / "journal").mkdir(parents=True)
     assert list(hosts_of(str(tmp_path / "run[1]*" / "journal"))) == ["journal"]
     assert list(hosts_of(str(tmp_path / "run[1]*"))) == ["journal"]
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}", "FILE:{}"])
+def test_a_path_may_be_a_url_of_the_mounted_file_system(small: Path, form: str) -> None:
+    options = ReadOptions.of({"path": form.format(small)})
+    assert hosts_of(options.path) == {small.name: small}
+    assert not is_parquet(form.format(small))
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/journal", "s3a:/journal", "dbfs:/journal", "file://elsewhere/journal"])
+def test_a_url_of_another_file_system_is_refused(path: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"path='{path}': a journal is read from a mounted file system"):
+        ReadOptions.of({"path": path})
+    assert is_parquet(path), "only Spark can look there"
+
+
+def test_a_name_may_have_a_colon(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "web1:journal")
+    assert list(hosts_of(ReadOptions.of({"path": f"{tmp_path}/web1:journal"}).path)) == ["web1:journal"]
+    assert ReadOptions.of({"path": "web1:journal"}).path == "web1:journal"
+
+
+def test_a_directory_without_a_journal_is_refused_and_one_that_a_daemon_has_is_empty(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "in"):
+        path.mkdir(exist_ok=True)
+        with pytest.raises(JournalError, match=f"there is no journal in {path}: it has no segments"):
+            source(path).schema()
+    with pytest.raises(JournalError, match="or none of them has a journal"):
+        hosts_of(f"{tmp_path}/i*")
+    (tmp_path / "in" / LOCK_NAME).touch()
+    source(tmp_path).schema()
+    assert hosts_of(str(tmp_path)) == hosts_of(f"{tmp_path}/i*") == {"in": tmp_path / "in"}
+    assert source(tmp_path).reader(spark_schema(TERMINAL)).partitions() == []
 
 
 def test_a_pattern_that_matches_files_alone_is_refused(tmp_path: Path) -> None:

@@ -89,7 +89,13 @@ def test_a_checkpoint_is_refused_with_another_journal(there: int, tmp_path: Path
     end = reader.latestOffset(start, ReadAllAvailable())
     shutil.rmtree(directory)
     written(there)
-    said = "there is none" if not there else f"the newest is {segments_of(directory)[-1]}"
+    if not there:
+        with pytest.raises(JournalError, match=r"there is no journal in .* Is its mount missing\?"):
+            stream(directory).latestOffset(end, ReadAllAvailable())
+        return
+    for places in (start, end):  # as those of an earlier version, whose rows compare by numbers alone
+        del places["journal"]["incarnation"]
+    said = f"the newest is {segments_of(directory)[-1]}"
     if there == 500:
         end["journal"]["segment"] = segments_of(directory)[-1]
         end["journal"]["row"] = last_offset(directory).record + BLOCK_ROWS
@@ -99,6 +105,29 @@ def test_a_checkpoint_is_refused_with_another_journal(there: int, tmp_path: Path
     if there < 500:
         with pytest.raises(JournalError, match="begin a new checkpoint"):
             stream(directory).partitions(start, end)
+
+
+def test_a_journal_that_was_begun_anew_is_refused_also_where_its_numbers_fit(tmp_path: Path) -> None:
+    directory = tmp_path / "journal"
+
+    def written(incarnation: int) -> None:
+        rig = JournaledRig(directory, incarnation=incarnation)
+        settle_all(rig, rig.client(), 0, 600)
+        rig.drop_journal()
+
+    written(0xAB)
+    reader = stream(directory)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert {place["journal"]["incarnation"] for place in (start, end)} == {f"{0xAB:016x}"}
+    assert reader.latestOffset(end, ReadAllAvailable()) == end and reader.reportLatestOffset() == end
+    shutil.rmtree(directory)
+    written(0xCD)
+    said = rf"segment \d+ has rows of arena {0xCD:016x}, and had rows of {0xAB:016x}: this is not the checkpoint's"
+    with pytest.raises(JournalError, match=said):
+        stream(directory).latestOffset(end, ReadAllAvailable())
+    with pytest.raises(JournalError, match=said):
+        stream(directory).partitions(start, end)
 
 
 def test_available_now_ends_at_the_end_of_the_journal_at_its_start(tmp_path: Path) -> None:

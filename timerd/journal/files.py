@@ -43,6 +43,7 @@ from timerd_shm.host.process import process_start_ticks
 from timerd_shm.read.holds import HOLDS, holds_of
 from timerd_shm.read.segment import (
     HEADER_CRC,
+    LOCK_NAME,
     SEGMENT_LAST,
     JournalError,
     Segment,
@@ -341,7 +342,7 @@ class JournalFiles:
         return f"some process holds {lock} (`fuser {lock}` says which). {ended}End that process, or {remedy}"
 
     def _take_lock(self) -> int:
-        path = self.plan.directory / "lock"
+        path = self.plan.directory / LOCK_NAME
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

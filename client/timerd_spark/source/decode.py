@@ -245,8 +245,8 @@ class SegmentRows:
         """A block outside the span; zeros if it is absent, or damaged and may be skipped. Raises JournalError."""
         data, rows = self._segment.good(number, 1)
         if rows == 0:
-            # Blocks before the first one were in a file that was removed while it was written: they are not damaged.
-            if not self._skip and number >= self.header.first_block:
+            # Blocks before the first one are gone, or were in a file that was removed while it was written: no damage.
+            if not self._skip and number >= self._segment.first():
                 raise JournalError(
                     f"{self.span.directory}: segment {self.span.segment} is damaged in block {number}; {SKIP_HINT}"
                 )

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from timerd_shm.declare.errors import InvalidValueError
+from timerd_spark.options import local_path
 
 from .schema import VIEWS, spark_schema
 
@@ -31,9 +32,9 @@ def read_journal(spark: SparkSession, path: str | os.PathLike[str], *, view: str
 
 def is_parquet(path: str) -> bool:
     """Whether the path has an export, or is of another file system, into which only Spark can look."""
-    if "://" in path and not path.startswith("file://"):
-        return True
-    plain = path.removeprefix("file://")
-    return path.endswith(".parquet") or any(
-        glob.glob(os.path.join(plain, pattern)) for pattern in ("*.parquet", "date=*", "_exported")
+    plain = local_path(path)
+    return (
+        plain is None
+        or path.endswith(".parquet")
+        or any(glob.glob(os.path.join(plain, pattern)) for pattern in ("*.parquet", "date=*", "_exported"))
     )

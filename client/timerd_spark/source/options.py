@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from timerd_shm.declare.errors import InvalidConfigError
-from timerd_spark.options import known_options, one_of
+from timerd_spark.options import known_options, local_path, one_of
 
 from .schema import VIEWS, Column
 
@@ -60,9 +60,9 @@ def path_of(given: Mapping[str, str]) -> str:
         raise InvalidConfigError(
             f"load() was given {len(paths)} paths: give a journal, a directory with one for each host, or a pattern"
         )
-    path = str(paths[0]).removeprefix("file://")
-    if "://" in path:
-        raise InvalidConfigError(f"path={path!r}: a journal is read from a mounted file system: give a path of one")
+    path = local_path(str(paths[0]))
+    if path is None:
+        raise InvalidConfigError(f"path={paths[0]!r}: a journal is read from a mounted file system: give a path of one")
     return path
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
@@ -20,14 +20,13 @@ from .options import ReadOptions
 from .schema import VIEWS, Column, spark_schema
 from .segments import (
     BEGINNING,
+    Places,
     Span,
     Walk,
     check_names,
     first_offset,
     hosts_of,
     last_offset,
-    offsets_in,
-    vector_of,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-Vector = dict[str, dict[str, int]]
+Vector = dict[str, dict[str, Any]]
 
 
 def columns_of(schema: StructType, view: str) -> tuple[Column, ...]:
@@ -94,11 +93,12 @@ class JournalSource(Reading, DataSourceReader):
 
 
 class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The rows that come into the journals. An offset has a position for each host.
+    """The rows that come into the journals. An offset has a position for each host (`segments.Places`).
 
-    Example of an offset: {"web1": {"segment": 17, "row": 40960}}. Positions are in files that do not change once they
-    are written, so a batch that is read again after a crash is the same. With `consumer`, the files that the query
-    still needs are held until Spark calls commit() for their batch: that is when Spark plans the next batch.
+    Example of an offset: {"web1": {"segment": 17, "row": 40960, "incarnation": "5d0c..."}}. Positions are in files that
+    do not change once they are written, so a batch that is read again after a crash is the same. With `consumer`, the
+    files that the query still needs are held until Spark calls commit() for their batch: that is when Spark plans the
+    next batch.
     """
 
     def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
@@ -107,9 +107,9 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._held: dict[str, int] = {}
 
     def initialOffset(self) -> Vector:
-        start = {host: first_offset(directory) for host, directory in self._hosts().items()}
-        self._hold(start)
-        return vector_of(start)
+        places = self._places({host: first_offset(directory) for host, directory in self._hosts().items()})
+        self._hold(places.offsets)
+        return places.vector()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows = self.options.rows_per_trigger
@@ -120,11 +120,14 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def latestOffset(self, start: Vector, limit: ReadLimit) -> Vector:
         """The end of the next batch. The limit counts rows of the journal, with texts; hosts share it evenly."""
-        known, hosts = offsets_in(start), self._hosts()
-        check_names(known, hosts, self.options.path)
-        begin = {host: known.get(host) or first_offset(directory) for host, directory in hosts.items()}
-        self._hold(begin)
-        reached = {**known, **begin}
+        places, hosts = Places(start), self._hosts()
+        check_names(places.offsets, hosts, self.options.path)
+        for host, directory in hosts.items():
+            if host in places.offsets:
+                places.check(host, directory)
+            else:
+                places.move(host, directory, first_offset(directory))
+        self._hold(places.offsets)
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         waiting = sorted(hosts)
         while waiting:  # the others may use what some hosts have left of their shares
@@ -133,42 +136,51 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             for host in waiting:
                 if left is not None and left <= 0:
                     break
-                walk = Walk(hosts[host], reached[host], self._end_of(host), skip=self.options.skip)
+                walk = Walk(hosts[host], places.offsets[host], self._end_of(host), skip=self.options.skip)
                 used = sum(span.end - span.first for span in walk.spans(share))
-                reached[host] = walk.position
+                places.move(host, hosts[host], walk.position)
                 if left is not None:
                     left -= used
                     if used == share:
                         more.append(host)
             waiting = more
-        return vector_of(reached)
+        return places.vector()
 
     def reportLatestOffset(self) -> Vector:
-        return vector_of(self._ends())
+        return self._places(self._ends()).vector()
 
     def partitions(self, start: Vector, end: Vector) -> Sequence[InputPartition]:
-        begins, hosts = offsets_in(start), self._hosts()
+        begin, until, hosts = Places(start), Places(end), self._hosts()
         found: list[InputPartition] = []
-        for host, last in offsets_in(end).items():
-            first = begins.get(host, BEGINNING)
+        for host, last in until.offsets.items():
+            first = begin.offsets.get(host, BEGINNING)
             if first >= last:
                 continue
             if host not in hosts:
                 raise JournalError(
                     f"the journal of host {host!r} is not in {self.options.path!r} any more: rows {first} to {last}"
                 )
-            if host not in begins:
+            until.check(host, hosts[host])
+            if host in begin.offsets:
+                begin.check(host, hosts[host])
+            else:
                 first = first_offset(hosts[host])
             found += [Part(span) for span in Walk(hosts[host], first, last, skip=self.options.skip).spans()]
         return found
 
     def commit(self, end: Vector) -> None:
-        self._hold(offsets_in(end))
+        self._hold(Places(end).offsets)
 
     # files ---------------------------------------------------------------------------------------------------------
 
     def _hosts(self) -> Mapping[str, Path]:
         return hosts_of(self.options.path)
+
+    def _places(self, offsets: Mapping[str, Offset]) -> Places:
+        places, hosts = Places(), self._hosts()
+        for host, offset in offsets.items():
+            places.move(host, hosts[host], offset)
+        return places
 
     def _ends(self) -> dict[str, Offset]:
         return {host: last_offset(directory) for host, directory in self._hosts().items()}

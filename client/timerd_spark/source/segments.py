@@ -9,10 +9,11 @@ from __future__ import annotations
 import glob
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from timerd_shm.declare.journal import BLOCK_ROWS
-from timerd_shm.read.segment import JournalError, Offset, Segment, is_unfinished, segments_of
+from timerd_shm.read.segment import LOCK_NAME, JournalError, Offset, Segment, is_unfinished, segments_of
 
 SPAN_ROWS_MAX = 1 << 20  # of a task; a segment of the default size is one span
 LOOK_AHEAD_BLOCKS = 64  # damaged blocks behind which more good ones are looked for
@@ -41,7 +42,11 @@ def hosts_of(path: str) -> dict[str, Path]:
     """
     if not glob.has_magic(path) or Path(path).is_dir():
         directory = Path(path)
-        return {name or directory.name: found for name, found in journals_in(directory)}
+        if not (there := journals_in(directory)):
+            raise JournalError(
+                f"there is no journal in {directory}: it has no segments, and no daemon has it. Is its mount missing?"
+            )
+        return {name or directory.name: journal for name, journal in there}
     base = Path(path)
     while glob.has_magic(str(base)):
         base = base.parent
@@ -57,7 +62,7 @@ def hosts_of(path: str) -> dict[str, Path]:
             "copy: move one of them away, or give a pattern that does not match both"
         )
     if not matches and not inside:
-        raise JournalError(f"no directory matches {path!r}")
+        raise JournalError(f"no directory matches {path!r}, or none of them has a journal")
     return {str(found.relative_to(base)): found for found in sorted(matches + inside)}
 
 
@@ -88,14 +93,13 @@ def journals_in(directory: Path) -> list[tuple[str, Path]]:
         inside = sorted(child for child in directory.iterdir() if child.is_dir() and is_journal(child))
     except OSError as error:
         raise JournalError(f"there is no journal in {directory}: {error.strerror}") from None
-    # An empty directory is the journal of a daemon that has not written yet.
-    return [(child.name, child) for child in inside] or [("", directory)]
+    return [(child.name, child) for child in inside]
 
 
 def is_journal(directory: Path) -> bool:
-    """Whether the directory has segments; False if it cannot be read."""
+    """Whether the directory has segments, or a daemon has it, which has not written yet; False: it cannot be read."""
     try:
-        return bool(segments_of(directory))
+        return bool(segments_of(directory)) or (directory / LOCK_NAME).exists()
     except OSError:
         return False
 
@@ -149,9 +153,21 @@ def end_in(segment: Segment, finished: bool) -> int:
 
 
 def first_offset(directory: Path) -> Offset:
-    """The offset at which a journal begins."""
+    """The offset at which a journal begins: where its first blocks are gone, behind them."""
     listed = list_segments(directory)
-    return Offset(listed[0], 0) if listed else BEGINNING
+    if not listed:
+        return BEGINNING
+    try:
+        segment = open_segment(directory, listed[0], being_made=len(listed) == 1)
+    except JournalError:  # it is told of when it is read
+        segment = None
+    if segment is None:
+        return Offset(listed[0], 0)
+    try:
+        first = segment.first(LOOK_AHEAD_BLOCKS if len(listed) == 1 else None)
+    finally:
+        segment.close()
+    return Offset(listed[0], first * BLOCK_ROWS if first > segment.header.first_block else 0)
 
 
 def last_offset(directory: Path) -> Offset:
@@ -247,11 +263,55 @@ class Walk:
             first = part
 
 
-def offsets_in(vector: Mapping[str, Mapping[str, int]]) -> dict[str, Offset]:
-    """The offset of each host, from its form in Spark's logs; the inverse of vector_of()."""
-    return {host: Offset(place["segment"], place["row"]) for host, place in vector.items()}
+class Places:
+    """The offsets of hosts, as Spark's logs have them: {"web1": {"segment": 17, "row": 40960, "incarnation": "ab.."}}.
+
+    `row` counts from the beginning of the segment. `incarnation` is that of the arena whose rows the segment has: a
+    journal that was begun anew has segments of the same numbers, and rows of another arena. Checkpoints of earlier
+    versions have none.
+    """
+
+    def __init__(self, vector: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
+        self.offsets = {host: Offset(place["segment"], place["row"]) for host, place in vector.items()}
+        self._incarnations: dict[str, str] = {
+            host: place["incarnation"] for host, place in vector.items() if "incarnation" in place
+        }
+
+    def check(self, host: str, directory: Path) -> None:
+        """Raises JournalError if the segment is of another arena than when the offset was taken."""
+        segment = self.offsets[host].segment
+        before, now = self._incarnations.get(host), incarnation_of(directory, segment)
+        if before is not None and now is not None and now != before:
+            raise JournalError(
+                f"{directory}: segment {segment} has rows of arena {now}, and had rows of {before}: {OTHER_JOURNAL}"
+            )
+
+    def move(self, host: str, directory: Path, offset: Offset) -> None:
+        """The host is at this offset now."""
+        if self.offsets.get(host) != offset or host not in self._incarnations:
+            self.offsets[host] = offset
+            found = incarnation_of(directory, offset.segment)
+            if found is None:
+                self._incarnations.pop(host, None)
+            else:
+                self._incarnations[host] = found
+
+    def vector(self) -> dict[str, dict[str, Any]]:
+        """Their form in Spark's logs."""
+        return {
+            host: {"segment": at.segment, "row": at.record}
+            | ({"incarnation": self._incarnations[host]} if host in self._incarnations else {})
+            for host, at in sorted(self.offsets.items())
+        }
 
 
-def vector_of(offsets: Mapping[str, Offset]) -> dict[str, dict[str, int]]:
-    """The offsets of hosts as Spark's logs have them; `row` counts from the beginning of the segment."""
-    return {host: {"segment": at.segment, "row": at.record} for host, at in sorted(offsets.items())}
+def incarnation_of(directory: Path, sequence: int) -> str | None:
+    """The arena of a segment's rows, in hexadecimal; None: it cannot be read."""
+    try:
+        segment = open_segment(directory, sequence, being_made=True)
+    except JournalError:
+        return None
+    if segment is None:
+        return None
+    segment.close()
+    return f"{segment.header.incarnation:016x}"

@@ -31,6 +31,7 @@ from timerd_shm.declare.journal import (
 )
 from timerd_shm.host.plain_file import open_plain
 
+LOCK_NAME = "lock"  # of the daemon that writes in a directory
 SEGMENT_SUFFIX = ".segment"
 SEGMENT_NAME = re.compile(r"(\d{12})\.segment")
 SEGMENT_LAST = 10**12 - 1  # the last number that a name has room for
@@ -118,6 +119,13 @@ def rows_of_block(data: bytes | memoryview, header: SegmentHeader, block: int) -
     return int(count)
 
 
+def stated_block(data: bytes | memoryview, header: SegmentHeader) -> int | None:
+    """The number that a good block of the segment states, wherever it stands; None: it is not good."""
+    _, _, first_row, *_ = BLOCK.unpack_from(data)
+    block, rest = divmod(first_row - header.first_row, BLOCK_ROWS)
+    return block if block >= 0 and rest == 0 and rows_of_block(data, header, block) > 0 else None
+
+
 def text_at(record: int, row_of: Callable[[int], bytes | None]) -> tuple[bytes, int] | None:
     """The text that begins at a record, and its TextKind; None if there is none. `row_of`: the row of a record."""
     row = row_of(record)
@@ -146,11 +154,16 @@ def is_unfinished(directory: Path, sequence: int) -> bool:
 
 
 class Segment:
-    """An open segment file. Of a file that is longer than a segment may be, only so much is read."""
+    """An open segment file. Of a file that is longer than a segment may be, only so much is read.
+
+    A block has its place by its number. Where others were cut out before it, it stands elsewhere: its header says what
+    it is, and it is found there. The file is looked through for such blocks when the first one is met.
+    """
 
     def __init__(self, directory: Path, sequence: int) -> None:
         """Raises FileNotFoundError, and JournalError where it is no segment of this version."""
         path = segment_path(directory, sequence)
+        self._moved: dict[int, int] | None = None  # by their numbers, the places of blocks that stand elsewhere
         try:
             self._descriptor = open_plain(path)
         except FileNotFoundError:
@@ -178,36 +191,79 @@ class Segment:
         )
 
     def read(self, block: int, count: int) -> bytes:
-        """Up to `count` whole blocks from that one on."""
+        """Up to `count` whole blocks from that one on: for each number what stands for it."""
         count = min(count, BLOCKS_MAX - block)
         if count <= 0:
             return b""
+        if not self._moved:
+            return self._read_places(block, count)
+        into = memoryview(bytearray(count * BLOCK_SIZE))
+        return bytes(into[: self.read_into(block, into) * BLOCK_SIZE])
+
+    def read_into(self, block: int, into: memoryview) -> int:
+        """Fill `into` with blocks from that one on; how many whole ones there were."""
+        count, found = min(len(into) // BLOCK_SIZE, BLOCKS_MAX - block), 0
+        while found < count:
+            place, run, wanted = self._run(block + found, count - found)
+            part = into[found * BLOCK_SIZE : (found + run) * BLOCK_SIZE]
+            try:
+                size = os.preadv(self._descriptor, [part], (1 + place) * BLOCK_SIZE) // BLOCK_SIZE
+            except OSError as error:
+                raise JournalError(f"segment {self.header.sequence} cannot be read: {error.strerror}") from None
+            if size < run and not wanted:
+                return found + size
+            part[size * BLOCK_SIZE :] = bytes((run - size) * BLOCK_SIZE)
+            found += run
+        return max(found, 0)
+
+    def _run(self, block: int, count: int) -> tuple[int, int, bool]:
+        """The place of a block, how many of the `count` blocks from it on follow each other there, and whether others
+        that stand elsewhere follow."""
+        moved = self._moved
+        if not moved:
+            return block, count, False
+        place, run = moved.get(block), 1
+        while run < count and moved.get(block + run) == (None if place is None else place + run):
+            run += 1
+        return (block if place is None else place), run, block + run <= max(moved)
+
+    def _read_places(self, place: int, count: int) -> bytes:
+        """Up to `count` whole blocks of the file, whatever their numbers are."""
         try:
-            data = os.pread(self._descriptor, count * BLOCK_SIZE, (1 + block) * BLOCK_SIZE)
+            data = os.pread(self._descriptor, count * BLOCK_SIZE, (1 + place) * BLOCK_SIZE)
         except OSError as error:
             raise JournalError(f"segment {self.header.sequence} cannot be read: {error.strerror}") from None
         return data[: len(data) // BLOCK_SIZE * BLOCK_SIZE]
 
-    def read_into(self, block: int, into: memoryview) -> int:
-        """Fill `into` with blocks from that one on; how many whole ones there were."""
-        if block >= BLOCKS_MAX:
-            return 0
-        into = into[: (BLOCKS_MAX - block) * BLOCK_SIZE]
-        try:
-            size = os.preadv(self._descriptor, [into], (1 + block) * BLOCK_SIZE)
-        except OSError as error:
-            raise JournalError(f"segment {self.header.sequence} cannot be read: {error.strerror}") from None
-        return size // BLOCK_SIZE
+    def _meet(self, data: memoryview) -> bool:
+        """A block is not the one that should stand there; whether blocks that stand elsewhere were found thereby."""
+        if self._moved is not None or len(data) < BLOCK_SIZE or stated_block(data[:BLOCK_SIZE], self.header) is None:
+            return False
+        self._moved = {}
+        place = self.header.first_block
+        while data := memoryview(self._read_places(place, CHUNK_BLOCKS)):
+            for at in range(0, len(data), BLOCK_SIZE):
+                stated = stated_block(data[at : at + BLOCK_SIZE], self.header)
+                if stated is not None and stated != place and stated < BLOCKS_MAX:
+                    self._moved[stated] = place
+                place += 1
+        return bool(self._moved)
 
     def good(self, block: int, count: int) -> tuple[memoryview, int]:
         """Blocks from that one on as far as they are good, and how many rows they have. The last may be partly full."""
         data = memoryview(self.read(block, count))
         size, rows = self._good_part(block, data)
+        if rows == 0 and self._meet(data):
+            return self.good(block, count)
         return data[:size], rows
 
     def good_into(self, block: int, into: memoryview) -> tuple[int, int]:
         """The same, read into memory that is there: how many bytes of it are good blocks, and their rows."""
-        return self._good_part(block, into[: self.read_into(block, into) * BLOCK_SIZE])
+        data = into[: self.read_into(block, into) * BLOCK_SIZE]
+        size, rows = self._good_part(block, data)
+        if rows == 0 and self._meet(data):
+            return self.good_into(block, into)
+        return size, rows
 
     def _good_part(self, block: int, data: memoryview) -> tuple[int, int]:
         """How many bytes of these blocks are good from their beginning on, and how many rows they have."""
@@ -224,17 +280,30 @@ class Segment:
 
     def next_good(self, block: int, blocks_max: int | None = None) -> int | None:
         """The first good block from that one on, among `blocks_max` blocks (None: all)."""
-        seen = 0
-        while blocks_max is None or seen < blocks_max:
+        end = None if blocks_max is None else block + blocks_max
+        while end is None or block < end:
             data = memoryview(self.read(block, CHUNK_BLOCKS))
             if not data:
                 return None
             for at in range(0, len(data), BLOCK_SIZE):
                 if rows_of_block(data[at : at + BLOCK_SIZE], self.header, block) > 0:
                     return block
+                if self._meet(data[at:]):
+                    break  # now it may be found
                 block += 1
-            seen += CHUNK_BLOCKS
         return None
+
+    def first(self, blocks_max: int | None = None) -> int:
+        """The first block that is there: those before it are gone, as if they had been in a segment that was removed.
+
+        A block that stands in the first place, and is damaged, is no such case: it is the first one.
+        """
+        block = self.header.first_block
+        data = memoryview(self.read(block, 1))
+        if not data or rows_of_block(data, self.header, block) > 0:
+            return block
+        is_damaged = bool(data[:ROW_SIZE].tobytes().strip(b"\0")) and stated_block(data, self.header) is None
+        return block if is_damaged else self.next_good(block + 1, blocks_max) or block
 
     def is_written(self, block: int) -> bool:
         """Whether anything was ever written to that block."""
@@ -245,11 +314,18 @@ class Segment:
         blocks = self._blocks_there()
         while blocks:
             first = max(blocks - CHUNK_BLOCKS, 0)
-            written = len(self.read(first, blocks - first).rstrip(b"\0"))
+            written = len(self._read_places(first, blocks - first).rstrip(b"\0"))
             if written:
-                return first + -(-written // BLOCK_SIZE)
+                return self._with_moved(first + -(-written // BLOCK_SIZE))
             blocks = first
         return 0
+
+    def _with_moved(self, places: int) -> int:
+        """Blocks up to the last one, of a file in which so many places were written."""
+        last = memoryview(self._read_places(places - 1, 1))
+        if last and stated_block(last, self.header) != places - 1:
+            self._meet(last)
+        return max([places, *(number + 1 for number in self._moved or ())])
 
     def end(self) -> int:
         """Number of records up to the last good block of a sound file, found by binary search."""
@@ -257,14 +333,15 @@ class Segment:
         low, high = first, max(self._blocks_there(), first)
         while low < high:
             middle = (low + high) // 2
-            if self.is_written(middle):
+            if self._read_places(middle, 1)[:ROW_SIZE].strip(b"\0") != b"":
                 low = middle + 1
             else:
                 high = middle
         if low == first:
             return first * BLOCK_ROWS
-        _, rows = self.good(low - 1, 1)
-        return (low - 1) * BLOCK_ROWS + rows
+        last = self._with_moved(low) - 1
+        _, rows = self.good(last, 1)
+        return last * BLOCK_ROWS + rows
 
     def _blocks_there(self) -> int:
         """Whole blocks of the file, as far as they are read."""
