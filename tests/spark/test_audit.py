@@ -18,10 +18,12 @@ from daemons import SMALL, Daemon
 from harness import MS
 from journalplay import play
 from journals import JournaledRig
+from olderjournals import as_older
 from patience import PATIENCE_S
 from timerd_client import ALL, connect
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.journal import OLDER
 from timerd_spark import audit
 from timerd_spark.reports.audit_rows import COLUMNS, FRAGMENT, PACKED, audited, join_fragments, pack
 from timerd_spark.source.batches import batches
@@ -169,6 +171,9 @@ def test_an_incomplete_journal_is_refused_when_audit_is_called(
         daemon.stop()
         with pytest.raises(InvalidValueError, match=says):
             audit(events_of(spark, directory).where(part))
+    as_older(directory, min(OLDER))
+    with pytest.raises(InvalidValueError, match="has segments of an older version, which lacks what an audit needs"):
+        audit(events_of(spark, directory))
     with pytest.raises(InvalidValueError, match=r"needs the column 'host' of the events view.*\"view\", \"events\""):
         audit(spark.range(3))
 

@@ -14,10 +14,11 @@ import pytest
 
 from harness import S
 from journals import JournaledRig, numbered, settle
+from olderjournals import as_older
 from spans import rows_of, source, spans_of
 from tiers import in_tiers
 from timerctl.journal.rows import RowFormat
-from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, JOURNAL_VERSION, TextKind
+from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, JOURNAL_VERSION, OLDER, TextKind
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import JournalError, Offset, segment_path, segments_of
 from timerd_spark.source import segments
@@ -278,6 +279,20 @@ def test_an_older_segment_of_another_layout_is_named_or_skipped_by_the_option(jo
     ]
     whole = rows_of([span for span in spans_of(journal) if span.segment != 2], "terminal")
     assert found == [row["op_id"] for row in whole]
+
+
+@pytest.mark.parametrize("layout", sorted(OLDER))
+def test_segments_of_an_older_version_are_read_with_nulls(small: Path, tmp_path: Path, layout: tuple[int, int]) -> None:
+    shutil.copytree(small, tmp_path / "older")
+    as_older(tmp_path / "older", layout)
+    source(tmp_path / "older").schema()
+    lacks = {kind.name.lower(): names for kind, names in OLDER[layout].fields.items()}
+    whole = [
+        {name: None if name in lacks.get(row["kind"], ()) else value for name, value in row.items()}
+        for row in rows_of(spans_of(small), "events")
+    ]
+    assert rows_of(spans_of(tmp_path / "older"), "events") == whole
+    assert rows_of(spans_of(tmp_path / "older"), "terminal") == rows_of(spans_of(small), "terminal")
 
 
 def test_a_segment_removed_between_listing_and_opening_is_reported(

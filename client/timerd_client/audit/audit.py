@@ -52,6 +52,9 @@ NEEDS_EVENTS: Final = (
     "{} is of level outcomes, which holds how operations settled, not why: an audit needs --journal-level=events from "
     "the first row on. What is before it, if anything is, can be audited in a copy without the rest, with --open-end"
 )
+NEEDS_COLUMNS: Final = (
+    "{} has segments of an older version, which lacks what an audit needs: audit it with that version"
+)
 NEEDS_BEGINNING: Final = (
     "{} begins with row {}, and an audit needs it from row 0: what was registered before is not known. Keep all of its "
     "segments (--journal-keep), or audit a copy that has them"

@@ -65,6 +65,7 @@ def audit_journal(
     A journal may hold the rows of several arenas, one after the other or by turns: each is audited by itself. One ends
     with an END row. Where its daemon was killed, or still runs, `arena` is the header of the arena whose journal this
     is, read before the call: it says how many rows there are. Without both, the end is a finding, unless `open_end`.
+    Segments of an older version are damage: they lack what an audit needs.
 
     Raises JournalError where there is no journal, for one of level `outcomes`, and for one whose first segments are not
     kept any more.
@@ -73,7 +74,7 @@ def audit_journal(
     feeds: dict[int, Feed] = {}
     feed: Feed | None = None
     shared = 0  # parts of the reader's damage that feeds have
-    with JournalReader(directory) as reader:
+    with JournalReader(directory, older=False) as reader:
         for chunk in reader.chunks():
             before, feed = feed, feeds.get(chunk.header.incarnation)
             if feed is None:

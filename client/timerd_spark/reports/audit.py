@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
-from timerd_client.audit.audit import NEEDS_BEGINNING, NEEDS_EVENTS
+from timerd_client.audit.audit import NEEDS_BEGINNING, NEEDS_COLUMNS, NEEDS_EVENTS
 from timerd_client.audit.journal import OPEN_END
 from timerd_shm.declare.errors import InvalidValueError
 
@@ -123,7 +123,7 @@ def _arenas(packed: DataFrame) -> list[dict[str, Any]]:
     rows = (
         packed.groupBy("host", "incarnation")
         .agg(
-            F.max("lacks_events").alias("lacks_events"),
+            F.max("lacks").alias("lacks"),
             F.min("row").alias("oldest"),
             F.max("row").alias("newest"),
             F.max(F.when(kind == "end", F.col("row"))).alias("end"),
@@ -140,8 +140,10 @@ def _arenas(packed: DataFrame) -> list[dict[str, Any]]:
     found = []
     for row in rows:
         journal = f"the journal of {row['host']}"
-        if row["lacks_events"]:
+        if row["lacks"] == "events":
             raise InvalidValueError("audit(): " + NEEDS_EVENTS.format(journal))
+        if row["lacks"]:
+            raise InvalidValueError("audit(): " + NEEDS_COLUMNS.format(journal))
         if row["oldest"]:
             raise InvalidValueError("audit(): " + NEEDS_BEGINNING.format(journal, row["oldest"]))
         arena = row.asDict()

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 FRAGMENT: Final = "fragment"  # the kind of a packed row that is one row of a registration
 # The columns of packed rows. `operation` is of registrations, actions, groups and fragments, `keys` (how many) and `id`
-# of registrations, `sequence` of events. `lacks_events`: the segment is not of level events.
+# of registrations, `sequence` of events. `lacks`: the segment is not of level "events", or is of an older version, and
+# lacks "columns".
 PACKED: Final = (
     "host string, incarnation string, row bigint, kind string, operation bigint, purgatory string, key string, "
-    "keys bigint, id string, sequence bigint, lacks_events boolean, arguments binary"
+    "keys bigint, id string, sequence bigint, lacks string, arguments binary"
 )
 FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, what string"
 _POSITION: Final = ("host", "incarnation", "row", "kind")
@@ -182,14 +183,17 @@ def _packed(batch: pyarrow.RecordBatch, kind: str) -> pyarrow.RecordBatch:
     import pyarrow.compute as pc
 
     rows = zip(*(batch[name].to_pylist() for name in _ARGUMENTS[kind]), strict=True)
-    lacks_events = pc.not_equal(batch["level"], JournalLevel.EVENTS.name.lower()) if kind == "segment" else None
+    lacks = None
+    if kind == "segment":
+        of_level = pc.equal(batch["level"], JournalLevel.EVENTS.name.lower())
+        lacks = pc.if_else(pc.is_null(batch["kept_ns"]), "columns", pc.if_else(of_level, None, "events"))
     none = pa.nulls(batch.num_rows, pa.int64())
     columns = [
         *(batch[name] for name in (*_POSITION, "operation", "purgatory", "key")),
         none,
         batch["id"],
         batch["sequence"] if kind == "event" else none,
-        pa.nulls(batch.num_rows, pa.bool_()) if lacks_events is None else lacks_events,
+        pa.nulls(batch.num_rows, pa.string()) if lacks is None else lacks.cast(pa.string()),
         pa.array([marshal.dumps(row) for row in rows], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, names=_names(PACKED))

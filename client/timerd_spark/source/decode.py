@@ -81,7 +81,7 @@ class SegmentRows:
         self.span, self._skip = span, skip
         self._path = Path(span.directory)
         try:
-            self._segment = Segment(self._path, span.segment)
+            self._segment = Segment(self._path, span.segment, older=True)
         except FileNotFoundError:
             raise JournalError(f"{span.directory}: segment {span.segment} was removed before it was read") from None
         self.header = self._segment.header
@@ -202,6 +202,10 @@ class SegmentRows:
     def rows(self, kind: RowKind, lines: np.ndarray) -> np.ndarray:
         """These lines as rows of that kind."""
         return self._lines.take(lines, 0).view(dtype_of(kind)).ravel()
+
+    def lacks(self, kind: RowKind, field: str) -> bool:
+        """Whether the segment is of an older version, which has no such field in rows of that kind."""
+        return field in self._segment.lacks.fields.get(kind, ())
 
     def kinds(self, lines: np.ndarray) -> np.ndarray:
         """Kinds of these lines."""

@@ -94,7 +94,7 @@ class Events:
         values, present = np.zeros(len(self), np.uint64), np.zeros(len(self), bool)
         for kind, name in names.items():
             where = self._by_kind.get(kind, ())
-            if len(where):
+            if len(where) and not self._source.lacks(kind, name):
                 values[where] = self._source.rows(kind, self._lines[where])[name]
                 present[where] = True
         return values, present

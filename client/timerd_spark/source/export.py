@@ -93,7 +93,7 @@ def by_segment(spans: Iterator[Span]) -> Iterator[tuple[int, list[Span]]]:
 
 def segment_name(directory: Path, sequence: int) -> str:
     """A segment's name, unique among all hosts: the arena's incarnation, the number of the first row, and its own."""
-    segment = Segment(directory, sequence)
+    segment = Segment(directory, sequence, older=True)
     try:
         return f"{segment.header.incarnation:016x}-{segment.header.first_row:012}-{sequence:012}"
     finally:

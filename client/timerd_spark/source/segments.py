@@ -122,7 +122,7 @@ def check_header(directory: Path) -> None:
 def open_segment(directory: Path, sequence: int, *, being_made: bool) -> Segment | None:
     """A segment; None if it was removed, or (`being_made`) has no header yet. Raises JournalError, with the path."""
     try:
-        return Segment(directory, sequence)
+        return Segment(directory, sequence, older=True)
     except FileNotFoundError:
         return None
     except JournalError as error:

@@ -22,8 +22,9 @@ segment's boot; its header and ANCHOR rows hold the wall clock's time as well.
 *The end.* A daemon that ends in order writes an END row. The arena's header says how many rows there are
 (`journal_rows`), also behind a daemon that was killed. So a last segment that is missing shows as well.
 
-To change the format: change the class here, raise JOURNAL_VERSION, run `make generate`, rebuild. Without the new
-version, the fingerprint makes readers refuse the files.
+To change the format: change the class here, raise JOURNAL_VERSION, run `make generate`, rebuild. New fields take the
+place of reserved bytes, so that the others stay where they are. Then readers read the version before: OLDER says what
+it lacks. Without a new version, the fingerprint makes readers refuse the files.
 """
 
 from enum import IntEnum, IntFlag
@@ -420,6 +421,23 @@ TIMES: dict[RowKind, str] = {
     RowKind.GROUP: "at_ns",
     RowKind.TURN: "now_ns",
     RowKind.END: "at_ns",
+}
+
+
+class Older(NamedTuple):
+    """What segments of an older version lack. All else is where it is today."""
+
+    fields: dict[RowKind, frozenset[str]]  # these were reserved bytes, zero
+    kinds: frozenset[RowKind]  # no row is of these kinds
+
+
+NOTHING_LACKS = Older({}, frozenset())
+# The versions that are read as well, by version and fingerprint.
+OLDER: dict[tuple[int, int], Older] = {
+    # ACTION had no COMPLETE.
+    (3, 0xD0128B7A): NOTHING_LACKS,
+    # `effective_ns` was the time at which an event, or a registration, was applied.
+    (2, 0x5A2BACC5): Older({RowKind.SEGMENT: frozenset(("start", "kept_ns"))}, frozenset((RowKind.TURN, RowKind.END))),
 }
 JOURNAL_RECORDS: tuple[type, ...] = (SegmentHeader, BlockHeader, BufferHeader, *dict.fromkeys(ROWS.values()))
 

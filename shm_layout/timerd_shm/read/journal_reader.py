@@ -74,7 +74,8 @@ class Chunk(NamedTuple):
 class JournalReader:
     """A journal, from `start` (its beginning) on. Not for several threads. A context manager.
 
-    `on_damage` is called with each Damage as it is found; `damage` keeps the first DAMAGE_MAX.
+    `on_damage` is called with each Damage as it is found; `damage` keeps the first DAMAGE_MAX. Segments of an older
+    version are read as well (`declare.journal.OLDER`); fields that it lacks are 0. Without `older` they are damage.
     """
 
     DAMAGE_MAX = 1_000
@@ -84,13 +85,14 @@ class JournalReader:
         directory: str | os.PathLike[str],
         *,
         start: Offset | None = None,
+        older: bool = True,
         on_damage: Callable[[Damage], None] | None = None,
     ) -> None:
         """Raises JournalError when there is no such directory, or `start` is before its oldest segment."""
         self.directory = Path(directory)
         self.damage: list[Damage] = []
         self.incarnation = 0  # of the arena whose rows are yielded
-        self._on_damage = on_damage
+        self._older, self._on_damage = older, on_damage
         self._segment: Segment | None = None
         self._texts: dict[int, tuple[bytes, int]] = {}  # with their kinds
         self._next_row: tuple[int, int] | None = None  # (incarnation, row number) of the row that comes next
@@ -148,7 +150,7 @@ class JournalReader:
         """The present end of each segment that can be read, from the newest to the oldest."""
         for sequence in reversed(self._list()):
             try:
-                segment = Segment(self.directory, sequence)
+                segment = Segment(self.directory, sequence, older=self._older)
             except (FileNotFoundError, JournalError):
                 continue
             try:
@@ -292,7 +294,7 @@ class JournalReader:
         """Open the segment at `position`, or the next one that can be read; False when there is none yet."""
         while True:
             try:
-                segment = Segment(self.directory, self.position.segment)
+                segment = Segment(self.directory, self.position.segment, older=self._older)
             except FileNotFoundError:
                 self._list()  # it was removed, and others with it
                 successor = self._successor(self.position.segment)

@@ -22,9 +22,12 @@ from timerd_shm.declare.journal import (
     BLOCK_SIZE,
     JOURNAL_MAGIC,
     JOURNAL_VERSION,
+    NOTHING_LACKS,
+    OLDER,
     ROW_SIZE,
     SEGMENT_SIZE_MAX,
     BlockHeader,
+    Older,
     RowKind,
     SegmentHeader,
     journal_fingerprint,
@@ -74,8 +77,11 @@ def segments_of(directory: Path) -> list[int]:
     return sorted(int(match[1]) for name in os.listdir(directory) if (match := SEGMENT_NAME.fullmatch(name)))
 
 
-def parse_header(data: bytes, sequence: int) -> SegmentHeader:
-    """The header of a segment, from its file's first bytes. Raises JournalError, which says what is wrong with it."""
+def parse_header(data: bytes, sequence: int, *, older: bool = False) -> SegmentHeader:
+    """The header of a segment, from its file's first bytes. Raises JournalError, which says what is wrong with it.
+
+    `older`: those of the versions in OLDER are taken as well.
+    """
     if len(data) < size_of(SegmentHeader):
         raise JournalError(
             f"segment {sequence} has {len(data)} bytes, less than its header of {size_of(SegmentHeader)}: it was cut, "
@@ -84,7 +90,8 @@ def parse_header(data: bytes, sequence: int) -> SegmentHeader:
     header = unpack(SegmentHeader, data)
     if header.magic != JOURNAL_MAGIC:
         raise JournalError(f"segment {sequence} begins with {header.magic!r}, not with {JOURNAL_MAGIC!r}")
-    if (header.version, header.fingerprint) != (JOURNAL_VERSION, journal_fingerprint()):
+    layout = header.version, header.fingerprint
+    if layout != (JOURNAL_VERSION, journal_fingerprint()) and not (older and layout in OLDER):
         raise JournalError(
             f"segment {sequence} is of journal version {header.version} (fingerprint 0x{header.fingerprint:08x}), this "
             f"is {JOURNAL_VERSION} (0x{journal_fingerprint():08x}): read it with the version that wrote it"
@@ -96,10 +103,10 @@ def parse_header(data: bytes, sequence: int) -> SegmentHeader:
     return header
 
 
-def read_segment_header(descriptor: int, sequence: int) -> SegmentHeader:
+def read_segment_header(descriptor: int, sequence: int, *, older: bool = False) -> SegmentHeader:
     """The header of an open segment file. Raises JournalError."""
     try:
-        return parse_header(os.pread(descriptor, size_of(SegmentHeader), 0), sequence)
+        return parse_header(os.pread(descriptor, size_of(SegmentHeader), 0), sequence, older=older)
     except OSError as error:
         raise JournalError(f"segment {sequence} cannot be read: {error.strerror}") from None
 
@@ -160,8 +167,8 @@ class Segment:
     it is, and it is found there. The file is looked through for such blocks when the first one is met.
     """
 
-    def __init__(self, directory: Path, sequence: int) -> None:
-        """Raises FileNotFoundError, and JournalError where it is no segment of this version."""
+    def __init__(self, directory: Path, sequence: int, *, older: bool = False) -> None:
+        """Raises FileNotFoundError, and JournalError where it is no segment of this version, or of an `older` one."""
         path = segment_path(directory, sequence)
         self._moved: dict[int, int] | None = None  # by their numbers, the places of blocks that stand elsewhere
         try:
@@ -171,13 +178,18 @@ class Segment:
         except OSError as error:
             raise JournalError(f"{path} cannot be read: {error.strerror}") from None
         try:
-            self.header = read_segment_header(self._descriptor, sequence)
+            self.header = read_segment_header(self._descriptor, sequence, older=older)
         except BaseException:
             os.close(self._descriptor)
             raise
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+    @property
+    def lacks(self) -> Older:
+        """What its version does not have: those fields are zero."""
+        return OLDER.get((self.header.version, self.header.fingerprint), NOTHING_LACKS)
 
     @property
     def excess(self) -> str:
