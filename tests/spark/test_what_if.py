@@ -14,7 +14,7 @@ from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark import what_if
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None:
@@ -35,8 +35,63 @@ def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None
     assert [row.mean_wait_ns / MS for row in rows] == pytest.approx(areas)
     assert [row.watched for row in rows] == [5, 4, 2, 1, 0, 0]
     assert [row.beyond for row in rows] == [False] * 5 + [True]
+    greenwood = [1 / 30, 1 / 30, 1 / 30 + 2 / 8, 1 / 30 + 2 / 8]
+    for row, total in zip(rows, greenwood, strict=False):
+        width = 1.959964 * math.sqrt(total) / -math.log(row.timeout_ratio)
+        assert row.timeout_ratio_low == pytest.approx(row.timeout_ratio ** math.exp(width))
+        assert row.timeout_ratio_high == pytest.approx(row.timeout_ratio ** math.exp(-width))
+    assert rows[4].timeout_ratio_low == 0 and rows[4].timeout_ratio_high == pytest.approx(0.975), "one of one"
     assert rows[0].rate == 6 and rows[0].known_ns == 5 * MS
     assert rows[0].in_flight == pytest.approx(6 * 0.001)
+
+
+def exponential(spark: SparkSession, groups: int, count: int) -> DataFrame:
+    """Groups of operations whose waits are exponential, 80 ms in the mean. The timeout is 100 or 200 ms."""
+    drawn = spark.range(groups * count).selectExpr(
+        f"CAST(id % {groups} AS string) AS purgatory",
+        "timestamp_micros(id * 1000) AS registered_at",
+        "CASE WHEN rand(3) < 0.5 THEN 100000000L ELSE 200000000L END AS timeout_ns",
+        f"bigint(-ln(1 - rand(4)) * {80 * MS}) AS true_ns",
+    )
+    return drawn.selectExpr(
+        "purgatory",
+        "registered_at",
+        "timeout_ns",
+        "least(true_ns, timeout_ns + 100000) AS wait_ns",
+        "CASE WHEN true_ns <= timeout_ns THEN 'completed' ELSE 'expired' END AS outcome",
+    )
+
+
+def test_of_a_known_truth_the_limits_have_it_in_95_cases_of_100(spark: SparkSession) -> None:
+    groups, mean = 400, 80
+    rows = what_if(exponential(spark, groups, 200), ["50ms", "150ms", "1s"], by="purgatory").collect()
+    for timeout in (50, 150, 1000):
+        of_timeout = [row for row in rows if row.timeout_ns == timeout * MS]
+        share = math.exp(-timeout / mean)
+        area = mean * (1 - share)
+        held = [row.timeout_ratio_low <= share <= row.timeout_ratio_high for row in of_timeout]
+        pending = [row.in_flight_low <= row.rate * area / 1e3 <= row.in_flight_high for row in of_timeout]
+        if timeout < 200:
+            assert 0.91 < sum(held) / groups < 0.99 and 0.91 < sum(pending) / groups < 0.99
+        else:
+            assert all(row.beyond and 100 * MS < row.known_ns <= 200 * MS for row in of_timeout)
+            assert sum(share <= row.timeout_ratio_high for row in of_timeout) == groups, "an upper bound"
+            assert sum(row.in_flight_low <= row.rate * area / 1e3 for row in of_timeout) == groups, "a lower bound"
+
+
+def test_a_few_operations_with_a_longer_timeout_give_no_bound(spark: SparkSession) -> None:
+    """Those that were watched beyond 200 ms are 20 of 4,020, of another kind, and none of them waits for 300 ms."""
+    odd = spark.range(20).selectExpr(
+        "'0' AS purgatory",
+        "timestamp_micros(id * 1000) AS registered_at",
+        "1000000000L AS timeout_ns",
+        "210000000L + id * 1000000L AS wait_ns",
+        "'completed' AS outcome",
+    )
+    (row,) = what_if(exponential(spark, 1, 4_000).unionByName(odd), ["300ms"]).collect()
+    true = math.exp(-300 / 80)
+    assert row.beyond and row.known_ns == 200 * MS and row.watched == 20
+    assert row.timeout_ratio_high > row.timeout_ratio > true
 
 
 @pytest.mark.long  # its short form is the one above
@@ -57,7 +112,7 @@ def test_the_true_log_normal_is_recovered_from_censored_lives(spark: SparkSessio
         true = 1 - NormalDist().cdf(math.log(timeout / median) / sigma)
         assert row.beyond == (timeout > 200)
         if row.beyond:
-            assert row.timeout_ratio > true, "an upper bound"
+            assert row.timeout_ratio_high > row.timeout_ratio > true, "an upper bound"
         else:
             assert row.timeout_ratio == pytest.approx(true, abs=0.01)
             assert row.mean_wait_ns / MS == pytest.approx(fmean(min(wait, timeout) for wait in waits), rel=0.01)

@@ -111,18 +111,20 @@ def _what_if(run: Results) -> str:
         [
             row["what"],
             _ms(row["timeout_ns"] / 1e6),
-            f"{'at most ' if row['beyond'] else ''}{row['timeout_ratio']:.3%}",
-            f"{'at least ' if row['beyond'] else ''}{row['in_flight'] or 0:,.0f}",
+            f"at most {row['timeout_ratio_high']:.3%}" if row["beyond"] else f"{row['timeout_ratio']:.3%}",
+            "" if row["beyond"] else f"{row['timeout_ratio_low']:.3%} to {row['timeout_ratio_high']:.3%}",
+            f"at least {row['in_flight_low'] or 0:,.0f}" if row["beyond"] else f"{row['in_flight'] or 0:,.0f}",
             f"{row['watched']:,}",
         ]
         for row in rows
     )
     note = (
         "An expired operation did not show how long it would have waited: it is censored at its timeout, and the share "
-        "is the Kaplan-Meier estimate. Timeouts larger than the recorded ones are beyond the data: dotted, and their "
-        "figures are bounds. In flight: the rate times the mean of the wait, cut off at the timeout."
+        "is the Kaplan-Meier estimate, with its limits at 95 % confidence. Timeouts beyond those for which one in a "
+        "hundred operations was watched are dotted, and their figures are bounds. In flight: the rate times the mean "
+        "of the wait, cut off at the timeout."
     )
-    table = _table(["", "timeout", "would expire", "in flight, mean", "watched until then"], shown)
+    table = _table(["", "timeout", "would expire", "95 %", "in flight, mean", "watched until then"], shown)
     return f'{table}<p class="note">{note}</p>'
 
 

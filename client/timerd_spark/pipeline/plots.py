@@ -80,14 +80,13 @@ def timeout_ratio(reported: DataFrame, by: str | Sequence[str] = ()) -> Figure:
 def what_if(asked: DataFrame, by: str | Sequence[str] = ()) -> Figure:
     """The timeout ratio under other timeouts, from what_if(). Beyond the data points are hollow: upper bounds."""
     names = [by] if isinstance(by, str) else list(by)
-    _need_columns(asked, [*names, "timeout_ns", "timeout_ratio", "beyond"], "what_if()", "what_if(df, timeouts)")
-    rows = (
-        asked.select(*names, "timeout_ns", "timeout_ratio", "beyond").orderBy("timeout_ns").limit(POINTS_MAX).collect()
-    )
+    columns = [*names, "timeout_ns", "timeout_ratio", "timeout_ratio_high", "beyond"]
+    _need_columns(asked, columns, "what_if()", "what_if(df, timeouts)")
+    rows = asked.select(*columns).orderBy("timeout_ns").limit(POINTS_MAX).collect()
     figure, axes = _axes("timeout (ms)", "timeout ratio")
     for colour, (label, group) in zip(_colours(), sorted(_groups(rows, names).items()), strict=False):
         known = [(row["timeout_ns"] / 1e6, row["timeout_ratio"]) for row in group if not row["beyond"]]
-        beyond = [(row["timeout_ns"] / 1e6, row["timeout_ratio"]) for row in group if row["beyond"]]
+        beyond = [(row["timeout_ns"] / 1e6, row["timeout_ratio_high"]) for row in group if row["beyond"]]
         if known:
             axes.plot(*zip(*known, strict=True), color=colour, label=label, marker=".")
         if beyond:

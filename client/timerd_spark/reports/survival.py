@@ -6,6 +6,11 @@ are estimated by the product-limit method (E. L. Kaplan and P. Meier, "Nonparame
 observations", J. Am. Stat. Assoc. 53, 1958): S(t), the share that still waits at t, is the product of
 (1 - settled / still watched) over all times up to t. The method assumes that expiry and cancellation do not depend on
 how long an operation would have waited. Beyond the largest watched time nothing is known.
+
+A few operations with a longer timeout say little: S jumps by a lot at each of their ends, and they may be of a kind of
+their own. So the estimate ends where fewer than one in a hundred are still watched. Limits of confidence are
+Greenwood's (M. Greenwood, "The natural duration of cancer", 1926) for log(-log S), which stays within 0 and 1. Those of
+the mean are of the area under S (Kaplan and Meier, section 6).
 """
 
 from __future__ import annotations
@@ -19,16 +24,21 @@ from timerd_spark.durations import duration_ns
 from .inputs import names_of, need_view
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 NEEDED: Final = ("outcome", "registered_at", "timeout_ns", "wait_ns")
 # Names of columns of the steps and of the result: no column to group by may have one of them.
 TAKEN: Final = (
-    "area", "asked", "at", "before", "beyond", "ended", "first", "in_flight", "known_ns", "last", "last_at", "left",
-    "log_left", "log_stay", "mean_at", "mean_wait_ns", "moment", "n", "over", "previous", "rate", "registered_at",
-    "settled", "since", "stay", "step", "survival", "timeout_ns", "timeout_ratio", "until", "watched",
+    "all_settled", "area", "areas", "areas_0", "areas_1", "areas_2", "asked", "at", "before", "beyond", "ended",
+    "first", "in_flight", "in_flight_high", "in_flight_low", "known_ns", "last", "last_at", "left", "log_left",
+    "log_stay", "mean_at", "mean_wait_ns", "moment", "n", "of_step", "over", "previous", "rate", "registered_at",
+    "settled", "since", "stay", "step", "survival", "timeout_ns", "timeout_ratio", "timeout_ratio_high",
+    "timeout_ratio_low", "total", "until", "watched",
 )  # fmt: skip
 TIMEOUTS_MAX: Final = 1_000
+WATCHED_SHARE: Final = 0.01  # of all operations: so many have to be watched still
+Z: Final = 1.959964  # of limits that hold with 95 %
+BEYOND_Z: Final = 0.025  # the probability beyond each of them
 STEP_BITS: Final = 10  # times are rounded to one part in 1,024, so that their number does not grow with that of lives
 
 
@@ -40,13 +50,15 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
 
         timeout_ns      the timeout, one of `timeouts`
         timeout_ratio   S(timeout): the share that would have expired
+        timeout_ratio_low, timeout_ratio_high     limits between which that is, with a confidence of 95 %
         mean_wait_ns    the mean of min(wait, timeout): the area under S up to the timeout
         rate            registrations a second
         in_flight       rate x mean_wait: how many would have been pending on average (Little's law)
-        watched         operations that were watched until the timeout: the fewer, the rougher the estimate
-        known_ns        the longest time for which an operation of the group was watched
-        beyond          timeout_ns > known_ns: the data do not reach so far. timeout_ratio is S(known_ns), an upper
-                        bound; mean_wait_ns and in_flight are those up to known_ns, lower bounds
+        in_flight_low, in_flight_high             limits between which that is, as far as mean_wait decides it
+        watched         operations that were watched until the timeout, or until known_ns
+        known_ns        the longest time for which one in a hundred operations of the group was watched
+        beyond          timeout_ns > known_ns: the data do not reach so far. All figures are those at known_ns: the
+                        truth is at most timeout_ratio_high, and at least in_flight_low
 
     Raises InvalidValueError for columns that are missing, and for timeouts that are no durations.
     """
@@ -78,9 +90,14 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
     past = ordered.rowsBetween(Window.unboundedPreceding, -1)
     survival = F.when(F.col("left") <= 0, 0.0).otherwise(F.exp("log_left"))
     curve = (
-        steps.withColumn("watched", F.sum("ended").over(group) - F.coalesce(F.sum("ended").over(past), F.lit(0)))
+        steps.withColumn("total", F.sum("ended").over(group))
+        .withColumn("first", F.min("first").over(group))
+        .withColumn("last", F.max("last").over(group))
+        .withColumn("watched", F.col("total") - F.coalesce(F.sum("ended").over(past), F.lit(0)))
         # When all watched operations have settled, the share that waits is 0 and has no logarithm.
+        .where(F.col("watched") >= F.col("total") * WATCHED_SHARE)
         .withColumn("stay", 1 - F.col("settled") / F.col("watched"))
+        .withColumn("of_step", F.when(F.col("stay") > 0, (1 - F.col("stay")) / (F.col("stay") * F.col("watched"))))
         .withColumn("log_stay", F.when(F.col("stay") > 0, F.log("stay")).otherwise(0.0))
         .withColumn("log_left", F.sum("log_stay").over(ordered))
         .withColumn("left", F.min("stay").over(ordered))
@@ -89,6 +106,7 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
         .withColumn("previous", F.coalesce(F.lag("survival").over(ordered), F.lit(1.0)))
         .withColumn("since", F.coalesce(F.lag("moment").over(ordered), F.lit(0.0)))
         .withColumn("area", F.col("previous") * (F.col("moment") - F.col("since")))
+        .withColumn("areas", F.sum("area").over(ordered))
     )
     asked = F.explode(
         F.array(*(F.struct(F.lit(at).alias("index"), F.lit(one).alias("timeout_ns")) for at, one in enumerate(wanted)))
@@ -101,8 +119,16 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
             F.coalesce(F.min(F.when(within, F.col("survival"))), F.lit(1.0)).alias("timeout_ratio"),
             F.coalesce(F.sum(F.when(within, F.col("area"))), F.lit(0.0)).alias("area"),
             F.coalesce(F.max(F.when(within, F.col("moment"))), F.lit(0.0)).alias("until"),
-            F.sum("ended").alias("n"),
+            F.max("total").alias("n"),
             F.coalesce(F.sum(F.when(within, F.col("ended"))), F.lit(0)).alias("over"),
+            # The variance of an area is the sum of (area behind a step)^2 x the step's part.
+            *(
+                F.coalesce(F.sum(F.when(within, F.pow("areas", F.lit(power)) * F.col("of_step"))), F.lit(0.0)).alias(
+                    f"areas_{power}"
+                )
+                for power in range(3)
+            ),
+            F.max(F.when(within & (F.col("stay") <= 0), F.col("settled"))).alias("all_settled"),
             F.max("last_at").alias("known_ns"),
             F.min("first").alias("first"),
             F.max("last").alias("last"),
@@ -112,17 +138,41 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
     end = F.least("timeout_ns", "known_ns")
     mean = F.col("area") + F.col("timeout_ratio") * F.greatest(end - F.col("until"), F.lit(0.0))
     rate = F.when(seconds > 0, F.col("n") / seconds)
+    watched = F.col("n") - F.col("over")
+    variance = mean * mean * F.col("areas_0") - 2 * mean * F.col("areas_1") + F.col("areas_2")
+    wide = Z * F.sqrt(F.greatest(variance, F.lit(0.0)))
+    low, high = _limits(F.col("timeout_ratio"), F.col("areas_0"), watched, F.col("all_settled"))
     return totals.select(
         *(F.col(name) for name in names),
         "timeout_ns",
         "timeout_ratio",
+        low.alias("timeout_ratio_low"),
+        high.alias("timeout_ratio_high"),
         mean.alias("mean_wait_ns"),
         rate.alias("rate"),
         (rate * mean / 1e9).alias("in_flight"),
-        (F.col("n") - F.col("over")).alias("watched"),
+        (rate * F.greatest(mean - wide, F.lit(0.0)) / 1e9).alias("in_flight_low"),
+        (rate * F.least(mean + wide, end.cast("double")) / 1e9).alias("in_flight_high"),
+        watched.alias("watched"),
         "known_ns",
         (F.col("timeout_ns") > F.col("known_ns")).alias("beyond"),
     )
+
+
+def _limits(ratio: Column, steps: Column, watched: Column, all_settled: Column) -> tuple[Column, Column]:
+    """The limits of a share that still waits. `steps` is Greenwood's sum.
+
+    Where none has settled of the `watched`, or all of the last `all_settled`, there is no such sum: then the limits are
+    those of a share of which no case was seen.
+    """
+    from pyspark.sql import functions as F
+
+    width = F.when((ratio > 0) & (ratio < 1), Z * F.sqrt(steps) / -F.log(ratio))
+    none = F.pow(F.lit(BEYOND_Z), 1 / F.greatest(watched, F.lit(1)))
+    every = F.when(all_settled > 0, 1 - F.pow(F.lit(BEYOND_Z), 1 / all_settled))
+    low = F.when(ratio >= 1, none).when(ratio <= 0, 0.0).otherwise(F.pow(ratio, F.exp(width)))
+    high = F.when(ratio >= 1, 1.0).when(ratio <= 0, every).otherwise(F.pow(ratio, F.exp(-width)))
+    return low, high
 
 
 def timeouts_of(timeouts: Sequence[str | float]) -> list[int]:
