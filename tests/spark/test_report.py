@@ -105,6 +105,35 @@ def test_merged_rollups_give_the_percentiles_of_all_rows(many: DataFrame, spark:
     assert whole == again, "in-flight maxima of the same groups merge as well"
 
 
+def test_rates_and_means_leave_out_the_pauses_between_rounds(spark: SparkSession, tmp_path: Path) -> None:
+    """Three rounds of two seconds, with 40 s and 95 s between them: 100 operations a second, of 50 ms each."""
+    starts = [0, 42_000, 139_000]
+    df = lives(spark, *(life(start + 10 * at, 50) for start in starts for at in range(200)), partitions=2).cache()
+    (row,) = report(df).collect()
+    busy = 3 * (1.99 + 0.05)
+    assert row.idle_s == pytest.approx(39.96 + 94.96, abs=0.01)
+    assert row.rate == pytest.approx(600 / busy, rel=0.01)
+    assert row.in_flight_mean == pytest.approx(600 * 0.05 / busy, rel=0.01)
+    rollup(df, by=["purgatory"], window="4 seconds").write.parquet(str(tmp_path / "rollup"))
+    (again,) = report(spark.read.parquet(str(tmp_path / "rollup")), ["purgatory"]).collect()
+    assert (again.idle_s, again.rate) == (row.idle_s, row.rate)
+    windows = report(df, window="4 seconds").collect()
+    assert {one.idle_s for one in windows} == {0.0} and sum(one.n for one in windows) == 600
+    for by in ((), "purgatory"):
+        (asked,) = what_if(df, ["100ms"], by=by).collect()
+        assert asked.rate == pytest.approx(600 / (busy - 0.05), rel=0.01)
+
+
+def test_what_is_rare_has_no_pauses_and_who_waits_does_not_rest(spark: SparkSession) -> None:
+    rare = lives(spark, *(life(10_000 * at, 50) for at in range(20)))
+    (row,) = report(rare).collect()
+    assert row.idle_s == 0 and row.rate == pytest.approx(20 / 190.05)
+    waits = lives(
+        spark, life(0, 30_000, timeout_ns=None), *(life(start + at, 5) for start in (0, 20_000) for at in range(500))
+    )
+    assert report(waits).first().idle_s == 0, "one was in flight all along"
+
+
 def test_in_flight_counts_operations_registered_in_an_earlier_window(spark: SparkSession) -> None:
     df = lives(spark, life(0, 25_000), life(100, 50), life(12_000, 10), life(12_005, 10))
     rows = report(df, window="10 seconds").orderBy("start").collect()

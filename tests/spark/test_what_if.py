@@ -45,6 +45,9 @@ def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None
     assert rows[0].in_flight == pytest.approx(6 * 0.001)
 
 
+SETTLED_AT = "timestamp_micros(unix_micros(registered_at) + wait_ns DIV 1000) AS settled_at"
+
+
 def exponential(spark: SparkSession, groups: int, count: int) -> DataFrame:
     """Groups of operations whose waits are exponential, 80 ms in the mean. The timeout is 100 or 200 ms."""
     drawn = spark.range(groups * count).selectExpr(
@@ -59,7 +62,7 @@ def exponential(spark: SparkSession, groups: int, count: int) -> DataFrame:
         "timeout_ns",
         "least(true_ns, timeout_ns + 100000) AS wait_ns",
         "CASE WHEN true_ns <= timeout_ns THEN 'completed' ELSE 'expired' END AS outcome",
-    )
+    ).selectExpr("*", SETTLED_AT)
 
 
 def test_of_a_known_truth_the_limits_have_it_in_95_cases_of_100(spark: SparkSession) -> None:
@@ -81,12 +84,16 @@ def test_of_a_known_truth_the_limits_have_it_in_95_cases_of_100(spark: SparkSess
 
 def test_a_few_operations_with_a_longer_timeout_give_no_bound(spark: SparkSession) -> None:
     """Those that were watched beyond 200 ms are 20 of 4,020, of another kind, and none of them waits for 300 ms."""
-    odd = spark.range(20).selectExpr(
-        "'0' AS purgatory",
-        "timestamp_micros(id * 1000) AS registered_at",
-        "1000000000L AS timeout_ns",
-        "210000000L + id * 1000000L AS wait_ns",
-        "'completed' AS outcome",
+    odd = (
+        spark.range(20)
+        .selectExpr(
+            "'0' AS purgatory",
+            "timestamp_micros(id * 1000) AS registered_at",
+            "1000000000L AS timeout_ns",
+            "210000000L + id * 1000000L AS wait_ns",
+            "'completed' AS outcome",
+        )
+        .selectExpr("*", SETTLED_AT)
     )
     (row,) = what_if(exponential(spark, 1, 4_000).unionByName(odd), ["300ms"]).collect()
     true = math.exp(-300 / 80)

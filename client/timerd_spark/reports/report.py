@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from timerd_shm.declare.errors import InvalidValueError
 
 from .inputs import names_of, need_view
-from .rollups import is_rollup, merged, percentiles_of, rollup
+from .rollups import idle_of, is_rollup, merged, percentiles_of, rollup
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,17 +25,31 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
 
         start, end                the window; without windows, from the first registration to the last outcome
         n, completed, expired, cancelled, failed
-        rate                      outcomes a second
+        idle_s                    of the time from start to end: pauses, if there are no windows
+        rate                      outcomes a second, without the pauses
         timeout_ratio             expired / n
         latency_p50_ms .. p999_ms, latency_max_ms     from registration to outcome, of the completed ones
         lateness_p50_ms .. p999_ms, lateness_max_ms   from deadline to outcome, of the expired ones
-        in_flight_mean            by Little's law: the sum of all waits / the window's length
+        in_flight_mean            by Little's law: the sum of all waits / the window's length, without the pauses
         in_flight_max             see rollup()
+
+    A pause is a time in which nothing was in flight. It is longer than a second and than 100 mean intervals between
+    operations: as between the rounds of a load test, or at night.
 
     Raises InvalidValueError for columns that are missing or of another type, and for a window that is no duration.
     """
     measured = [f"{m}_{p}_ms" for m in ("latency", "lateness") for p in (*PERCENTILES, "max")]
-    taken = {*measured, "rate", "timeout_ratio", "in_flight_mean", "seconds", "latency_shares", "lateness_shares"}
+    taken = {
+        *measured,
+        "idle_s",
+        "busy",
+        "rate",
+        "timeout_ratio",
+        "in_flight_mean",
+        "seconds",
+        "latency_shares",
+        "lateness_shares",
+    }
     names = [f"`{name}`" for name in names_of(by, df, "report()", taken)]
     rolled = merged(df, by, window) if is_rollup(df) else rollup(df, by, window)
     shares, measures = [], []
@@ -44,8 +58,10 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
         shares.append(f"{of_all} AS {measure}_shares")
         measures += [f"{measure}_shares[{at}] / 1e6D AS {measure}_{name}_ms" for at, name in enumerate(PERCENTILES)]
         measures.append(f"{measure}_max_ns / 1e6D AS {measure}_max_ms")
-    seconds = "(unix_micros(`end`) - unix_micros(start)) / 1e6D AS seconds"
-    return rolled.selectExpr("*", *shares, seconds).selectExpr(
+    seconds = "(unix_micros(`end`) - unix_micros(start)) / 1e6D"
+    idle = idle_of(seconds, "n") if window is None else "0D"
+    busy = f"{seconds} - {idle} AS busy"
+    return rolled.selectExpr("*", *shares, busy, f"{idle} AS idle_s").selectExpr(
         *names,
         "start",
         "`end`",
@@ -54,10 +70,11 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
         "expired",
         "cancelled",
         "failed",
-        "CASE WHEN seconds > 0 THEN n / seconds END AS rate",
+        "idle_s",
+        "CASE WHEN busy > 0 THEN n / busy END AS rate",
         "expired / n AS timeout_ratio",
         *measures,
-        "CASE WHEN seconds > 0 THEN waited_ns / 1e9D / seconds END AS in_flight_mean",
+        "CASE WHEN busy > 0 THEN waited_ns / 1e9D / busy END AS in_flight_mean",
         "in_flight_max",
     )
 

@@ -41,13 +41,16 @@ ROLLUP: Final = {
     "lateness": HISTOGRAM,  # of the expired ones, ns
     "lateness_max_ns": "bigint",
     "in_flight_max": "bigint",
+    "pauses": "array<bigint>",  # that began in the window: ms, of more than a second, in which nothing was in flight
 }
 WINDOW_KEY: Final = "timerd_window_ns"  # in the metadata of `start`; Parquet keeps it
 # Names of columns of the steps, in rollup() and in the functions that read a rollup.
 INNER: Final = (
-    "at", "bucket", "cell", "count", "exponent", "guess", "most", "move", "net", "one", "peak", "run", "step", "value",
-    "waited",
+    "at", "before", "begin", "bucket", "cell", "count", "exponent", "following", "guess", "most", "move", "net", "next",
+    "one", "peak", "run", "silent", "step", "until", "value", "waited",
 )  # fmt: skip
+PAUSE_MS: Final = 1_000  # shorter ones are no pauses
+PAUSE_INTERVALS: Final = 100  # nor those that are shorter than so many mean intervals between operations
 CELL_NS: Final = 10_000_000_000  # without windows, in-flight maxima are computed in parts of this length
 
 
@@ -69,10 +72,11 @@ def rollup(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
         FROM {{rows}}"""
     counted = f"""
         SELECT {names} cell, outcome, bucket, count(*) AS count, max(value) AS most, sum(wait_ns) AS waited,
-               min(registered_at) AS first, max(settled_at) AS last, bigint(null) AS in_flight_max
+               min(registered_at) AS first, max(settled_at) AS last, bigint(null) AS in_flight_max,
+               CAST(array() AS array<bigint>) AS pauses
         FROM ({bucketed(values)}) GROUP BY {names} cell, outcome, bucket
         UNION ALL
-        SELECT {names} {start_of("cell", window_ns)}, null, null, 0, null, 0, null, null, in_flight_max
+        SELECT {names} {start_of("cell", window_ns)}, null, null, 0, null, 0, null, null, in_flight_max, pauses
         FROM ({_in_flight(names, window_ns)})"""
     return _grouped(df, counted, names, window_ns)
 
@@ -112,15 +116,17 @@ def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
               {count("string(null)", "null", "0L")}),
         transform(latency, one -> {count("'completed'", "one.bucket", "one.count")}),
         transform(lateness, one -> {count("'expired'", "one.bucket", "one.count")}))"""
-    in_flight = "in_flight_max" if set(chosen) == set(own) else "bigint(null)"
+    is_same = set(chosen) == set(own)
+    in_flight = "in_flight_max" if is_same else "bigint(null)"
+    pauses = "CASE WHEN one.outcome IS NULL THEN pauses END" if is_same else "CAST(array() AS array<bigint>)"
     counted = f"""
         SELECT {names} cell, one.outcome AS outcome, one.bucket AS bucket, sum(one.count) AS count,
                max(CASE one.outcome WHEN 'completed' THEN latency_max_ns WHEN 'expired' THEN lateness_max_ns END)
                    AS most,
                sum(CASE WHEN one.outcome IS NULL THEN waited_ns END) AS waited, min(first) AS first, max(last) AS last,
-               max({in_flight}) AS in_flight_max
+               max({in_flight}) AS in_flight_max, flatten(collect_list({pauses})) AS pauses
         FROM (SELECT {names} {start_of("start", window_ns)} AS cell, explode({counts}) AS one, latency_max_ns,
-                     lateness_max_ns, waited_ns, first, last, in_flight_max FROM {{rows}})
+                     lateness_max_ns, waited_ns, first, last, in_flight_max, pauses FROM {{rows}})
         GROUP BY {names} cell, one.outcome, one.bucket"""
     return _grouped(df, counted, names, window_ns)
 
@@ -201,7 +207,7 @@ def _grouped(df: DataFrame, counted: str, names: str, window_ns: int | None) -> 
         SELECT {names} {start} AS start, {end} AS `end`, min(first) AS first, max(last) AS last, sum(count) AS n,
                {outcomes}, sum(waited) AS waited_ns,
                {histogram("latency", "completed")}, {histogram("lateness", "expired")},
-               max(in_flight_max) AS in_flight_max
+               max(in_flight_max) AS in_flight_max, array_sort(flatten(collect_list(pauses))) AS pauses
         FROM ({counted}) GROUP BY {names} cell HAVING sum(count) > 0""",
         rows=df,
     )
@@ -212,16 +218,39 @@ def _grouped(df: DataFrame, counted: str, names: str, window_ns: int | None) -> 
 def _in_flight(names: str, window_ns: int | None) -> str:
     """SQL for the largest number of registered and not settled operations at the end of a millisecond, by window.
 
-    It adds up within parts of time first, and then over the parts, so that no task has to see a whole group.
+    And for the pauses that begin in the window. It adds up within parts of time first, and then over the parts, so that
+    no task has to see a whole group.
     """
     moves = "array(struct(registered_at AS at, 1 AS move), struct(settled_at AS at, -1 AS move))"
     return f"""
-        SELECT {names} cell, greatest(peak, 0) + coalesce(sum(net) OVER (
-            PARTITION BY {names} 0 ORDER BY cell ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS in_flight_max
-        FROM (SELECT {names} cell, sum(net) AS net, max(run) AS peak
-              FROM (SELECT *, sum(net) OVER (PARTITION BY {names} cell ORDER BY step) AS run
+        SELECT {names} cell, greatest(peak, 0) + before AS in_flight_max, concat(
+            transform(filter(silent, one -> one.run + before = 0), one -> one.length),
+            CASE WHEN net + before = 0 AND following - until > {PAUSE_MS} THEN array(following - until)
+                 ELSE CAST(array() AS array<bigint>) END) AS pauses
+        FROM (SELECT *, lead(begin) OVER (PARTITION BY {names} 0 ORDER BY cell) AS following, coalesce(sum(net) OVER (
+                  PARTITION BY {names} 0 ORDER BY cell ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
+        FROM (SELECT {names} cell, sum(net) AS net, max(run) AS peak, min(step) AS begin, max(step) AS until,
+                     collect_list(CASE WHEN next - step > {PAUSE_MS} THEN struct(run, next - step AS length) END)
+                         AS silent
+              FROM (SELECT *, sum(net) OVER (PARTITION BY {names} cell ORDER BY step) AS run,
+                              lead(step) OVER (PARTITION BY {names} cell ORDER BY step) AS next
                     FROM (SELECT {names} {start_of("one.at", window_ns or CELL_NS)} AS cell,
                                  unix_millis(timestamp(one.at)) AS step, sum(one.move) AS net
                           FROM (SELECT {names} explode({moves}) AS one FROM {{rows}})
                           GROUP BY {names} cell, step))
-              GROUP BY {names} cell)"""
+              GROUP BY {names} cell))"""
+
+
+def pauses_of(df: DataFrame, by: Sequence[str]) -> DataFrame:
+    """The pauses of each group of a terminal view: columns `by`, and `pauses` as in a rollup."""
+    names = quoted(by)
+    grouped = f"GROUP BY {names.removesuffix(', ')}" if by else ""
+    return df.sparkSession.sql(
+        f"SELECT {names} flatten(collect_list(pauses)) AS pauses FROM ({_in_flight(names, None)}) {grouped}", rows=df
+    )
+
+
+def idle_of(seconds: str, n: str, pauses: str = "pauses") -> str:
+    """SQL for the seconds of the pauses that are long: as many mean intervals, in a time of so many `seconds`."""
+    long = f"one -> one > {PAUSE_INTERVALS}e3D * {seconds} / {n}"
+    return f"aggregate(filter({pauses}, {long}), 0L, (sum, one) -> sum + one) / 1e3D"

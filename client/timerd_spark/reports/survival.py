@@ -16,17 +16,20 @@ the mean are of the area under S (Kaplan and Meier, section 6).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.durations import duration_ns
 
 from .inputs import names_of, need_view
+from .rollups import idle_of, pauses_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-NEEDED: Final = ("outcome", "registered_at", "timeout_ns", "wait_ns")
+NEEDED: Final = ("outcome", "registered_at", "settled_at", "timeout_ns", "wait_ns")
 # Names of columns of the steps and of the result: no column to group by may have one of them.
 TAKEN: Final = (
     "all_settled", "area", "areas", "areas_0", "areas_1", "areas_2", "asked", "at", "before", "beyond", "ended",
@@ -52,7 +55,7 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
         timeout_ratio   S(timeout): the share that would have expired
         timeout_ratio_low, timeout_ratio_high     limits between which that is, with a confidence of 95 %
         mean_wait_ns    the mean of min(wait, timeout): the area under S up to the timeout
-        rate            registrations a second
+        rate            registrations a second, without the pauses: see report()
         in_flight       rate x mean_wait: how many would have been pending on average (Little's law)
         in_flight_low, in_flight_high             limits between which that is, as far as mean_wait decides it
         watched         operations that were watched until the timeout, or until known_ns
@@ -134,10 +137,16 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
             F.max("last").alias("last"),
         )
     )
-    seconds = (F.unix_micros("last") - F.unix_micros("first")) / 1e6
+    paused = pauses_of(df, names)
+    same = [totals[name].eqNullSafe(paused[name]) for name in names]
+    totals = totals.join(paused, reduce(and_, same, F.lit(True))).select(
+        *(totals[name] for name in totals.columns), "pauses"
+    )
+    seconds = "((unix_micros(last) - unix_micros(first)) / 1e6D)"
+    busy = F.expr(f"{seconds} - {idle_of(seconds, 'n')}")
     end = F.least("timeout_ns", "known_ns")
     mean = F.col("area") + F.col("timeout_ratio") * F.greatest(end - F.col("until"), F.lit(0.0))
-    rate = F.when(seconds > 0, F.col("n") / seconds)
+    rate = F.when(busy > 0, F.col("n") / busy)
     watched = F.col("n") - F.col("over")
     variance = mean * mean * F.col("areas_0") - 2 * mean * F.col("areas_1") + F.col("areas_2")
     wide = Z * F.sqrt(F.greatest(variance, F.lit(0.0)))
