@@ -1,8 +1,9 @@
-"""The acceptance of the broker in a form of half a minute: bench/kafka. `make accept-kafka` is the full one."""
+"""The acceptance of the broker in a short form, in parts side by side. `make accept-kafka` is the full one."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,17 +16,19 @@ from trees import ROOT
 TIMED = {"timed_out_in_time", "empty_in_time", "woken", "killed_member", "leaving_member", "slow_rejoiner"}
 TIMED |= {"quota_rate", "muted", "clients_throttled", "bystander_served", "refused_in_time", "answered_in_time"}
 TIMED |= {"all_answered", "producers_go_on"}
+PARTS = ("records,no_wait,stopped,storm", "fetch,groups", "quota,counts,full", "daemon,hostile")
 SHORT = ("--short", "--records=300", "--mutations=2k", "--seconds=4", "--between=1")
 
 
+def test_each_check_is_in_a_part_here_and_in_one_of_make_broker() -> None:
+    checks = sorted(re.findall(r'^    "(\w+)": check_', (ROOT / "bench/kafka/accept.py").read_text(), re.MULTILINE))
+    of_make = re.findall(r"accept\.py --short --only=(\S+)", (ROOT / "Makefile").read_text())
+    for parts in (PARTS, of_make):
+        assert sorted(name for part in parts for name in part.split(",")) == checks
+
+
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "checks",
-    [
-        "records,no_wait,stopped,storm",
-        pytest.param("fetch,groups,quota,counts,full,daemon,hostile", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("checks", PARTS)
 def test_what_the_broker_promises_holds(tmp_path: Path, seed: int, checks: str) -> None:
     document = tmp_path / "kafka.json"
     command = [str(ROOT / "bench/kafka/accept.py"), *SHORT, f"--only={checks}", f"--seed={seed}", f"--json={document}"]
