@@ -31,7 +31,7 @@ SANITIZED := $(foreach name,adoption check check_damage client_fast handles comm
 	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo broker broker-records broker-members accept-kafka pipeline test test-rest test-spark-apart test-long test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
+.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -57,15 +57,8 @@ $(VENV)/installed-%: $(COMPILED) | machine
 demo: $(VENV)/installed-demo
 	@$(PY) bench/demo/run.py
 
-# Two parts at once, because both mostly wait.
 broker: $(VENV)/installed-test
-	@$(MAKE) --no-print-directory --jobs=2 broker-records broker-members
-
-broker-records:
-	@$(PY) bench/kafka/accept.py --short --only=records,no_wait,stopped,fetch,counts,daemon,storm
-
-broker-members:
-	@$(PY) bench/kafka/accept.py --short --only=groups,quota,full,hostile
+	@$(PY) bench/kafka/accept.py --short
 
 accept-kafka: $(VENV)/installed-test
 	@$(PY) bench/kafka/accept.py --json bench/results/kafka.json
