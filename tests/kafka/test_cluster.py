@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -165,9 +166,20 @@ def test_it_ends_quietly_and_removes_its_directory(name: signal.Signals, tmp_pat
     )  # fmt: skip
     assert process.stdout is not None
     assert "2 brokers at" in process.stdout.readline()
-    os.killpg(process.pid, name)
+    with contextlib.suppress(ProcessLookupError):
+        while process.poll() is None:  # again and again, as an impatient user does
+            os.killpg(process.pid, name)
+            time.sleep(0.001)
     assert process.communicate(timeout=PATIENCE_S)[1] == "" and process.returncode == 0
     assert not list(tmp_path.iterdir())
+
+
+def test_a_cluster_that_ends_right_after_its_daemon_leaves_no_arena() -> None:
+    with KafkaCluster(["--workers", "1", "--replicas", "1"]) as cluster:
+        shared = [path for path in Path("/dev/shm").iterdir() if f"-{cluster.instance}-" in path.name]
+        for _ in range(2):  # the second time it is started again half a second later: it had just begun
+            cluster.kill_daemon()
+    assert shared and not [path for path in shared if path.exists()]
 
 
 def test_a_cluster_ends_with_its_test_and_leaves_no_process() -> None:

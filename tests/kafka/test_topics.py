@@ -48,6 +48,35 @@ def test_a_broker_tells_of_changes_that_it_has_read_with_its_own(manual: Manual,
     assert manual.run(main()) == [[x, y, z], [z]]
 
 
+def test_a_broker_acknowledges_no_topics_that_it_has_read_and_not_taken_up(
+    manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is full, so its own change fails behind the newest topics, while it opens the partitions of others."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def main() -> None:
+        with brokers(tmp_path, 2) as (one, two):
+            one.catalog.create({"x": (8, 1, {})})
+            monkeypatch.setattr("timerd_kafka.broker.broker.OPEN_S", 0.0)  # it opens none as yet
+            two.refresh()
+            one.catalog.create({"y": (1, 1, {})})
+            with monkeypatch.context() as full:
+                full.setattr(Path, "replace", refuse)
+                with pytest.raises(OSError, match="No space"):
+                    two.catalog.create({"z": (1, 1, {})})
+            told: list[list[str]] = []
+            two.waits.fire = lambda _, *keys: told.append(sorted(keys))  # type: ignore[method-assign]
+            monkeypatch.setattr("timerd_kafka.broker.broker.OPEN_S", 60.0)
+            two._open()
+            assert (two._opened, two.catalog.version) == (1, 2) and told == [[topic_key("x")]]
+            two.say_catalog_changed()
+            assert two._opened == 2 and told[1] == [topic_key("y")]
+
+    manual.run(main())
+
+
 def test_a_change_of_the_topics_is_seen_although_the_file_looks_as_before(tmp_path: Path) -> None:
     """A file system's clock may tick each 4 ms, and give a new file the number of an old one."""
     first, second = Catalog(tmp_path), Catalog(tmp_path)

@@ -20,7 +20,8 @@ from timerd_client.workload import NS, Workload
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.declare.limits import CAPACITY_MAX, CAPACITY_MIN, RING_EVENTS_DEFAULT, RING_EVENTS_MAX
 from timerd_shm.declare.records import BLOCK_DATA
-from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, ArenaLocation, InstancePaths, daemon_running
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, daemon_running
+from timerd_shm.host.remains import remove_arena
 
 INSTANCE = "load"
 PREFIX = "td-load-"
@@ -70,7 +71,7 @@ def remove_remains() -> None:
             ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
             paths = InstancePaths(directory, INSTANCE)
             if old and ours and not daemon_running(paths):
-                _remove_arena(paths)
+                remove_arena(paths)
                 shutil.rmtree(directory)
 
 
@@ -109,11 +110,5 @@ def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
                 daemon.wait()
     finally:
         # The daemon has removed its arena itself, unless it was killed.
-        _remove_arena(paths)
+        remove_arena(paths)
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _remove_arena(paths: InstancePaths) -> None:
-    location = ArenaLocation("shm", paths.shm_name, 0)
-    for path in location.files:
-        path.unlink(missing_ok=True)

@@ -58,10 +58,11 @@ class Broker:
         self.cluster_id = (settings.data / "cluster_id").read_text()
         self.catalog = Catalog(settings.data)
         self.catalog.refresh()
-        self._looked, self._taken = 0.0, self.catalog.version
-        self._opened = 0  # the version of the topics whose partitions are open
+        self._looked = 0.0
+        # The version that is taken up, which may be older than the catalog's, and that whose partitions are open.
+        self._taken, self._opened = self.catalog.version, 0
+        self._taken_topics, self._opened_topics = self._topics(), set[tuple[str, UUID]]()
         self._is_opening = False
-        self._named: set[tuple[str, UUID]] = set()  # the topics of that version
         directory = settings.data / f"broker-{number}"
         self.store = Store(directory, self.catalog, number, settings.workers)
         self.waits = Waits(client, loop)
@@ -109,7 +110,7 @@ class Broker:
 
     def take_topics(self) -> None:
         """Hold what is to be held, and say so: who has changed a topic waits for all brokers."""
-        self._taken = self.catalog.version
+        self._taken, self._taken_topics = self.catalog.version, self._topics()
         for partition in self.store.refresh():
             for purgatory in ("produce", "fetch", "replica"):
                 self.waits.fire(purgatory, partition.key)
@@ -123,13 +124,16 @@ class Broker:
             self.loop.call_soon(self._open)
             return
         self.followers.refresh()
-        self._opened = self.catalog.version  # but for what cannot be opened: nobody waits for that
+        self._opened = self._taken  # but for what cannot be opened: nobody waits for that
         try:
             self.readers.acknowledge(CATALOG, str(self.id), self._opened)
         except td.TimerdError:
             log.warning("the timer daemon does not take the version of the topics; it is told again", exc_info=True)
-        before, self._named = self._named, {(topic.name, topic.id) for topic in self.catalog.by_id.values()}
-        self.waits.fire("topic", *(topic_key(name) for name in {name for name, _ in before ^ self._named}))
+        changed, self._opened_topics = self._opened_topics ^ self._taken_topics, self._taken_topics
+        self.waits.fire("topic", *(topic_key(name) for name in {name for name, _ in changed}))
+
+    def _topics(self) -> set[tuple[str, UUID]]:
+        return {(topic.name, topic.id) for topic in self.catalog.by_id.values()}
 
     def say_catalog_changed(self) -> None:
         """Make all brokers read the topics, this one at once."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from timerd_client.discovery.autostart import NOT_INHERITED
 from timerd_kafka.cluster.settings import SettingsError
 from timerd_shm.host.paths import InstancePaths, daemon_running, make_instance
+from timerd_shm.host.remains import remove_arena
 
 LEFT_S = 15.0  # a daemon ends 10 s after its last client
 POLL_S = 0.05
@@ -88,3 +89,6 @@ class TimerDaemon:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        # It has done so itself, unless it was killed, by this call or before it.
+        if not daemon_running(self.paths):
+            remove_arena(self.paths)

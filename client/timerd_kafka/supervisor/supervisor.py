@@ -35,6 +35,7 @@ AGAIN_S = 0.5  # before a process that has ended at once is started again
 SHORT_S = 1.0  # what is at once
 DAEMON_POLL_S = 0.01
 END_S = 10.0
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 log = logging.getLogger("timerd_kafka.supervisor")
 
@@ -114,7 +115,7 @@ class Supervisor:
         wakes.setblocking(False)
         wake.setblocking(False)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for name in END_SIGNALS:
             signal.signal(name, self._end)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._selector.register(wakes, selectors.EVENT_READ, self._reap)
@@ -287,6 +288,9 @@ class Supervisor:
                     os.kill(worker.pid, signal.SIGKILL)
         if self.daemon:
             self.daemon.stop()
+        for name in END_SIGNALS:  # a second one would end Python in the midst of its own end
+            signal.signal(name, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)  # its socket is closed with run()
 
     # what brokers say -------------------------------------------------------------------------------------------------
 

@@ -64,6 +64,9 @@ async def serve(broker: Broker, control: socket.socket) -> None:
     link.say({"ready": broker.id})
     tick(broker, connections)
     await end.wait()
+    # One to the process group, then the supervisor's: a second one would find a loop that is closed.
+    loop.remove_signal_handler(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for server in servers:
         server.close()
     for connection in list(connections):

@@ -287,10 +287,10 @@ def test_wait_for_degrades_to_polling_and_returns_to_events(client: Any, outage:
 def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(
     client: Any, daemon: Daemon, outage: Outage
 ) -> None:
-    short = client.register("short", timeout=0.2)
-    long = client.register("long", timeout=60)
-    client.flush()
-    with td.connect(timeout=PATIENCE_S) as other:
+    with td.connect(timeout=PATIENCE_S) as other:  # first: on a busy machine it takes longer than `short` waits
+        long = client.register("long", timeout=60)
+        short = client.register("short", timeout=0.6)
+        client.flush()
         os.kill(daemon.pid, signal.SIGSTOP)
         try:
             other.fire("short")

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from timerd.__main__ import main as serve_instance
 from timerd_shm.host.paths import InstancePaths
-
-from .remains import remove_arena
+from timerd_shm.host.remains import remove_arena
 
 PR_SET_PDEATHSIG = 1
 
