@@ -88,10 +88,10 @@ def play(suite: Suite) -> None:
 def main() -> int:
     parser = Parser("kafka", __doc__)
     parser.add_argument("--only", type=listed(chosen(list(CHECKS))), metavar="NAME", help="these checks, with commas")
-    parser.size("--records", amount(300, 10_000_000, "records"), "100k", "3k", "records of each producer")
-    parser.size("--mutations", amount(100, 1_000_000_000, "frames"), "1M", "20k", "damaged frames")
-    parser.size("--seconds", real(1, 86_400, "seconds"), "600", "8", "length of the storm")
-    parser.size("--between", real(0.5, 600, "seconds"), "5", "2", "seconds between two kills of the storm")
+    parser.size("--records", amount(300, 10_000_000, "records"), "100k", "1k", "records of each producer")
+    parser.size("--mutations", amount(100, 1_000_000_000, "frames"), "1M", "5k", "damaged frames")
+    parser.size("--seconds", real(1, 86_400, "seconds"), "600", "5", "length of the storm")
+    parser.size("--between", real(0.5, 600, "seconds"), "5", "1.2", "seconds between two kills of the storm")
     return run_suite(parser, play)
 
 

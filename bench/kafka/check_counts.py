@@ -44,7 +44,7 @@ def play_records(suite: Suite, kafka: KafkaCluster) -> None:
         total = sum(ends(kafka, topic).values())
         # A member commits what it has read when it leaves.
         eventually(lambda: all(peer.last("assigned") for peer in reading), "each group has its partitions")
-        time.sleep(2.0 if suite.short else 10.0)
+        time.sleep(1.0 if suite.short else 10.0)
         for peer in reading:
             peer.stop()
         received = {peer.client: len(peer.result()["rows"]) for peer in reading}

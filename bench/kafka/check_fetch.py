@@ -100,7 +100,7 @@ def play_at_once(suite: Suite, kafka: KafkaCluster) -> None:
 
 def play_wakes(suite: Suite, kafka: KafkaCluster) -> None:
     """A consumer waits at one worker, and the producer sends to another one."""
-    rounds = 100 if suite.short else 200
+    rounds = 60 if suite.short else 200
     topic = kafka.topic(replicas=3)
     with RawKafka(kafka.bootstrap) as raw:
         brokers = raw.replicas(topic)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -16,7 +17,7 @@ from rawgroup import RawMember, coordinator_address
 from rawkafka import RawKafka
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.testing import KafkaCluster
-from world import WORKERS, cluster, eventually
+from world import WORKERS, cluster, eventually, side_by_side
 
 PARTITIONS, MEMBERS = 12, 3
 SESSION_MS, HEARTBEAT_MS = 3_000, 300
@@ -28,25 +29,11 @@ def play(suite: Suite) -> None:
     with cluster(suite) as kafka:
         offsets = OffsetsOf(kafka, CLIENTS[-1:] if suite.short else CLIENTS)
         offsets.commit()
-        errors: list[BaseException] = []
-
-        def turn_of(client: str) -> None:
-            try:
-                play_client(suite, kafka, client)
-            except BaseException as error:
-                errors.append(error)
-
         rounds = 1 if suite.short else 3
         for number in range(rounds):
             suite.say(f"groups of the three clients, {number + 1} of {rounds}")
             # The clients wait most of the time: side by side they take a third of it.
-            threads = [threading.Thread(target=turn_of, args=(client,)) for client in CLIENTS]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            if errors:
-                raise errors[0]
+            side_by_side(partial(play_client, suite, kafka), CLIENTS)
         play_slow(suite, kafka, 1 if suite.short else 5)
         offsets.survive(suite)
 
@@ -112,8 +99,8 @@ def play_slow(suite: Suite, kafka: KafkaCluster, rounds: int) -> None:
     for number in range(rounds):
         group = f"slow-{number}-{time.monotonic_ns()}"
         with (
-            RawMember(kafka.bootstrap, group, session=10.0, rebalance=REBALANCE_S) as slow,
-            RawMember(kafka.bootstrap, group, session=10.0, rebalance=REBALANCE_S) as quick,
+            RawMember(kafka.bootstrap, group, session=SESSION_MS / 1000, rebalance=REBALANCE_S) as slow,
+            RawMember(kafka.bootstrap, group, session=SESSION_MS / 1000, rebalance=REBALANCE_S) as quick,
         ):
             slow.join()
             slow.sync()
@@ -144,49 +131,46 @@ def play_slow(suite: Suite, kafka: KafkaCluster, rounds: int) -> None:
 
 
 class OffsetsOf:
-    """Offsets of groups at each worker. What is committed is read again after any worker was killed."""
+    """Offsets of groups at each worker. What is committed is read again after each worker was killed."""
 
     def __init__(self, kafka: KafkaCluster, clients: Sequence[str]) -> None:
-        self._kafka, self._clients = kafka, clients
-        self._topic = kafka.topic(partitions=PARTITIONS, replicas=3)
-        self._expected: dict[tuple[str, int], dict[int, int]] = {}
-
-    def _plans(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """For each client a group at each worker."""
-        found: dict[tuple[str, int], dict[str, Any]] = {}
-        for client in self._clients:
-            for worker in range(WORKERS):
-                names = (f"offsets-{self._topic}-{client}-{number}" for number in range(10_000))
+        self._kafka = kafka
+        topic = kafka.topic(partitions=PARTITIONS, replicas=3)
+        plan = {"topic": topic, "partitions": PARTITIONS, "assign": True}
+        self._groups: list[tuple[str, dict[str, Any], dict[int, int]]] = []  # client, plan, offsets
+        for client in clients:
+            for worker in range(WORKERS):  # a group at each
+                names = (f"offsets-{topic}-{client}-{number}" for number in range(10_000))
                 group = next(name for name in names if coordinator_of(name, WORKERS) == worker)
-                plan = {"topic": self._topic, "partitions": PARTITIONS, "group": group, "assign": True}
-                found[client, worker] = plan
-        return found
+                offsets = {number: 100 * worker + number + 1 for number in range(PARTITIONS)}
+                self._groups.append((client, plan | {"group": group}, offsets))
 
     def commit(self) -> None:
         """Each client commits to its groups."""
-        for (client, worker), plan in self._plans().items():
-            offsets = {number: 100 * worker + number + 1 for number in range(PARTITIONS)}
-            with Peer("commit", client, self._kafka.bootstrap, offsets=offsets, **plan) as one:
-                one.result(30.0)
-            self._expected[client, worker] = offsets
+        self._ask("commit")
 
     def survive(self, suite: Suite) -> None:
-        """Kill each worker in turn; all offsets are there."""
+        """Kill each worker in turn; all offsets are there. At last each client reads those of its groups."""
         for worker in range(WORKERS):
             before = self._kafka.pids()[str(worker)]
             self._kafka.kill(worker)
             back = eventually(lambda n=worker, old=before: is_back(self._kafka, n, old), "the worker is back")  # type: ignore[misc]
-            wrong = 0
-            plans = self._plans()
-            for (client, own), plan in plans.items():
-                # With the raw client those of all; with its own client those of the killed worker.
-                wrong += raw_offsets(self._kafka, plan) != self._expected[client, own]
-                if own == worker:
-                    with Peer("committed", client, self._kafka.bootstrap, **plan) as one:
-                        found = {int(number): to for number, to in one.result(30.0)["offsets"].items()}
-                    wrong += found != self._expected[client, own]
-            suite.add("offsets", killed_worker=worker, back_after_ms=back * 1e3, groups=len(plans), wrong=wrong)
-            suite.check("offsets_survive", not wrong, "committed offsets survive SIGKILL of any one worker")
+            wrong = sum(raw_offsets(self._kafka, plan) != offsets for _, plan, offsets in self._groups)
+            suite.add("offsets", killed_worker=worker, back_after_ms=back * 1e3, groups=len(self._groups), wrong=wrong)
+            self._judge(suite, wrong)
+        found = [{int(number): to for number, to in said["offsets"].items()} for said in self._ask("committed")]
+        self._judge(suite, sum(one != offsets for one, (_, _, offsets) in zip(found, self._groups, strict=True)))
+
+    def _ask(self, role: str) -> list[dict[str, Any]]:
+        made = [
+            partial(Peer, role, client, self._kafka.bootstrap, offsets=offsets, **plan)
+            for client, plan, offsets in self._groups
+        ]
+        with several(*made) as peers:
+            return [peer.result(30.0) for peer in peers]
+
+    def _judge(self, suite: Suite, wrong: int) -> None:
+        suite.check("offsets_survive", not wrong, "committed offsets survive SIGKILL of any one worker")
 
 
 def is_back(kafka: KafkaCluster, worker: int, before: int) -> bool:

@@ -10,7 +10,7 @@ from common import Suite
 from peers import CLIENTS
 from processes import Peer, several
 from timerd_kafka.testing import KafkaCluster
-from world import cluster, ends, logs_equal, percentiles
+from world import cluster, ends, logs_equal, percentiles, side_by_side
 
 PARTITIONS, REPLICAS = 3, 3
 
@@ -19,13 +19,19 @@ def play(suite: Suite) -> None:
     """Each client produces to a topic of its own, which each client then reads."""
     count = suite.args.records
     with cluster(suite) as kafka:
-        for client in CLIENTS:
+        suite.say(f"each client sends {count:,} records")
+
+        def turn_of(client: str) -> None:
             topic = kafka.topic(partitions=PARTITIONS, replicas=REPLICAS)
-            suite.say(f"{client} sends {count:,} records")
             produce(suite, kafka, client, topic, count)
-            # One after the other, because of the rates.
             for readers in [CLIENTS] if suite.short else [(reader,) for reader in CLIENTS]:
                 read(suite, kafka, client, readers, topic, count)
+
+        if suite.short:
+            side_by_side(turn_of, CLIENTS)
+        else:  # one after the other, because of the rates
+            for client in CLIENTS:
+                turn_of(client)
 
 
 def produce(suite: Suite, kafka: KafkaCluster, client: str, topic: str, count: int) -> None:

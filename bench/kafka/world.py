@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,13 @@ def eventually(condition: Callable[[], object], what: str, patience: float = PAT
             raise Failed(f"after {patience:g} s still not: {what}")
         time.sleep(0.01)
     return time.monotonic() - begun
+
+
+def side_by_side(play: Callable[[str], None], clients: Iterable[str]) -> None:
+    """Play something with each client at once, in threads. Raises the first error when all have ended."""
+    with ThreadPoolExecutor() as pool:
+        for turn in [pool.submit(play, client) for client in clients]:
+            turn.result()
 
 
 # figures --------------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from trees import ROOT
 TIMED = {"timed_out_in_time", "empty_in_time", "woken", "killed_member", "leaving_member", "slow_rejoiner"}
 TIMED |= {"quota_rate", "muted", "clients_throttled", "bystander_served", "refused_in_time", "answered_in_time"}
 TIMED |= {"all_answered", "producers_go_on"}
-PARTS = ("records,no_wait,stopped,storm", "fetch,groups", "quota,counts,full", "daemon,hostile")
-SHORT = ("--short", "--records=300", "--mutations=2k", "--seconds=4", "--between=1")
+PARTS = ("records,stopped,storm", "fetch,groups", "no_wait,quota,counts,full", "daemon,hostile")
+SHORT = ("--short", "--records=300", "--mutations=2k", "--seconds=3", "--between=1")
 
 
 def test_each_check_is_in_a_part() -> None:

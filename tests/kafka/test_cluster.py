@@ -115,6 +115,14 @@ def test_calls_that_can_do_nothing_are_refused_by_name(cluster: KafkaCluster) ->
         cluster.leader(topic, 5)
 
 
+def test_threads_of_a_test_each_get_their_own_answer(cluster: KafkaCluster) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(call) for _ in range(25) for call in (cluster.pids, cluster.state)]
+        answers = [one.result() for one in asked]
+    assert all("daemon" in answer for answer in answers[::2])
+    assert all("partitions" in answer["0"] for answer in answers[1::2])
+
+
 def test_what_is_to_be_given_is_said() -> None:
     with pytest.raises(KafkaClusterError, match="give a list"):
         KafkaCluster("--workers 4")

@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,6 +58,7 @@ class KafkaCluster:
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
         self._numbers = itertools.count(1)  # of the commands
+        self._asking = threading.Lock()  # a test may have threads
         self.bootstrap = ""
         self.instance = ""
         self.runtime_dir = ""
@@ -247,13 +249,14 @@ class KafkaCluster:
         if self._process is None:
             raise KafkaClusterError("the cluster does not run: start()")
         assert self._process.stdin is not None
-        number = next(self._numbers)
-        with contextlib.suppress(BrokenPipeError):  # then it says nothing more either
-            self._process.stdin.write(json.dumps(command | {"number": number}).encode() + b"\n")
-            self._process.stdin.flush()
-        answer = self._answer(ANSWER_S)
-        while answer.pop("number") != number:  # the late answer of a command that was given up
+        with self._asking:
+            number = next(self._numbers)
+            with contextlib.suppress(BrokenPipeError):  # then it says nothing more either
+                self._process.stdin.write(json.dumps(command | {"number": number}).encode() + b"\n")
+                self._process.stdin.flush()
             answer = self._answer(ANSWER_S)
+            while answer.pop("number") != number:  # the late answer of a command that was given up
+                answer = self._answer(ANSWER_S)
         if "error" in answer:
             raise KafkaClusterError(f"{command['do']}: {answer['error']}")
         return answer
