@@ -14,6 +14,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,6 @@ HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2
 HEX_OF_16 = np.stack([np.repeat(HEX, 256), np.tile(HEX, 256)], 1).view("<u4").ravel()  # the four of each 16-bit number
 OP_ID = np.dtype([("begin", "S17"), ("digits", "<u4", 4)])
 TEXT_KINDS = frozenset(int(kind) for kind in TextKind)
-OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
 log = logging.getLogger("timerd_spark")
 
 
@@ -271,14 +271,15 @@ class SegmentRows:
         if texts[0] == texts[-1] and (texts == texts[0]).all():
             different, index = texts[:1], None
         else:
-            different, index = np.unique(texts, return_inverse=True)
+            encoded = numbers(texts).dictionary_encode()
+            different, index = encoded.dictionary.to_numpy(), encoded.indices
         shown = []
         for record in different.tolist():
             found = self.text(record)
             shown.append(None if found is None else show(*found))
         if index is None:
             return constant(shown[0], len(texts))
-        return pa.array(shown, pa.string()).take(pa.array(index))
+        return pa.array(shown, pa.string()).take(index)
 
     def many_texts(self, texts: np.ndarray) -> pa.Array:
         """A column of keys, which may differ in each row; null for 0. Short ASCII keys are copied without a loop."""
@@ -409,9 +410,16 @@ def instants(us: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
     return numbers(us, valid).view(pa.timestamp("us", tz="UTC"))
 
 
-def names_of_codes(codes: np.ndarray, names: dict[int, str]) -> pa.Array:
-    """A column of the names of codes; a code without a name, of a newer version, is shown as its number."""
-    return pa.array([names.get(code, str(code)) for code in range(256)]).take(pa.array(codes))
+def names_of_codes(codes: np.ndarray, table: pa.Array, valid: np.ndarray | None = None) -> pa.Array:
+    """A column of the names of codes, each of one byte; null where it is not `valid`."""
+    return table.take(numbers(codes, valid))
+
+
+@cache
+def names_of(kind: type[IntEnum]) -> pa.Array:
+    """The name of each code, in small letters; one without a name, of a newer version, is shown as its number."""
+    names = {int(member): member.name.lower() for member in kind}
+    return pa.array([names.get(code, str(code)) for code in range(256)])
 
 
 class Terminal:
@@ -443,7 +451,7 @@ class Terminal:
             case "key":
                 return source.many_texts(rows["key"])
             case "outcome":
-                return names_of_codes(rows["outcome"], OUTCOMES)
+                return names_of_codes(rows["outcome"], names_of(Outcome))
             case "error":
                 return numbers(rows["error"].astype(np.int64), rows["outcome"] == Outcome.FAILED)
             case "settled_key":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from .decode import (
     group_name,
     hexadecimal,
     instants,
+    names_of,
     names_of_codes,
     numbers,
     owner_name,
@@ -24,18 +27,28 @@ from .decode import (
 )
 from .schema import ENUM_TYPES, HEXADECIMAL, TEXTS, shown_fields, shown_kinds
 
-# The fields that name a group, and the kinds of rows in which they do.
-GROUPS = (("group", shown_kinds()), ("owner", [RowKind.OUTCOME, RowKind.REGISTERED]))
-KINDS = {int(kind): kind.name.lower() for kind in RowKind}
+
+@cache
+def having(name: str) -> tuple[tuple[RowKind, str], ...]:
+    """(kind, field): the kinds of rows that have a column of this name, and its field in them."""
+    found = [(kind, name) for kind in shown_kinds() if name in {field.name for field in shown_fields(kind)}]
+    if name == "group":  # the owner of an operation is a group while no member holds it
+        found += [(kind, "owner") for kind in (RowKind.OUTCOME, RowKind.REGISTERED)]
+    return tuple(found)
 
 
 class Events:
     """The events view of some rows of a span."""
 
     def __init__(self, source: SegmentRows, records: np.ndarray, lines: np.ndarray) -> None:
-        self._source, self._records, self._lines = source, records, lines
+        self._source, self._records = source, records
         self._kinds = source.kinds(lines)
-        self._by_kind = {kind: np.flatnonzero(self._kinds == kind) for kind in shown_kinds()}
+        # For each kind that is there: which of the rows have it, and these rows.
+        self._by_kind = {
+            kind: (where, source.rows(kind, lines[where]))
+            for kind in shown_kinds()
+            if len(where := np.flatnonzero(self._kinds == kind))
+        }
 
     def __len__(self) -> int:
         return len(self._records)
@@ -55,26 +68,19 @@ class Events:
             case "record":
                 return numbers(self._records.astype(np.int64))
             case "kind":
-                return names_of_codes(self._kinds, KINDS)
+                return names_of_codes(self._kinds, names_of(RowKind))
             case "at":
-                at, present = self._spread(TIMES)
+                at, present = self._spread(TIMES.items())
                 return instants(source.wall_us(self._records, at), present & (at != 0))
             case "op_id":
                 operations, present = self._field("operation")
                 data = source.op_id_bytes(operations[present])
                 return strings(data, np.where(present, 33, 0).astype(np.int32), present)
-            case "group":
-                # The owner of an operation is a group while no member holds it.
-                groups, owners = (self._spread(self._having(name, kinds)) for name, kinds in GROUPS)
-                return self._texts(name, np.where(groups[1], groups[0], np.where(owners[1], owners[0], 0)))
         values, present = self._field(name)
         if name in TEXTS:
-            return self._texts(name, np.where(present, values, 0))
+            return self._texts(name, values)
         if name in ENUM_TYPES:
-            names = {int(member): member.name.lower() for member in ENUM_TYPES[name]}
-            return pa.array(names.get(code, str(code)) for code in range(256)).take(
-                numbers(values.astype(np.int64), present)
-            )
+            return names_of_codes(values.astype(np.uint8), names_of(ENUM_TYPES[name]), present)
         if name in HEXADECIMAL:
             return strings(hexadecimal(values[present]).ravel(), np.where(present, 16, 0).astype(np.int32), present)
         if name == "deadline_ns":
@@ -83,19 +89,14 @@ class Events:
 
     def _field(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """(values, present): the field of that name in 64 bits, 0 in rows without it; and which rows have the field."""
-        return self._spread(self._having(name, list(self._by_kind)))
+        return self._spread(having(name))
 
-    @staticmethod
-    def _having(name: str, kinds: list[RowKind]) -> dict[RowKind, str]:
-        """Those of these kinds that have the field of that name."""
-        return {kind: name for kind in kinds if name in {field.name for field in shown_fields(kind)}}
-
-    def _spread(self, names: dict[RowKind, str]) -> tuple[np.ndarray, np.ndarray]:
+    def _spread(self, names: Iterable[tuple[RowKind, str]]) -> tuple[np.ndarray, np.ndarray]:
         values, present = np.zeros(len(self), np.uint64), np.zeros(len(self), bool)
-        for kind, name in names.items():
-            where = self._by_kind.get(kind, ())
-            if len(where) and not self._source.lacks(kind, name):
-                values[where] = self._source.rows(kind, self._lines[where])[name]
+        for kind, name in names:
+            if kind in self._by_kind and not self._source.lacks(kind, name):
+                where, rows = self._by_kind[kind]
+                values[where] = rows[name]
                 present[where] = True
         return values, present
 
