@@ -3,7 +3,7 @@
     spark.read.format("timerd").load("/var/lib/timerd/journal")       # a row for each operation that has settled
 
 The modules below are imported when a name of theirs is used. Each Python worker imports this package, and so does Spark
-when it first looks for a data source. SPARK.md beside this file has the options, the guarantees and the limits.
+when it first looks for a data source. SPARK.md beside this file leads to the pages: options, guarantees and limits.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from timerd_spark.reports.rollups import rollup
     from timerd_spark.reports.survival import what_if
     from timerd_spark.source.frame import read_journal
+    from timerd_spark.source.ids import id_hash
+    from timerd_spark.source.progress import progress
     from timerd_spark.tasks.deliveries import deliver
     from timerd_spark.tasks.task import task_client
     from timerd_spark.tasks.waiter import await_events
@@ -32,8 +34,10 @@ _MODULE_OF = {
     "await_events": "tasks.waiter",
     "deliver": "tasks.deliveries",
     "hot_keys": "reports.report",
+    "id_hash": "source.ids",
     "loadtest": "pipeline.loadtest",
     "local_session": "session",
+    "progress": "source.progress",
     "read_journal": "source.frame",
     "report": "reports.report",
     "rollup": "reports.rollups",
@@ -48,8 +52,10 @@ __all__ = [
     "await_events",
     "deliver",
     "hot_keys",
+    "id_hash",
     "loadtest",
     "local_session",
+    "progress",
     "read_journal",
     "report",
     "rollup",

@@ -1,4 +1,4 @@
-"""format("timerd"): a journal to read, registrations and events to write. SPARK.md has the options.
+"""format("timerd"): a journal to read, registrations and events to write. docs/spark-read.md and spark-write.md say how.
 
 Spark finds the format by the name of the package `pyspark_timerd`. This module imports source/ and sink/, which do not
 import each other.
@@ -18,8 +18,8 @@ from timerd_spark.sink.options import WriteOptions
 from timerd_spark.sink.writers import BatchSink, StreamSink, refuse_overwrite
 from timerd_spark.source.options import READ_OPTIONS, ReadOptions
 from timerd_spark.source.readers import JournalSource, JournalStream, columns_of
-from timerd_spark.source.schema import Column, ddl, spark_schema
-from timerd_spark.source.segments import check_header, hosts_of
+from timerd_spark.source.schema import Column, spark_schema
+from timerd_spark.source.segments import check_header, journals_of
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceWriter
@@ -36,13 +36,13 @@ class TimerdDataSource(DataSource):
     def name(cls) -> str:
         return "timerd"
 
-    def schema(self) -> str | StructType:
+    def schema(self) -> StructType:
         """The columns of the view, or those that were asked for. Raises the errors of options and journal."""
         options = ReadOptions.of(self.options)
-        for directory in hosts_of(options.path).values():
+        for directory in journals_of(options.paths).values():
             check_header(directory)
         if PROVIDER not in self.options:
-            return ddl(options.columns)
+            return spark_schema(options.columns)
         return with_options(options.columns, self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -68,7 +68,7 @@ def with_options(columns: Sequence[Column], options: Mapping[str, str]) -> Struc
     """The columns of a table. Their metadata has the options: when a table is read, Spark gives its source none."""
     made = spark_schema(columns)
     for field in made.fields:
-        field.metadata = {OPTIONS: json.dumps(known_options(options, READ_OPTIONS))}
+        field.metadata |= {OPTIONS: json.dumps(known_options(options, READ_OPTIONS))}
     return made
 
 

@@ -25,6 +25,7 @@ EXCEPTIONS = {
     ("supervisor/daemon.py", "wait"): "the end of the timer daemon",
     ("supervisor/daemon.py", "sleep"): "the end of the timer daemon of a cluster that was killed",
     ("testing/cluster.py", "wait"): "a test waits for its cluster",
+    ("testing/cluster.py", "Lock"): "threads of a test ask one after the other",
 }
 # What a request may await: an answer of timerd's, its own module, or room in its connection's buffer.
 AWAITED = {

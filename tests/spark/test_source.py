@@ -183,7 +183,7 @@ def damaged(journal: Path, directory: Path, block: int) -> tuple[Path, int]:
 def test_a_damaged_block_is_named_or_skipped_by_the_option(journal: Path, tmp_path: Path) -> None:
     copied, sequence = damaged(journal, tmp_path, 2)
     spans = spans_of(copied)
-    with pytest.raises(JournalError, match=rf"segment {sequence} is damaged in blocks 2 to 2 .*onDamage"):
+    with pytest.raises(JournalError, match=rf"segment {sequence} is damaged in blocks 2 to 2 .*failOnDataLoss"):
         rows_of(spans, "events")
     whole = rows_of(spans_of(journal), "events")
     lost = range(2 * BLOCK_ROWS, 3 * BLOCK_ROWS)
@@ -200,7 +200,7 @@ def test_blocks_behind_one_that_was_cut_out_are_read_by_what_their_headers_say(j
     data = bytearray(path.read_bytes())
     del data[3 * BLOCK_SIZE : 4 * BLOCK_SIZE]
     path.write_bytes(data)
-    with pytest.raises(JournalError, match=rf"segment {sequence} is damaged in blocks 2 to 2 .*onDamage"):
+    with pytest.raises(JournalError, match=rf"segment {sequence} is damaged in blocks 2 to 2 .*failOnDataLoss"):
         rows_of(spans_of(copied), "events")
     lost = range(2 * BLOCK_ROWS, 3 * BLOCK_ROWS)
     whole = [
@@ -270,10 +270,10 @@ def test_an_older_segment_of_another_layout_is_named_or_skipped_by_the_option(jo
     path.write_bytes(data)
     reader = source(copied).reader(spark_schema(TERMINAL))
     with pytest.raises(
-        JournalError, match=rf"{copied}: segment 2 is of journal version {JOURNAL_VERSION ^ 0x40} .*onDamage"
+        JournalError, match=rf"{copied}: segment 2 is of journal version {JOURNAL_VERSION ^ 0x40} .*failOnDataLoss"
     ):
         reader.partitions()
-    skipping = source(copied, onDamage="skip").reader(spark_schema(TERMINAL))
+    skipping = source(copied, failOnDataLoss="false").reader(spark_schema(TERMINAL))
     found = [
         row["op_id"] for part in skipping.partitions() for batch in skipping.read(part) for row in batch.to_pylist()
     ]
@@ -303,7 +303,7 @@ def test_a_segment_removed_between_listing_and_opening_is_reported(
     there = segments_of(copied)
     segment_path(copied, there[0]).unlink()
     monkeypatch.setattr(segments, "segments_of", lambda _: there)
-    with pytest.raises(JournalError, match=r"segment 1 was removed before it was read; .*onDamage"):
+    with pytest.raises(JournalError, match=r"segment 1 was removed before it was read; .*failOnDataLoss"):
         list(Walk(copied, Offset(1, 0)).spans())
     assert {span.segment for span in Walk(copied, Offset(1, 0), skip=True).spans()} == set(there[1:])
 

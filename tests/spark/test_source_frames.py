@@ -142,7 +142,7 @@ def test_a_stream_on_spark_continues_and_reads_a_lost_batch_again(
         shutil.copy(segment_path(small, sequence), copied)
 
     def run() -> None:
-        rows = spark.readStream.format("timerd").option("columns", "op_id").option("maxRowsPerTrigger", "1500")
+        rows = spark.readStream.format("timerd").option("columns", "op_id").option("maxOffsetsPerTrigger", "1500")
         query = (
             rows.load(str(copied))
             .writeStream.format("parquet")

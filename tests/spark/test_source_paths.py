@@ -55,7 +55,7 @@ def test_a_path_that_exists_literally_is_no_pattern(small: Path, tmp_path: Path)
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}", "FILE:{}"])
 def test_a_path_may_be_a_url_of_the_mounted_file_system(small: Path, form: str) -> None:
     options = ReadOptions.of({"path": form.format(small)})
-    assert hosts_of(options.path) == {small.name: small}
+    assert hosts_of(*options.paths) == {small.name: small}
     assert not is_parquet(form.format(small))
 
 
@@ -68,8 +68,8 @@ def test_a_url_of_another_file_system_is_refused(path: str) -> None:
 
 def test_a_name_may_have_a_colon(small: Path, tmp_path: Path) -> None:
     shutil.copytree(small, tmp_path / "web1:journal")
-    assert list(hosts_of(ReadOptions.of({"path": f"{tmp_path}/web1:journal"}).path)) == ["web1:journal"]
-    assert ReadOptions.of({"path": "web1:journal"}).path == "web1:journal"
+    assert list(hosts_of(*ReadOptions.of({"path": f"{tmp_path}/web1:journal"}).paths)) == ["web1:journal"]
+    assert ReadOptions.of({"path": "web1:journal"}).paths == ("web1:journal",)
 
 
 def test_a_directory_without_a_journal_is_refused_and_one_that_a_daemon_has_is_empty(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_a_pattern_that_matches_files_alone_is_refused(tmp_path: Path) -> None:
         ({"view": "rows"}, "view='rows': give terminal or events"),
         ({"columns": "op_id, wait"}, "the terminal view has no 'wait': it has op_id"),
         ({"columns": "op_id,op_id"}, "twice"),
-        ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger='0': give a whole number from 1 on"),
-        ({"maxRowsPerTriger": "10"}, "no option 'maxRowsPerTriger': it has path"),
-        ({"onDamage": "ignore"}, "give fail or skip"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0': give a whole number from 1 on"),
+        ({"maxOffsetsPerTriger": "10"}, "no option 'maxOffsetsPerTriger': it has path"),
+        ({"failOnDataLoss": "maybe"}, "give true or false"),
         ({"consumer": "a b"}, "consumer='a b'"),
         ({"path": "s3://bucket/journal"}, "mounted file system"),
         ({"path": "/nowhere/at/all"}, "there is no journal in /nowhere/at/all"),

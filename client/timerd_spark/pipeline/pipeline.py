@@ -197,7 +197,7 @@ class Pipeline:
         return {}
 
     def _ingest(self) -> dict[str, Any]:
-        source = self.spark.readStream.format("timerd").option("maxRowsPerTrigger", ROWS_PER_BATCH)
+        source = self.spark.readStream.format("timerd").option("maxOffsetsPerTrigger", ROWS_PER_BATCH)
         query = (
             source.load(self.journal)
             .writeStream.format("parquet")

@@ -7,7 +7,7 @@ An event has no id, so it is fired under a *claim*: an operation whose id is the
 out in one frame. A frame arrives whole or not at all, and it is applied whole, even over several turns
 (tests/core/test_frames.py). If the task dies before, its claim is cancelled (orphans="cancel"), and another attempt
 may replace a cancelled claim. A completed claim says that its event was fired. So a task that is killed at any point
-loses nothing and repeats nothing. SPARK.md lists what is not covered.
+loses nothing and repeats nothing. docs/spark-write.md lists what is not covered.
 """
 
 from __future__ import annotations

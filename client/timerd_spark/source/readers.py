@@ -1,4 +1,4 @@
-"""A journal as a data source, in batches and as a stream. SPARK.md has its options.
+"""A journal as a data source, in batches and as a stream. docs/spark-read.md has its options.
 
 Spark pickles these objects and sends them to the executors, so they hold only paths and numbers. A task opens the files
 that it reads, and imports pyarrow and numpy only then.
@@ -13,20 +13,22 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
+from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.read.holds import hold
 from timerd_shm.read.segment import JournalError, Offset
 
 from .options import ReadOptions
+from .positions import LATEST, Places, Start, offset_at, start_of
 from .schema import VIEWS, Column, spark_schema
 from .segments import (
     BEGINNING,
-    Places,
     Span,
     Walk,
     check_names,
     first_offset,
-    hosts_of,
+    journals_of,
     last_offset,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +56,26 @@ def columns_of(schema: StructType, view: str) -> tuple[Column, ...]:
     if not found:
         raise JournalError(f"a schema without columns reads no rows: name one of {', '.join(declared)}")
     return tuple(found)
+
+
+def beginnings(journals: Mapping[str, Path], options: ReadOptions) -> dict[str, Offset]:
+    """Where reading begins in each journal. Raises JournalError, InvalidConfigError."""
+    if options.start_us is not None:
+        return {host: offset_at(directory, options.start_us) for host, directory in journals.items()}
+    starts = starts_in(journals, options.start, "startingOffsets")
+    return {host: start_of(directory, starts[host]) for host, directory in journals.items()}
+
+
+def starts_in(journals: Mapping[str, Path], given: Start | Mapping[str, Start], option: str) -> Mapping[str, Start]:
+    """What an option says of each journal. Raises InvalidConfigError if it names others than there are."""
+    if isinstance(given, str):
+        return dict.fromkeys(journals, given)
+    if given.keys() != journals.keys():
+        names = ", ".join(map(repr, sorted(journals))) or "none"
+        raise InvalidConfigError(
+            f"option {option} names {', '.join(map(repr, sorted(given))) or 'none'}; the journals are {names}"
+        )
+    return given
 
 
 class Part(InputPartition):
@@ -84,16 +106,25 @@ class JournalSource(Reading, DataSourceReader):
     frame: if the reader remembered the filter of one query, the next query would lose rows.
     """
 
+    def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
+        if options.start == LATEST:
+            raise InvalidConfigError("option startingOffsets='latest' is for a stream: a query of a table ends there")
+        super().__init__(options, columns)
+
     def partitions(self) -> Sequence[InputPartition]:
-        found: list[InputPartition] = []
-        for directory in hosts_of(self.options.path).values():
-            walk = Walk(directory, first_offset(directory), skip=self.options.skip)
-            found += [Part(span) for span in walk.spans()]
+        options, found = self.options, list[InputPartition]()
+        journals = journals_of(options.paths)
+        ends = starts_in(journals, options.end, "endingOffsets") if options.end is not None else {}
+        for host, begin in beginnings(journals, options).items():
+            end = start_of(journals[host], ends[host]) if host in ends else None
+            if end is None or begin < end:
+                walk = Walk(journals[host], begin, end, skip=options.skip)
+                found += [Part(span) for span in walk.spans()]
         return found
 
 
 class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The rows that come into the journals. An offset has a position for each host (`segments.Places`).
+    """The rows that come into the journals. An offset has a position for each host (positions.py).
 
     Example of an offset: {"web1": {"segment": 17, "row": 40960, "incarnation": "5d0c..."}}. Positions are in files that
     do not change once they are written, so a batch that is read again after a crash is the same. With `consumer`, the
@@ -102,12 +133,14 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     """
 
     def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
+        if options.end is not None:
+            raise InvalidConfigError("option endingOffsets is for a query of a table: a stream has no end")
         super().__init__(options, columns)
         self._until: dict[str, Offset] | None = None  # availableNow reads up to here
         self._held: dict[str, int] = {}
 
     def initialOffset(self) -> Vector:
-        places = self._places({host: first_offset(directory) for host, directory in self._hosts().items()})
+        places = self._places(beginnings(self._hosts(), self.options))
         self._hold(places.offsets)
         return places.vector()
 
@@ -121,12 +154,12 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def latestOffset(self, start: Vector, limit: ReadLimit) -> Vector:
         """The end of the next batch. The limit counts rows of the journal, with texts; hosts share it evenly."""
         places, hosts = Places(start), self._hosts()
-        check_names(places.offsets, hosts, self.options.path)
+        check_names(places.offsets, hosts, self.options.paths)
         for host, directory in hosts.items():
             if host in places.offsets:
                 places.check(host, directory)
             else:
-                places.move(host, directory, first_offset(directory))
+                places.move(host, directory, self._begin_of_new(directory))
         self._hold(places.offsets)
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         waiting = sorted(hosts)
@@ -158,13 +191,14 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 continue
             if host not in hosts:
                 raise JournalError(
-                    f"the journal of host {host!r} is not in {self.options.path!r} any more: rows {first} to {last}"
+                    f"the journal of host {host!r} is not in {shown(self.options.paths)} any more: rows {first} to "
+                    f"{last}"
                 )
             until.check(host, hosts[host])
             if host in begin.offsets:
                 begin.check(host, hosts[host])
             else:
-                first = first_offset(hosts[host])
+                first = self._begin_of_new(hosts[host])
             found += [Part(span) for span in Walk(hosts[host], first, last, skip=self.options.skip).spans()]
         return found
 
@@ -174,7 +208,12 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     # files ---------------------------------------------------------------------------------------------------------
 
     def _hosts(self) -> Mapping[str, Path]:
-        return hosts_of(self.options.path)
+        return journals_of(self.options.paths)
+
+    def _begin_of_new(self, directory: Path) -> Offset:
+        """Where a journal is begun that has come since the query began."""
+        since = self.options.start_us
+        return first_offset(directory) if since is None else offset_at(directory, since)
 
     def _places(self, offsets: Mapping[str, Offset]) -> Places:
         places, hosts = Places(), self._hosts()

@@ -134,7 +134,7 @@ def ddl(columns: Iterable[Column]) -> str:
 
 
 def spark_schema(columns: Iterable[Column]) -> StructType:
-    """The columns as Spark's type."""
+    """The columns as Spark's type. Their comments, which DESCRIBE TABLE shows, are what they mean."""
     from pyspark.sql import types
 
     kinds = {
@@ -144,7 +144,12 @@ def spark_schema(columns: Iterable[Column]) -> StructType:
         BOOLEAN: types.BooleanType(),
         TIMESTAMP: types.TimestampType(),
     }
-    return types.StructType([types.StructField(name, kinds[kind], nullable) for name, kind, _, _, nullable in columns])
+    return types.StructType(
+        [
+            types.StructField(name, kinds[kind], nullable, {"comment": f"{meaning} ({unit})" if unit else meaning})
+            for name, kind, unit, meaning, nullable in columns
+        ]
+    )
 
 
 def arrow_schema(columns: Sequence[Column]) -> pyarrow.Schema:

@@ -7,10 +7,9 @@ such as "/mnt/journals/*". Standard library only: this runs in the driver's plan
 from __future__ import annotations
 
 import glob
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from timerd_shm.declare.journal import BLOCK_ROWS
 from timerd_shm.read.segment import LOCK_NAME, JournalError, Offset, Segment, is_unfinished, segments_of
@@ -18,7 +17,7 @@ from timerd_shm.read.segment import LOCK_NAME, JournalError, Offset, Segment, is
 SPAN_ROWS_MAX = 1 << 20  # of a task; a segment of the default size is one span
 LOOK_AHEAD_BLOCKS = 64  # damaged blocks behind which more good ones are looked for
 BEGINNING = Offset(0, 0)  # of a journal that has no segment yet: segments count from 1
-SKIP_HINT = 'option("onDamage", "skip") passes over it'
+SKIP_HINT = 'option("failOnDataLoss", "false") passes over it'
 OTHER_JOURNAL = (
     "this is not the checkpoint's journal, or its mount is missing. Mount it again, or begin a new checkpoint"
 )
@@ -66,7 +65,14 @@ def hosts_of(path: str) -> dict[str, Path]:
     return {str(found.relative_to(base)): found for found in sorted(matches + inside)}
 
 
-def check_names(known: Collection[str], hosts: Mapping[str, Path], path: str) -> None:
+def journals_of(paths: Sequence[str]) -> dict[str, Path]:
+    """The journals of one path or several. Those of several are called by their whole paths. Raises JournalError."""
+    if len(paths) == 1:
+        return hosts_of(paths[0])
+    return {str(journal.absolute()): journal for path in paths for journal in hosts_of(path).values()}
+
+
+def check_names(known: Collection[str], hosts: Mapping[str, Path], paths: Sequence[str]) -> None:
     """Raises JournalError if a stream would read a journal again, because its name is not the one in `known`.
 
     Example: the checkpoint knows "journal", and the path gives "web1/journal". This happens with another path. It
@@ -79,10 +85,15 @@ def check_names(known: Collection[str], hosts: Mapping[str, Path], path: str) ->
             directory, depth = hosts[same[0]].absolute(), old.count("/")
             before = Path(directory.parents[depth], *"*" * depth, directory.name)
             raise JournalError(
-                f"the checkpoint names a journal {old!r}, which is none of {path!r}, and does not name {same[0]!r} "
-                f"({directory}): if both are one journal, its rows would be read again. Go on with a path that gives "
-                f"the old name, such as {str(before)!r}, or begin a new checkpoint"
+                f"the checkpoint names a journal {old!r}, which is none of {shown(paths)}, and does not name "
+                f"{same[0]!r} ({directory}): if both are one journal, its rows would be read again. Go on with a path "
+                f"that gives the old name, such as {str(before)!r}, or begin a new checkpoint"
             )
+
+
+def shown(paths: Sequence[str]) -> str:
+    """The paths of load(), for errors."""
+    return ", ".join(map(repr, paths))
 
 
 def journals_in(directory: Path) -> list[tuple[str, Path]]:
@@ -209,7 +220,7 @@ class Walk:
             raise JournalError(
                 f"{self.directory}: rows from {start} on were removed, the oldest segment is {listed[0]}: hold "
                 'unread files with option("consumer", NAME), raise --journal-keep, or go on without these rows by '
-                'option("onDamage", "skip")'
+                'option("failOnDataLoss", "false")'
             )
         for sequence in listed:
             if sequence < start.segment or (end is not None and sequence > end.segment):
@@ -261,57 +272,3 @@ class Walk:
             part = min(first + SPAN_ROWS_MAX, last)
             yield Span(str(self.directory), sequence, first, part)
             first = part
-
-
-class Places:
-    """The offsets of hosts, as Spark's logs have them: {"web1": {"segment": 17, "row": 40960, "incarnation": "ab.."}}.
-
-    `row` counts from the beginning of the segment. `incarnation` is that of the arena whose rows the segment has: a
-    journal that was begun anew has segments of the same numbers, and rows of another arena. Checkpoints of earlier
-    versions have none.
-    """
-
-    def __init__(self, vector: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
-        self.offsets = {host: Offset(place["segment"], place["row"]) for host, place in vector.items()}
-        self._incarnations: dict[str, str] = {
-            host: place["incarnation"] for host, place in vector.items() if "incarnation" in place
-        }
-
-    def check(self, host: str, directory: Path) -> None:
-        """Raises JournalError if the segment is of another arena than when the offset was taken."""
-        segment = self.offsets[host].segment
-        before, now = self._incarnations.get(host), incarnation_of(directory, segment)
-        if before is not None and now is not None and now != before:
-            raise JournalError(
-                f"{directory}: segment {segment} has rows of arena {now}, and had rows of {before}: {OTHER_JOURNAL}"
-            )
-
-    def move(self, host: str, directory: Path, offset: Offset) -> None:
-        """The host is at this offset now."""
-        if self.offsets.get(host) != offset or host not in self._incarnations:
-            self.offsets[host] = offset
-            found = incarnation_of(directory, offset.segment)
-            if found is None:
-                self._incarnations.pop(host, None)
-            else:
-                self._incarnations[host] = found
-
-    def vector(self) -> dict[str, dict[str, Any]]:
-        """Their form in Spark's logs."""
-        return {
-            host: {"segment": at.segment, "row": at.record}
-            | ({"incarnation": self._incarnations[host]} if host in self._incarnations else {})
-            for host, at in sorted(self.offsets.items())
-        }
-
-
-def incarnation_of(directory: Path, sequence: int) -> str | None:
-    """The arena of a segment's rows, in hexadecimal; None: it cannot be read."""
-    try:
-        segment = open_segment(directory, sequence, being_made=True)
-    except JournalError:
-        return None
-    if segment is None:
-        return None
-    segment.close()
-    return f"{segment.header.incarnation:016x}"

@@ -2,7 +2,7 @@
 
     answered = timerd_spark.await_events(df, key="callback_key", timeout="2s")
 
-A task holds its slot while its rows wait, so this is for short waits. A table in timerd_spark/SPARK.md says when
+A task holds its slot while its rows wait, so this is for short waits. A table in docs/spark-tasks.md says when
 Spark's own timers (transformWithState), or the sink and the journal, are the better tool.
 """
 

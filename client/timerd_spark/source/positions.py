@@ -1,0 +1,170 @@
+"""Positions in journals: their form in offsets, and where reading begins and ends.
+
+    {"web1": {"segment": 17, "row": 40960, "incarnation": "5d0c...", "number": 1088640, "at_us": 1795863600000000}}
+
+`segment` and `row` say where: `row` counts from the beginning of the segment. The rest says what is there.
+`incarnation` is that of the arena whose rows the segment has: a journal that was begun anew has segments of the same
+numbers, and rows of another arena. `number` counts the arena's rows from its first one. `at_us` is the time of the
+newest row before the position, in microseconds since 1970: how far behind a reader is follows from these two.
+Standard library only, as segments.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.journal import BLOCK_ROWS, ROW_SIZE, ROWS, TIMES, RowKind
+from timerd_shm.read.segment import JournalError, Offset, Segment
+
+from .segments import BEGINNING, OTHER_JOURNAL, first_offset, last_offset, list_segments, open_segment
+
+# Where each kind of row has the time at which it was written. Those of calls and effects may lie before or behind it.
+CLOCKS = {
+    int(kind): offset_of(ROWS[kind], name)
+    for kind, name in TIMES.items()
+    if kind not in (RowKind.REGISTER, RowKind.REGISTERED, RowKind.EVENT)
+}
+LOOK_BACK_BLOCKS = 64  # so far back a row with a time is looked for
+EARLIEST, LATEST = "earliest", "latest"
+Vector = Mapping[str, Mapping[str, Any]]
+Start = str | Mapping[str, Any]  # of a journal: "earliest", "latest", or a position
+
+
+class Places:
+    """The positions of journals, by their names."""
+
+    def __init__(self, vector: Vector = MappingProxyType({})) -> None:
+        self.offsets = {host: Offset(place["segment"], place["row"]) for host, place in vector.items()}
+        self._more: dict[str, dict[str, Any]] = {
+            host: {name: value for name, value in place.items() if name not in ("segment", "row")}
+            for host, place in vector.items()
+        }
+
+    def check(self, host: str, directory: Path) -> None:
+        """Raises JournalError if the segment is of another arena than when the offset was taken."""
+        check_incarnation(directory, self.offsets[host], self._more[host].get("incarnation"))
+
+    def move(self, host: str, directory: Path, offset: Offset) -> None:
+        """The host is at this offset now."""
+        if self.offsets.get(host) != offset or not self._more[host]:
+            self.offsets[host], self._more[host] = offset, facts_at(directory, offset)
+
+    def vector(self) -> dict[str, dict[str, Any]]:
+        """Their form in Spark's logs."""
+        return {
+            host: {"segment": at.segment, "row": at.record, **self._more[host]}
+            for host, at in sorted(self.offsets.items())
+        }
+
+
+# what is there --------------------------------------------------------------------------------------------------------
+
+
+def facts_at(directory: Path, offset: Offset) -> dict[str, Any]:
+    """What an offset says of its position besides where it is; nothing where the segment cannot be read."""
+    try:
+        segment = open_segment(directory, offset.segment, being_made=True)
+    except JournalError:
+        return {}
+    if segment is None:
+        return {}
+    try:
+        header = segment.header
+        facts = {"incarnation": f"{header.incarnation:016x}", "number": header.first_row + offset.record}
+        at_ns = time_before(segment, offset.record)
+    finally:
+        segment.close()
+    return facts if at_ns is None else facts | {"at_us": wall_us(segment, at_ns)}
+
+
+def check_incarnation(directory: Path, offset: Offset, before: object) -> None:
+    """Raises JournalError if a segment has rows of another arena than `before`; None: that is not known."""
+    now = facts_at(directory, offset).get("incarnation")
+    if before is not None and now is not None and now != before:
+        raise JournalError(
+            f"{directory}: segment {offset.segment} has rows of arena {now}, and had rows of {before}: {OTHER_JOURNAL}"
+        )
+
+
+def wall_us(segment: Segment, monotonic_ns: int) -> int:
+    """A time of CLOCK_MONOTONIC by the wall clock, as it was when the segment was begun."""
+    return (segment.header.wall_ns - segment.header.monotonic_ns + monotonic_ns) // 1_000
+
+
+def times_of(segment: Segment, block: int) -> list[tuple[int, int]]:
+    """(record, ns) of the rows of a block that have a time of the daemon's; none if the block is not good."""
+    data, rows = segment.good(block, 1)
+    found = []
+    for at in range(min(rows, BLOCK_ROWS)):
+        begin = (1 + at) * ROW_SIZE
+        clock = CLOCKS.get(data[begin])
+        if clock is not None:
+            ns = int.from_bytes(data[begin + clock : begin + clock + 8], "little")
+            found.append((block * BLOCK_ROWS + at, ns))
+    return found
+
+
+def time_before(segment: Segment, record: int) -> int | None:
+    """The time of the newest row before a record; None: none is near."""
+    last = (record - 1) // BLOCK_ROWS
+    for block in range(last, max(last - LOOK_BACK_BLOCKS, segment.header.first_block - 1), -1):
+        earlier = [ns for at, ns in times_of(segment, block) if at < record]
+        if earlier:
+            return earlier[-1]
+    return None
+
+
+# where to begin, and to end -------------------------------------------------------------------------------------------
+
+
+def start_of(directory: Path, start: Start) -> Offset:
+    """The offset that an option gives for a journal. Raises JournalError where the journal has no such position."""
+    if isinstance(start, str):
+        return first_offset(directory) if start == EARLIEST else last_offset(directory)
+    offset, first, last = Offset(start["segment"], start["row"]), first_offset(directory), last_offset(directory)
+    if not first <= offset <= last:
+        raise JournalError(
+            f"{directory}: an option gives segment {offset.segment}, row {offset.record}, and the journal has "
+            f"{first.segment}, {first.record} to {last.segment}, {last.record}"
+        )
+    check_incarnation(directory, offset, start.get("incarnation"))
+    return offset
+
+
+def offset_at(directory: Path, at_us: int) -> Offset:
+    """The position of the first row of that time, in microseconds since 1970, or of a later one; else the end."""
+    listed = list_segments(directory)
+    if not listed:
+        return BEGINNING
+    begins = first_offset(directory)
+    for sequence in reversed(listed):
+        segment = open_segment(directory, sequence, being_made=sequence == listed[-1])
+        if segment is None:
+            continue
+        try:
+            if wall_us(segment, segment.header.monotonic_ns) >= at_us and sequence > begins.segment:
+                continue
+            found = _record_at(segment, at_us)
+        finally:
+            segment.close()
+        if found is not None:
+            return max(Offset(sequence, found), begins)
+        return last_offset(directory) if sequence == listed[-1] else Offset(sequence + 1, 0)
+    return begins
+
+
+def _record_at(segment: Segment, at_us: int) -> int | None:
+    """The first record of a segment that is of that time or later."""
+    low, high = segment.header.first_block, -(-segment.end() // BLOCK_ROWS)
+    while low < high:  # the first block whose last time is not before it
+        middle = (low + high) // 2
+        ns = time_before(segment, (middle + 1) * BLOCK_ROWS)
+        if ns is None or wall_us(segment, ns) < at_us:
+            low = middle + 1
+        else:
+            high = middle
+    return next((record for record, ns in times_of(segment, low) if wall_us(segment, ns) >= at_us), None)

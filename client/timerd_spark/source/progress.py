@@ -1,0 +1,75 @@
+"""How far a query is behind the journals that it reads, from what Spark reports of the query."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class Behind(NamedTuple):
+    """How far a query was behind one journal, at the end of its newest batch."""
+
+    journal: str  # its name in the offsets
+    rows: int | None  # of the journal, with the texts of keys; None: it is not known, as the arena is another one
+    bytes: int | None  # that they take in the journal's files
+    age: timedelta | None  # between the newest row that was read and the newest row that there was
+    read_until: datetime | None  # the time of the newest row that was read
+
+
+def progress(query: StreamingQuery) -> list[Behind]:
+    """How far a query is behind each of its journals: rows, bytes and time; [] before its first batch.
+
+    The query may run anywhere, also behind Spark Connect: this looks at `query.lastProgress` alone. Spark makes that
+    at the end of a batch, and each ten seconds while there is nothing new. Raises InvalidValueError for a query that
+    reads no journal.
+    """
+    last = query.lastProgress
+    if last is None:
+        return []
+    found = [behind for source in last["sources"] for behind in behind_of(source)]
+    if not found and not any(is_journal(source) for source in last["sources"]):
+        names = ", ".join(source["description"] for source in last["sources"])
+        raise InvalidValueError(f"progress(): the query reads no journal: its sources are {names}")
+    return found
+
+
+def is_journal(source: Mapping[str, Any]) -> bool:
+    """Whether Spark's report of a source is of a journal. It names no format, so the offsets tell."""
+    places = places_in(source, "endOffset")
+    return isinstance(places, dict) and all(
+        isinstance(place, dict) and {"segment", "row"} <= place.keys() for place in places.values()
+    )
+
+
+def behind_of(source: Mapping[str, Any]) -> Iterator[Behind]:
+    """How far one source is behind."""
+    if not is_journal(source):
+        return
+    read, there = (places_in(source, name) for name in ("endOffset", "latestOffset"))
+    for journal, newest in sorted((there or read).items()):
+        yield behind(journal, read.get(journal, {}), newest)
+
+
+def behind(journal: str, read: Mapping[str, Any], newest: Mapping[str, Any]) -> Behind:
+    """How far a position is behind another one of the same journal."""
+    rows = age = None
+    if read.get("incarnation", newest.get("incarnation")) == newest.get("incarnation") and "number" in newest:
+        rows = max(newest["number"] - read.get("number", 0), 0)
+    if "at_us" in read and "at_us" in newest:
+        age = timedelta(microseconds=max(newest["at_us"] - read["at_us"], 0))
+    until = datetime.fromtimestamp(read["at_us"] / 1e6, UTC) if "at_us" in read else None
+    return Behind(journal, rows, None if rows is None else -(-rows * BLOCK_SIZE // BLOCK_ROWS), age, until)
+
+
+def places_in(source: Mapping[str, Any], name: str) -> Any:
+    """An offset in Spark's report: JSON, or what JSON says."""
+    found = source.get(name)
+    return json.loads(found) if isinstance(found, str) else found
