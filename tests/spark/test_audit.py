@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from commands import Key, Register
 from daemons import SMALL, Daemon
+from falsify import changed, of_kind, record_of, rows_for_audit
 from harness import MS
 from journalplay import play
 from journals import JournaledRig
@@ -23,12 +25,10 @@ from patience import PATIENCE_S
 from timerd_client import ALL, connect
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.declare.journal import OLDER
+from timerd_shm.declare.journal import OLDER, ROW_SIZE, RowKind
+from timerd_shm.declare.states import Condition, Outcome
 from timerd_spark import audit
 from timerd_spark.reports.audit_rows import COLUMNS, FRAGMENT, PACKED, audited, join_fragments, pack
-from timerd_spark.source.batches import batches
-from timerd_spark.source.schema import EVENTS
-from timerd_spark.source.segments import Walk, first_offset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,24 +81,26 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
     assert not audit_journal(directory).wrong
     table = events_of(spark, directory).toArrow()
     rows = table.to_pylist()
-    outcomes = [row for row in rows if row["kind"] == "outcome"]
+    outcomes = of_kind(rows, RowKind.OUTCOME)
     assert len(outcomes) == 80
 
     def falsified(one: dict[str, Any], **values: Any) -> list[dict[str, Any]]:
-        return [{**row, **values} if row is one else row for row in rows]
+        return [changed(row, **values) if row is one else row for row in rows]
 
-    completed, expired = ([row for row in outcomes if row["outcome"] == how][-1] for how in ("completed", "expired"))
+    completed, expired = (
+        [row for row in outcomes if record_of(row).outcome == how][-1] for how in (Outcome.COMPLETED, Outcome.EXPIRED)
+    )
     lies = {
-        "it is EXPIRED": falsified(completed, outcome="expired"),
-        "COMPLETED": falsified(expired, outcome="completed"),
-        "due at": falsified(expired, settled_ns=expired["deadline_ns"] - 1),
+        "it is EXPIRED": falsified(completed, outcome=Outcome.EXPIRED),
+        "COMPLETED": falsified(expired, outcome=Outcome.COMPLETED),
+        "due at": falsified(expired, settled_ns=record_of(expired).deadline_ns - 1),
         "should have settled: COMPLETED": [row for row in rows if row is not completed],
         "its registration says": falsified(completed, registered_ns=1),
-        "its time is": falsified(completed, settled_ns=completed["settled_ns"] + 50 * MS),
+        "its time is": falsified(completed, settled_ns=record_of(completed).settled_ns + 50 * MS),
         "error 7": falsified(completed, error=7),
         "its owner is": falsified(completed, owner="another"),
         "with id": falsified(completed, id="0" * 32),
-        "the journal's end is not known": [row for row in rows if row["kind"] != "end"],
+        "the journal's end is not known": [row for row in rows if row["bytes"][0] != RowKind.END],
     }
     # Each falsified journal gets a host of its own, and so does the true one: one audit reads them all.
     hosts = {"truth": rows, **lies}
@@ -124,13 +126,15 @@ def test_spark_and_python_agree_on_a_random_program_and_on_a_lie_about_what_was_
     table = events_of(spark, tmp_path).toArrow()
     rows = table.to_pylist()
 
-    def completed_under(condition: str) -> list[dict[str, Any]]:
-        those = {row["operation"] for row in rows if row["kind"] == "register" and row["condition"] == condition}
-        return [row for row in rows if row["operation"] in those and row["outcome"] == "completed"]
+    def completed_under(condition: Condition) -> list[dict[str, Any]]:
+        registered = map(record_of, of_kind(rows, RowKind.REGISTER))
+        those = {r.operation for r in registered if r.condition == condition}
+        outcomes = [(row, record_of(row)) for row in of_kind(rows, RowKind.OUTCOME)]
+        return [row for row, o in outcomes if o.operation in those and o.outcome == Outcome.COMPLETED]
 
-    completed = completed_under("observe")
-    assert len(completed) >= 3 and completed_under("owner"), len(completed)
-    lie = {**completed[-1], "sequence": completed[-1]["sequence"] - 1}
+    completed = completed_under(Condition.OBSERVE)
+    assert len(completed) >= 3 and completed_under(Condition.OWNER), len(completed)
+    lie = changed(completed[-1], sequence=record_of(completed[-1]).sequence - 1)
     told = [{**row, "host": "true"} for row in rows]
     told += [{**(lie if row is completed[-1] else row), "host": "false"} for row in rows]
     found = audit(spark.createDataFrame(pa.Table.from_pylist(told, table.schema)), partitions=3).collect()
@@ -139,7 +143,9 @@ def test_spark_and_python_agree_on_a_random_program_and_on_a_lie_about_what_was_
 
 def test_an_audit_reads_the_files_as_they_are_at_its_start(spark: SparkSession, tmp_path: Path) -> None:
     table, path = play_registrations(tmp_path / "journal"), tmp_path / "rows"
-    false_rows = [{**row, "outcome": row["outcome"] and "completed"} for row in table.to_pylist()]
+    true_rows = table.to_pylist()
+    outcomes = of_kind(true_rows, RowKind.OUTCOME)
+    false_rows = [changed(row, outcome=Outcome.COMPLETED) if row in outcomes else row for row in true_rows]
     path.mkdir()
     spark.catalog.clearCache()  # rows that other tests have persisted
 
@@ -187,8 +193,6 @@ def packed_rows(batches: Iterable[Any]) -> list[tuple[Any, ...]]:
 
 def play_registrations(directory: Path) -> Any:
     """The events view of operations of one key and of several, in one table."""
-    import pyarrow as pa
-
     rig = JournaledRig(directory)
     client = rig.client()
     for number in range(30):
@@ -196,9 +200,7 @@ def play_registrations(directory: Path) -> Any:
         rig.turn()
         rig.turn(rig.now_ns + 2 * MS)
     rig.end()
-    columns = [column for column in EVENTS if column.name in COLUMNS]
-    spans = Walk(directory, first_offset(directory)).spans()
-    return pa.Table.from_batches([batch for span in spans for batch in batches(span, columns, "events")])
+    return rows_for_audit(directory)
 
 
 def keys_of(number: int) -> tuple[Key, ...]:
@@ -206,12 +208,9 @@ def keys_of(number: int) -> tuple[Key, ...]:
 
 
 def test_registrations_are_the_same_wherever_a_part_of_the_journal_ends(tmp_path: Path, rng: random.Random) -> None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     table = play_registrations(tmp_path)
-    whole = packed_rows(pack(table.to_batches()))
-    registered = [row for row in whole if row[3] == "register"]
+    whole = sorted((row for row in packed_rows(pack(table.to_batches()))), key=lambda row: row[2])
+    registered = [row for row in whole if row[3] == RowKind.REGISTER]
     assert len(registered) == 30 and all(row[-1] is not None for row in registered)
     assert not [row for row in whole if row[3] == FRAGMENT]
 
@@ -226,22 +225,19 @@ def test_registrations_are_the_same_wherever_a_part_of_the_journal_ends(tmp_path
         [("operation", "ascending"), ("row", "ascending")]
     )
     assert len(fragments)
-    rest = packed_rows(found.filter(pc.not_equal(found["kind"], FRAGMENT)).to_batches())
+    rest = packed_rows(found.filter(pc.greater(found["kind"], 0)).to_batches())
     again = packed_rows(join_fragments(fragments.to_batches(max_chunksize=2)))
-    assert sorted(rest + again, key=lambda row: row[2]) == sorted(whole, key=lambda row: row[2])
+    assert sorted(rest + again, key=lambda row: row[2]) == [row for row in whole if row[3] > 0]
 
 
 def test_a_registration_that_lacks_rows_is_found(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     table = play_registrations(tmp_path)
-    first = pc.min(table.filter(pc.equal(table["kind"], "key"))["row"])
+    first = of_kind(table.to_pylist(), RowKind.KEY)[0]["row"]
     cut = table.filter(pc.not_equal(table["row"], first))
     packed = pa.Table.from_batches(pack(cut.to_batches()))
     fragments = packed.filter(pc.equal(packed["kind"], FRAGMENT))
     again = packed_rows(join_fragments(fragments.to_batches()))
-    assert len(again) == 2 and all(row[3] == "register" and row[-1] is None for row in again)
+    assert len(again) == 2 and all(row[3] == RowKind.REGISTER and len(row[-1]) == ROW_SIZE for row in again)
     rows = pa.Table.from_batches(join_fragments(fragments.to_batches())).append_column(
         "bucket", pa.array([0, 0], pa.int32())
     )

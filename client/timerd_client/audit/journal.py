@@ -24,7 +24,6 @@ from timerd_shm.declare.journal import (
     TextKind,
 )
 from timerd_shm.declare.records import ArenaHeader
-from timerd_shm.declare.states import Condition, KeyKind
 from timerd_shm.read.journal_reader import Chunk, Damage, JournalReader
 from timerd_shm.read.segment import (
     SEGMENT_SUFFIX,
@@ -38,7 +37,7 @@ from timerd_shm.read.segment import (
 
 from .audit import NEEDS_BEGINNING, NEEDS_EVENTS, Audit
 from .audited import Audited, AuditedArena
-from .records import Finding, Key, Owner, Registration
+from .records import APART, Finding, Owner, Registration, registration_of
 from .words import INCARNATION_SIZE, name_of, rows_are, shown_owner
 
 _REGISTER, _REGISTERED, _KEY = int(RowKind.REGISTER), int(RowKind.REGISTERED), int(RowKind.KEY)
@@ -47,9 +46,6 @@ _OF_REGISTRATIONS = frozenset((_REGISTER, _REGISTERED, _KEY))
 _CONTINUED = int(RowKind.CONTINUED)
 _OF_KEY, _OF_CLIENT, _OF_GROUP = int(TextKind.KEY), int(TextKind.CLIENT), int(TextKind.GROUP)
 _OF_PURGATORY, _OF_ID = int(TextKind.PURGATORY), int(TextKind.ID)
-_EVENT_KEY, _WATERMARK_KEY, _OBSERVED_KEY = int(KeyKind.EVENT), int(KeyKind.WATERMARK), int(KeyKind.OBSERVE)
-_OBSERVING = (int(Condition.OBSERVE), int(Condition.OWNER))
-_NO_REST = bytes(40)
 OPEN_END = (
     "the journal's end is not known: its last row is no END row, and no arena says how many rows there are. Audit it "
     "beside its arena. If the daemon was killed and the arena is gone, say that the end is open: --open-end, in Python "
@@ -316,41 +312,15 @@ def _handlers(audit: Audit, reader: JournalReader, texts: _Texts) -> dict[int, C
 def _registration(audit: Audit, texts: _Texts, rows: list[tuple[int, Any]]) -> Registration:
     """What the rows of a registration hold together."""
     (number, r), (_, s), *others = rows
-    of, operation, keys = texts.of, r.operation, []
-    fits = s.operation == operation and not s.reserved
-    for ordinal, (_, k) in enumerate(others):
-        watermark = k.key_kind == _WATERMARK_KEY
-        if k.ordinal != ordinal or k.operation != operation or k.reserved or k.rest != _NO_REST:
-            fits = False
-        if not watermark and (k.key_kind not in (_EVENT_KEY, _OBSERVED_KEY) or k.target):
-            fits = False
-        if (k.key_kind == _OBSERVED_KEY) != (r.condition in _OBSERVING):
-            fits = False
-        keys.append(Key(of(k.key, _OF_KEY), k.target if watermark else None))
-    if not fits:
-        audit.wrong.append(Finding(number, operation, "the rows of its registration do not belong together"))
-    return Registration(
+    of, keys = texts.of, [k for _, k in others]
+    found, fits = registration_of(
         number,
-        operation,
-        r.registration,
-        r.flags,
-        r.command_flags,
-        r.condition,
-        r.needed,
-        r.orphans,
-        r.command,
-        r.registered_ns,
-        r.deadline_ns,
-        r.mark_sequence,
-        r.mark_command,
-        (s.client, s.client_generation),
-        s.total,
-        s.effective_ns,
-        s.newest,
-        s.progress,
-        s.payload_length,
+        (r, s, *keys),
+        [of(k.key, _OF_KEY) for k in keys],
         texts.owner(s.owner),
         of(s.purgatory, _OF_PURGATORY),
         of(s.id, _OF_ID) if s.id else None,
-        tuple(keys),
     )
+    if not fits:
+        audit.wrong.append(Finding(number, r.operation, APART))
+    return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-from timerd_shm.declare.states import ClientState, Condition, EventKind, Outcome
+from timerd_shm.declare.states import ClientState, Condition, EventKind, KeyKind, Outcome
 from timerd_shm.declare.wire import RegisterFlag
 
 # Members of enumerations as plain numbers, for what is done for each row.
@@ -15,6 +16,8 @@ _AT_LEAST, _ALL_SETTLED = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED)
 _OBSERVE, _OWNER = int(Condition.OBSERVE), int(Condition.OWNER)
 _FIRE, _FAIL = int(EventKind.FIRE), int(EventKind.FAIL)
 _CANCEL_FOR_KEY, _FORGET = int(EventKind.CANCEL_FOR_KEY), int(EventKind.FORGET)
+_EVENT_KEY, _WATERMARK_KEY, _OBSERVED_KEY = int(KeyKind.EVENT), int(KeyKind.WATERMARK), int(KeyKind.OBSERVE)
+_NO_REST = bytes(40)
 _FOR_GROUP, _CALL = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.CALL)
 
 Text = str | bytes | None
@@ -65,6 +68,52 @@ class Registration(NamedTuple):
     purgatory: Text
     id: Text
     keys: tuple[Key, ...]
+
+
+APART: Final = "the rows of its registration do not belong together"
+
+
+def registration_of(
+    number: int, rows: Sequence[Any], names: Sequence[Text], owner: Owner, purgatory: Text, id_: Text
+) -> tuple[Registration, bool]:
+    """The registration of REGISTER, REGISTERED and KEY rows, with their texts; and whether the rows belong together."""
+    r, s, *others = rows
+    fits, keys = s.operation == r.operation and not s.reserved, []
+    for ordinal, (k, name) in enumerate(zip(others, names, strict=True)):
+        watermark = k.key_kind == _WATERMARK_KEY
+        if k.ordinal != ordinal or k.operation != r.operation or k.reserved or k.rest != _NO_REST:
+            fits = False
+        if not watermark and (k.key_kind not in (_EVENT_KEY, _OBSERVED_KEY) or k.target):
+            fits = False
+        if (k.key_kind == _OBSERVED_KEY) != (r.condition in (_OBSERVE, _OWNER)):
+            fits = False
+        keys.append(Key(name, k.target if watermark else None))
+    found = Registration(
+        number,
+        r.operation,
+        r.registration,
+        r.flags,
+        r.command_flags,
+        r.condition,
+        r.needed,
+        r.orphans,
+        r.command,
+        r.registered_ns,
+        r.deadline_ns,
+        r.mark_sequence,
+        r.mark_command,
+        (s.client, s.client_generation),
+        s.total,
+        s.effective_ns,
+        s.newest,
+        s.progress,
+        s.payload_length,
+        owner,
+        purgatory,
+        id_,
+        tuple(keys),
+    )
+    return found, fits
 
 
 class Settled(NamedTuple):

@@ -1,5 +1,6 @@
 """audit(): every outcome of a journal computed again on Spark, with the one implementation in timerd_client/audit.
 
+Most operations are plain: audit_plain.py accepts them by numpy, and only the others are given to the implementation.
 Operations depend on each other only through their keys, their ids, and the grants of limited events on their keys. The
 states of clients and the clocks of turns matter to all operations. So rows are grouped by (host, incarnation,
 purgatory, key) if all operations of the purgatory have one key and an id of their own, else by (host, incarnation,
@@ -9,32 +10,42 @@ purgatory). Each group is audited in the order of its rows. Each task gets all C
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from timerd_client.audit.audit import NEEDS_BEGINNING, NEEDS_COLUMNS, NEEDS_EVENTS
 from timerd_client.audit.journal import OPEN_END
 from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.journal import RowKind
 
-from .audit_rows import COLUMNS, FINDINGS, FRAGMENT, PACKED, audited, join_fragments, pack
+from .audit_rows import (
+    COLUMNS,
+    FACTS,
+    FINDINGS,
+    FRAGMENT,
+    OF_ALL,
+    PACKED,
+    Facts,
+    audited,
+    facts_of,
+    join_fragments,
+    pack,
+)
 from .inputs import need_view
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-PARTITIONS: Final = 8
-OF_ALL: Final = ("client", "segment", "turn", "anchor", "gap", "end")  # kinds of rows that go to each task
-OF_KEYS: Final = ("register", "event", "outcome", "watermark")  # that go to the task of their key
-OF_OPERATIONS: Final = ("action", "group")  # that go to the task of their operation's registration
-
+PARTITIONS_MIN, OUTCOMES_OF_TASK = 4, 500_000
+OF_OPERATIONS: Final = (RowKind.ACTION, RowKind.GROUP)  # rows that go to the task of their operation's registration
 
 log = logging.getLogger("timerd_spark")
 
 
 def audit(
     df: DataFrame,
-    partitions: int = PARTITIONS,
+    partitions: int | None = None,
     *,
     open_end: bool = False,
     show: Callable[[str], None] = log.info,
@@ -49,15 +60,17 @@ def audit(
     gets a line for each arena, such as "web1: 4,711 outcomes, 2 segments, complete to row 29,873".
 
     The call does all the work. It reads `df` once, keeps the needed parts meanwhile (in memory, else on the disk), and
-    runs `partitions` tasks. Each task holds the events and the pending operations of its share. The findings stay on
-    the executors as long as the result is referred to.
+    runs `partitions` tasks (None: one for each 500,000 operations, and at least four). A task holds the rows of its
+    share in memory: some 600 bytes an operation. The findings stay on the executors as long as the result is referred
+    to.
 
     Raises InvalidValueError for another DataFrame, and for a journal of level outcomes or without its beginning.
     """
     from pyspark.sql import functions as F
 
     need_view(df, "events", COLUMNS, "audit()")
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= 100_000:
+    is_number = isinstance(partitions, int) and not isinstance(partitions, bool)
+    if partitions is not None and not (is_number and 1 <= partitions <= 100_000):
         raise InvalidValueError(f"audit(): partitions={partitions!r}: give 1 to 100,000")
     # Spark uses persisted rows for each plan that looks the same, and a path looks the same after its files changed. A
     # killed audit may have left persisted rows. So this plan has a condition of its own, which Spark folds away.
@@ -70,86 +83,72 @@ def audit(
         packed.unpersist()
 
 
-def _findings(packed: DataFrame, partitions: int, open_end: bool, show: Callable[[str], None]) -> DataFrame:
+def _findings(packed: DataFrame, partitions: int | None, open_end: bool, show: Callable[[str], None]) -> DataFrame:
     """The findings of packed rows, with the columns FINDINGS."""
     from pyspark.sql import functions as F
 
     arenas = _arenas(packed)
-    for a in arenas:
+    for (host, incarnation), facts in arenas.items():
         show(
-            f"{a['host']}: {a['outcomes']:,} outcomes, {a['segments']:,} segments, complete to row {a['newest']:,}"
-            + (f"; arena {a['incarnation']}" if len(arenas) > 1 else "")
+            f"{host}: {facts.outcomes:,} outcomes, {facts.segments:,} segments, complete to row {facts.newest:,}"
+            + (f"; arena {incarnation}" if len(arenas) > 1 else "")
         )
-    kind = F.col("kind")
-    rows = packed.where(kind != FRAGMENT)
-    if any(arena["fragments"] for arena in arenas):
-        of_operation = ("host", "incarnation", "operation")
-        fragments = packed.where(kind == FRAGMENT).repartition(*of_operation).sortWithinPartitions(*of_operation, "row")
+    outcomes = sum(facts.outcomes for facts in arenas.values())
+    partitions = partitions or max(PARTITIONS_MIN, -(-outcomes // OUTCOMES_OF_TASK))
+    kind, of_operation = F.col("kind"), ("host", "incarnation", "operation")
+    rows = packed.where(kind > 0)
+    if any(facts.fragments for facts in arenas.values()):
+        fragments = packed.where(kind == FRAGMENT).repartition(1).sortWithinPartitions(*of_operation, "row")
         rows = rows.unionByName(fragments.mapInArrow(join_fragments, PACKED))
-    registrations = rows.where(kind == "register")
-    bucket = _bucket(_shared(registrations), partitions)
-    every = F.explode(F.sequence(F.lit(0), F.lit(partitions - 1)))
-    parts = [rows.where(kind.isin(*OF_KEYS)).withColumn("bucket", bucket)]
-    parts.append(rows.where(kind.isin(*OF_ALL)).withColumn("bucket", every))
-    if any(arena["others"] for arena in arenas):
-        of_operation = ("host", "incarnation", "operation")
-        buckets = registrations.select(*of_operation, bucket.alias("bucket")).dropDuplicates(of_operation)
-        others = rows.where(kind.isin(*OF_OPERATIONS)).join(buckets, list(of_operation), "left")
-        parts.append(others.withColumn("bucket", F.coalesce("bucket", F.lit(0))))
-    order = ("bucket", "host", "incarnation", "row")
-    sent = parts[0].select(*order, "kind", "operation", "arguments")
-    for part in parts[1:]:
-        sent = sent.unionByName(part.select(*sent.columns))
-    ordered = sent.repartitionById(partitions, F.col("bucket")).sortWithinPartitions(*order)
-    found = ordered.mapInArrow(audited, FINDINGS).dropDuplicates()
-    missing = [(a["host"], a["incarnation"], -1, None, a["missing"]) for a in arenas if a["missing"]]
-    if not open_end:
-        missing += [
-            (a["host"], a["incarnation"], a["newest"], None, OPEN_END) for a in arenas if a["end"] != a["newest"]
-        ]
-    if missing:
+    registrations = rows.where(kind == int(RowKind.REGISTER))
+    is_bound = any(facts.bound for facts in arenas.values())
+    bucket = _bucket(_shared(registrations) if is_bound else [], partitions)
+    every = F.sequence(F.lit(0), F.lit(partitions - 1))
+    buckets = F.when(kind.isin(*map(int, OF_ALL)), every).otherwise(F.array(bucket))
+    of_operations = kind.isin(*map(int, OF_OPERATIONS))
+    sent = rows.where(~of_operations).select(F.explode(buckets).alias("bucket"), "*")
+    if any(facts.others for facts in arenas.values()):
+        theirs = registrations.select(*of_operation, bucket.alias("bucket")).dropDuplicates(of_operation)
+        others = rows.where(of_operations).join(theirs, list(of_operation), "left")
+        sent = sent.unionByName(others.withColumn("bucket", F.coalesce("bucket", F.lit(0))))
+    found = sent.repartitionById(partitions, F.col("bucket")).mapInArrow(audited, FINDINGS).dropDuplicates()
+    if missing := _missing(arenas, open_end):
         found = found.unionByName(packed.sparkSession.createDataFrame(missing, FINDINGS))
     return found
 
 
-def _arenas(packed: DataFrame) -> list[dict[str, Any]]:
-    """Facts about each arena, from one pass over all rows: host, incarnation, counts, and missing events.
+def _arenas(packed: DataFrame) -> dict[tuple[str, str], Facts]:
+    """Facts about each arena, by host and incarnation.
 
     Raises InvalidValueError for a journal without events, or without its beginning.
     """
     from pyspark.sql import functions as F
 
-    kind = F.col("kind")
-    rows = (
-        packed.groupBy("host", "incarnation")
-        .agg(
-            F.max("lacks").alias("lacks"),
-            F.min("row").alias("oldest"),
-            F.max("row").alias("newest"),
-            F.max(F.when(kind == "end", F.col("row"))).alias("end"),
-            F.count(F.when(kind == "outcome", 1)).alias("outcomes"),
-            F.count(F.when(kind == "segment", 1)).alias("segments"),
-            F.count(F.when(kind == FRAGMENT, 1)).alias("fragments"),
-            F.count(F.when(kind.isin(*OF_OPERATIONS), 1)).alias("others"),
-            F.min("sequence").alias("first"),
-            F.max("sequence").alias("last"),
-            F.count("sequence").alias("events"),
-        )
-        .collect()
-    )
-    found = []
-    for row in rows:
-        journal = f"the journal of {row['host']}"
-        if row["lacks"] == "events":
+    found: dict[tuple[str, str], Facts] = {}
+    for row in packed.where(F.col("kind") == FACTS).select("host", "incarnation", "bytes").collect():
+        of, facts = (row["host"], row["incarnation"]), facts_of(bytes(row["bytes"]))
+        found[of] = found[of].with_more(facts) if of in found else facts
+    for (host, _), facts in found.items():
+        journal = f"the journal of {host}"
+        if facts.lacks == "events":
             raise InvalidValueError("audit(): " + NEEDS_EVENTS.format(journal))
-        if row["lacks"]:
+        if facts.lacks:
             raise InvalidValueError("audit(): " + NEEDS_COLUMNS.format(journal))
-        if row["oldest"]:
-            raise InvalidValueError("audit(): " + NEEDS_BEGINNING.format(journal, row["oldest"]))
-        arena = row.asDict()
-        wanted = row["last"] - row["first"] + 1 if row["events"] else 0
-        arena["missing"] = f"{wanted} events are numbered, and {row['events']} are there" * (wanted != row["events"])
-        found.append(arena)
+        if facts.oldest:
+            raise InvalidValueError("audit(): " + NEEDS_BEGINNING.format(journal, facts.oldest))
+    return dict(sorted(found.items()))
+
+
+def _missing(arenas: Mapping[tuple[str, str], Facts], open_end: bool) -> list[tuple[str, str, int, None, str]]:
+    """The findings that say that rows are not there."""
+    found = []
+    for (host, incarnation), facts in arenas.items():
+        wanted = facts.last - facts.first + 1 if facts.events else 0
+        if wanted != facts.events:
+            what = f"{wanted} events are numbered, and {facts.events} are there"
+            found.append((host, incarnation, -1, None, what))
+        if facts.end != facts.newest and not open_end:
+            found.append((host, incarnation, facts.newest, None, OPEN_END))
     return found
 
 
@@ -159,7 +158,7 @@ def _shared(registrations: DataFrame) -> list[str]:
 
     ids = registrations.where("id IS NOT NULL").groupBy(_purgatory().alias("name"), "id")
     again = ids.agg((F.min("operation") != F.max("operation")).alias("again")).where("again").select("name")
-    several = registrations.where("keys > 1").select(_purgatory().alias("name"))
+    several = registrations.where("names IS NOT NULL").select(_purgatory().alias("name"))
     return sorted(row.name for row in several.unionByName(again).distinct().collect())
 
 

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,6 @@ class SegmentRows:
         self._memory = bytearray()
         try:
             self._load_blocks()
-            self._load_anchors()
         except BaseException:
             self.close()
             raise
@@ -154,10 +153,12 @@ class SegmentRows:
         log.warning("%s: passed over", what)
         return until
 
-    def _load_anchors(self) -> None:
-        """Load the anchors: from each of these records on, the wall clock is so many ns ahead of CLOCK_MONOTONIC.
+    @cached_property
+    def _anchors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Records, and by how many ns the wall clock is ahead of CLOCK_MONOTONIC from each of them on.
 
-        The last anchor before the span counts too; if there is none, the times in the segment's header.
+        The last anchor before the span counts too; if there is none, the times in the segment's header. To look for it
+        may take as long as to read the span, and few queries need the wall clock.
         """
         records, offsets = [-1], [self.header.wall_ns - self.header.monotonic_ns]
         block = self.span.first // BLOCK_ROWS
@@ -170,12 +171,10 @@ class SegmentRows:
                 anchor = data[found[-1]].view(dtype_of(RowKind.ANCHOR))[0]
                 records.append(0)
                 offsets.append(int(anchor["wall_ns"]) - int(anchor["monotonic_ns"]))
-        self._anchor_records, self._anchor_offsets = np.array(records), np.array(offsets)
         own, lines = self._select([RowKind.ANCHOR], slice(0, len(self._kinds)))
         anchors = self._lines[lines].view(dtype_of(RowKind.ANCHOR)).ravel()
-        self._anchor_records = np.concatenate([self._anchor_records, own])
         own_offsets = (anchors["wall_ns"] - anchors["monotonic_ns"]).astype(np.int64)
-        self._anchor_offsets = np.concatenate([self._anchor_offsets, own_offsets])
+        return np.concatenate([records, own]), np.concatenate([offsets, own_offsets])
 
     def parts(self, kinds: Sequence[RowKind]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(records, lines) of the span's rows of these kinds, in order, at most PART_LINES at once."""
@@ -203,6 +202,12 @@ class SegmentRows:
         """These lines as rows of that kind."""
         return self._lines.take(lines, 0).view(dtype_of(kind)).ravel()
 
+    def rows_as_bytes(self, lines: np.ndarray) -> pa.Array:
+        """These lines as they are, 64 bytes each."""
+        ends = np.arange(len(lines) + 1, dtype=np.int32) * ROW_SIZE
+        data = np.ascontiguousarray(self._lines.take(lines, 0))
+        return pa.BinaryArray.from_buffers(pa.binary(), len(lines), [None, pa.py_buffer(ends), pa.py_buffer(data)])
+
     def lacks(self, kind: RowKind, field: str) -> bool:
         """Whether the segment is of an older version, which has no such field in rows of that kind."""
         return field in self._segment.lacks.fields.get(kind, ())
@@ -214,11 +219,9 @@ class SegmentRows:
 
     def wall_us(self, records: np.ndarray, monotonic_ns: np.ndarray) -> np.ndarray:
         """These times of CLOCK_MONOTONIC as times of the wall clock, in microseconds since 1970."""
-        if len(self._anchor_records) == 1:
-            offsets: Any = self._anchor_offsets[0]
-        else:
-            offsets = self._anchor_offsets[np.searchsorted(self._anchor_records, records, "right") - 1]
-        us: np.ndarray = (monotonic_ns.astype(np.int64) + offsets) // 1_000
+        begins, offsets = self._anchors
+        ahead: Any = offsets[0] if len(begins) == 1 else offsets[np.searchsorted(begins, records, "right") - 1]
+        us: np.ndarray = (monotonic_ns.astype(np.int64) + ahead) // 1_000
         return us
 
     # texts ---------------------------------------------------------------------------------------------------------

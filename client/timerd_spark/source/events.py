@@ -41,7 +41,7 @@ class Events:
     """The events view of some rows of a span."""
 
     def __init__(self, source: SegmentRows, records: np.ndarray, lines: np.ndarray) -> None:
-        self._source, self._records = source, records
+        self._source, self._records, self._lines = source, records, lines
         self._kinds = source.kinds(lines)
         # For each kind that is there: which of the rows have it, and these rows.
         self._by_kind = {
@@ -63,6 +63,8 @@ class Events:
                 return constant(f"{source.header.incarnation:016x}", len(self))
             case "row":
                 return numbers(self._records + source.header.first_row)
+            case "bytes":
+                return self._source.rows_as_bytes(self._lines)
             case "segment":
                 return numbers(np.full(len(self), source.header.sequence, np.int64))
             case "record":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
-STRING, INT, LONG, BOOLEAN, TIMESTAMP = "string", "int", "bigint", "boolean", "timestamp"
+STRING, INT, LONG, BOOLEAN, TIMESTAMP, BINARY = "string", "int", "bigint", "boolean", "timestamp", "binary"
 
 
 class Column(NamedTuple):
@@ -74,6 +74,7 @@ _POSITION: tuple[Column, ...] = (
     Column("segment", LONG, "", "number of the segment in its directory", False),
     Column("record", LONG, "", "position in the segment, from 0", False),
     Column("kind", STRING, "", "RowKind, in small letters", False),
+    Column("bytes", BINARY, "", "the row as it stands in the file: 64 bytes, which LAYOUT.md describes", False),
     Column("at", TIMESTAMP, "us", "the row's time by the wall clock; null if the row has no time"),
     Column("op_id", STRING, "", "the row's operation, as in the terminal view; null if it has none"),
 )
@@ -143,6 +144,7 @@ def spark_schema(columns: Iterable[Column]) -> StructType:
         LONG: types.LongType(),
         BOOLEAN: types.BooleanType(),
         TIMESTAMP: types.TimestampType(),
+        BINARY: types.BinaryType(),
     }
     return types.StructType(
         [
@@ -162,5 +164,6 @@ def arrow_schema(columns: Sequence[Column]) -> pyarrow.Schema:
         LONG: pyarrow.int64(),
         BOOLEAN: pyarrow.bool_(),
         TIMESTAMP: pyarrow.timestamp("us", tz="UTC"),
+        BINARY: pyarrow.binary(),
     }
     return pyarrow.schema([pyarrow.field(name, kinds[kind], nullable) for name, kind, _, _, nullable in columns])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from timerd_shm.declare.journal import BLOCK_ROWS
 from timerd_shm.read.segment import LOCK_NAME, JournalError, Offset, Segment, is_unfinished, segments_of
 
-SPAN_ROWS_MAX = 1 << 20  # of a task; a segment of the default size is one span
+SPAN_ROWS_MAX = 1 << 20  # of a task, which costs Spark some 50 ms; a segment of the default size is one span
 LOOK_AHEAD_BLOCKS = 64  # damaged blocks behind which more good ones are looked for
 BEGINNING = Offset(0, 0)  # of a journal that has no segment yet: segments count from 1
 SKIP_HINT = 'option("failOnDataLoss", "false") passes over it'
