@@ -197,6 +197,8 @@ def test_a_cluster_ends_with_its_test_and_leaves_no_process() -> None:
     cluster._process.kill()  # not even its supervisor can say goodbye
     eventually(lambda: not any(runs(pid) for pid in list(pids)[:3]))
     cluster.close()
+    assert not any(runs(pid) for pid in pids), "not even its daemon"
+    assert not [path for path in Path("/dev/shm").iterdir() if f"-{cluster.instance}-" in path.name]
     with KafkaCluster() as cluster:
         pids = cluster.pids().values()
     assert not any(runs(pid) for pid in pids)

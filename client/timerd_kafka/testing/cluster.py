@@ -26,7 +26,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from timerd_kafka.wire.codec import Question
-from timerd_shm.host.paths import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
+from timerd_shm.host.paths import (
+    INSTANCE_VARIABLE,
+    RUNTIME_DIR_VARIABLE,
+    InstancePaths,
+    daemon_running,
+    open_arena_file,
+)
 from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.statistics import collect, look
 
@@ -102,9 +108,22 @@ class KafkaCluster:
                 process.kill()
                 process.wait()
             process.stdout.close()
+            self._end_daemon()
         if self._scratch is not None:
             self._scratch.cleanup()
             self._scratch = None
+
+    def _end_daemon(self) -> None:
+        """End the cluster's own timer daemon, where its supervisor was killed: it would wait for clients a while."""
+        paths = InstancePaths(Path(self.runtime_dir), self.instance)
+        is_own = self._scratch is not None and paths.directory == Path(self._scratch.name, "run")
+        if not is_own or not daemon_running(paths):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            daemon = os.pidfd_open(int(paths.lock.read_text()))
+            with contextlib.closing(os.fdopen(daemon)):
+                signal.pidfd_send_signal(daemon, signal.SIGTERM)
+                select.select([daemon], [], [], END_S)
 
     def __enter__(self) -> Self:
         try:
