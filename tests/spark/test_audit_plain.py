@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -21,7 +20,7 @@ from timerd_shm.declare.fields import fields
 from timerd_shm.declare.journal import ROWS, RowKind
 from timerd_spark.reports import audit_rows
 from timerd_spark.reports.audit_plain import accepted
-from timerd_spark.reports.audit_rows import FRAGMENT, join_fragments, pack
+from timerd_spark.reports.audit_rows import FRAGMENT, Task, join_fragments, pack
 from timerd_spark.source.schema import TEXTS
 
 Rows = list[dict[str, Any]]
@@ -70,9 +69,12 @@ def judged(rows: Rows, schema: pa.Schema) -> Judged:
 
 def findings_of(packed: pa.Table) -> set[Any]:
     """What an Audit finds in packed rows."""
+    task = Task(("h", "i"), is_first=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("timerd_spark.reports.audit_plain.accepted", lambda part: np.zeros(part.num_rows, bool))
-        return {(one.row, one.operation, one.what) for one in audit_rows._wrong(packed, is_first=True)}
+        patch.setattr(audit_rows, "HELD_MAX", 0)
+        for rows in packed.to_batches(max_chunksize=50):
+            task.take(rows)
+        return set(task.findings())
 
 
 @pytest.fixture

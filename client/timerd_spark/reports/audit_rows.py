@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from timerd_client.audit.audit import Audit
@@ -33,6 +33,7 @@ PACKED: Final = (
     "owner string, `group` string, id string, names binary, bytes binary"
 )
 FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, what string"
+HELD_MAX: Final = 3_000_000  # rows of a task: some 900 MB
 # Kinds of rows that each task has.
 OF_ALL: Final = (RowKind.CLIENT, RowKind.SEGMENT, RowKind.TURN, RowKind.ANCHOR, RowKind.GAP, RowKind.END)
 OF_REGISTRATIONS: Final = tuple(int(kind) for kind in (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY))
@@ -367,56 +368,89 @@ def _batch(ddl: str, rows: Sequence[tuple[Any, ...]]) -> pyarrow.RecordBatch:
 
 
 def audited(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Audit the packed rows of a bucket: an Audit for each arena. Yields FINDINGS.
-
-    What audit_plain.py accepts is not given to an Audit. If nothing else is in a bucket, the first bucket alone looks
-    at the rows that all buckets have.
-    """
-    import pyarrow as pa
-
+    """Audit the packed rows of a bucket, sorted by arena and row: an Audit for each arena. Yields FINDINGS."""
     found: list[tuple[str, str, int, str | None, str]] = []
-    part = [batch for batch in batches if batch.num_rows]
-    if part:
-        rows = pa.Table.from_batches(part)
-        is_first = rows["bucket"][0].as_py() == 0
-        for host, incarnation, mine in _arenas(rows):
-            for row, operation, what in _wrong(mine, is_first=is_first):
-                op_id = f"{incarnation}-{operation & _WORD:016x}" if operation else None
-                found.append((host, incarnation, row, op_id, what))
+    task: Task | None = None
+    for batch in batches:
+        for of, rows in _arenas(batch):
+            if task is None or task.of != of:
+                found += task.findings() if task else ()
+                task = Task(of, is_first=rows["bucket"][0].as_py() == 0)
+            task.take(rows)
+    found += task.findings() if task else ()
     yield _batch(FINDINGS, found)
 
 
-def _arenas(rows: pyarrow.Table) -> Iterator[tuple[str, str, pyarrow.Table]]:
-    """(host, incarnation, rows) of each arena, in the order of its rows."""
-    import pyarrow.compute as pc
-
-    for host in pc.unique(rows["host"]).to_pylist():
-        of_host = rows.filter(pc.equal(rows["host"], host))
-        for incarnation in pc.unique(of_host["incarnation"]).to_pylist():
-            yield host, incarnation, of_host.filter(pc.equal(of_host["incarnation"], incarnation)).sort_by("row")
-
-
-def _wrong(part: pyarrow.Table, *, is_first: bool) -> list[Finding]:
-    """What an Audit finds in the rows of an arena that are not plain."""
+def _arenas(batch: pyarrow.RecordBatch) -> Iterator[tuple[tuple[str, str], pyarrow.RecordBatch]]:
+    """((host, incarnation), rows) of each arena of a batch that is sorted by arena."""
     import numpy as np
 
-    from .audit_plain import accepted
+    if batch.num_rows == 0:
+        return
+    changes = np.zeros(batch.num_rows - 1, bool)
+    for name in ("host", "incarnation"):
+        codes = batch[name].dictionary_encode().indices.to_numpy()
+        changes |= codes[1:] != codes[:-1]
+    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), batch.num_rows]
+    for first, end in pairwise(edges):
+        rows = batch.slice(first, end - first)
+        yield (rows["host"][0].as_py(), rows["incarnation"][0].as_py()), rows
 
-    part = part.combine_chunks()
-    left = ~accepted(part)
-    is_own = ~np.isin(part["kind"].to_numpy(), [int(kind) for kind in OF_ALL])
-    if not is_first and not (left & is_own).any():
-        return []
-    audit = Audit(whole=False)
-    handlers = _handlers(audit)
-    rest = part.filter(left)
-    columns = (rest[name].to_pylist() for name in ("kind", "row", "bytes", *_TEXTS, "names"))
-    for kind, row, data, *texts in zip(*columns, strict=True):
-        if kind in handlers:
-            handlers[kind](row, data, *texts)
-        else:
-            audit.wrong.append(Finding(row, 0, f"it is of kind {kind}, which no row of the events view has"))
-    return audit.finish()
+
+class Task:
+    """The rows of one arena in a bucket.
+
+    What audit_plain.py accepts is not given to an Audit. If nothing else is there, the first bucket alone looks at the
+    rows that all buckets have. Of more rows than HELD_MAX, none is held: the Audit gets all of them as they come.
+    """
+
+    def __init__(self, of: tuple[str, str], *, is_first: bool) -> None:
+        self.of, self._is_first = of, is_first
+        self._held: list[pyarrow.RecordBatch] = []
+        self._rows = 0
+        self._audit = Audit(whole=False)
+        self._handlers = _handlers(self._audit)
+
+    def take(self, rows: pyarrow.RecordBatch) -> None:
+        """The next rows of the arena."""
+        self._held.append(rows)
+        self._rows += rows.num_rows
+        if self._rows > HELD_MAX:
+            self._release()
+
+    def findings(self) -> Iterator[tuple[str, str, int, str | None, str]]:
+        """What is wrong, as no row comes any more."""
+        if self._rows > HELD_MAX or self._is_needed():
+            self._release()
+            host, incarnation = self.of
+            for row, operation, what in self._audit.finish():
+                op_id = f"{incarnation}-{operation & _WORD:016x}" if operation else None
+                yield host, incarnation, row, op_id, what
+
+    def _is_needed(self) -> bool:
+        """Whether there is something that the Audit has to see. What it need not see is not held any more."""
+        import numpy as np
+        import pyarrow as pa
+
+        from .audit_plain import accepted
+
+        rows = pa.Table.from_batches(self._held).combine_chunks()
+        left = ~accepted(rows)
+        self._held = rows.filter(pa.array(left)).to_batches()
+        is_own = ~np.isin(rows["kind"].to_numpy(), [int(kind) for kind in OF_ALL])
+        return self._is_first or bool((left & is_own).any())
+
+    def _release(self) -> None:
+        """Give the held rows to the Audit."""
+        held, self._held = self._held, []
+        for rows in held:
+            columns = (rows[name].to_pylist() for name in ("kind", "row", "bytes", *_TEXTS, "names"))
+            for kind, row, data, *texts in zip(*columns, strict=True):
+                if kind in self._handlers:
+                    self._handlers[kind](row, data, *texts)
+                else:
+                    what = f"it is of kind {kind}, which no row of the events view has"
+                    self._audit.wrong.append(Finding(row, 0, what))
 
 
 def _owner(owner: str | None, group: str | None) -> Owner:
