@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from descriptors import many_open
 from rawkafka import FETCH, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka import quotas as quotas_module
 from timerd_kafka.__main__ import main
@@ -210,6 +211,11 @@ def runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+
+
+def test_a_process_with_many_connections_has_a_cluster_too() -> None:
+    with many_open(), KafkaCluster(["--workers", "1"]) as cluster:
+        assert cluster.topic(partitions=1) in cluster.state()["0"]["partitions"].popitem()[0]
 
 
 def test_it_is_there_within_seconds_and_says_so(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import timerd as td
 from daemons import arenas_of
+from descriptors import many_open
 from timerd.testing import Daemon, DaemonEndedError
 
 
@@ -18,6 +19,11 @@ def served(runtime_dir: Path) -> Iterator[Daemon]:
     """A daemon of timerd.testing, in the test's own runtime directory."""
     with Daemon(runtime_dir) as made:
         yield made
+
+
+def test_a_process_with_many_connections_has_a_daemon_too(runtime_dir: Path) -> None:
+    with many_open(), Daemon(runtime_dir) as made:
+        assert made._runner is not None and not made._has_ended(made._runner)
 
 
 def test_a_restarted_daemon_goes_on_with_its_arena(served: Daemon) -> None:

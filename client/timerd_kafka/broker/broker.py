@@ -29,6 +29,7 @@ from timerd_kafka.wire.connection import Connection
 LOOK_S = 0.002  # so often the file of the topics is looked at
 OPEN_S = 0.01  # so long the loop stands still for partitions that are opened
 CATALOG = "catalog"  # the key on which a change of the topics is an event
+ANY = topic_key("")  # an event when a broker has taken up a version of the topics, whatever is new in it
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -124,13 +125,17 @@ class Broker:
             self.loop.call_soon(self._open)
             return
         self.followers.refresh()
-        self._opened = self._taken  # but for what cannot be opened: nobody waits for that
+        is_new, self._opened = (
+            self._opened != self._taken,
+            self._taken,
+        )  # but for what cannot be opened: nobody waits for that
         try:
             self.readers.acknowledge(CATALOG, str(self.id), self._opened)
         except td.TimerdError:
             log.warning("the timer daemon does not take the version of the topics; it is told again", exc_info=True)
         changed, self._opened_topics = self._opened_topics ^ self._taken_topics, self._taken_topics
-        self.waits.fire("topic", *(topic_key(name) for name in {name for name, _ in changed}))
+        told = [topic_key(name) for name in {name for name, _ in changed}]
+        self.waits.fire("topic", *[ANY] * is_new, *told)
 
     def _topics(self) -> set[tuple[str, UUID]]:
         return {(topic.name, topic.id) for topic in self.catalog.by_id.values()}

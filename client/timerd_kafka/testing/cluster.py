@@ -13,7 +13,6 @@ import datetime
 import itertools
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from timerd_kafka.wire.codec import Question
+from timerd_shm.host.descriptors import is_ready
 from timerd_shm.host.paths import (
     INSTANCE_VARIABLE,
     RUNTIME_DIR_VARIABLE,
@@ -123,7 +123,7 @@ class KafkaCluster:
             daemon = os.pidfd_open(int(paths.lock.read_text()))
             with contextlib.closing(os.fdopen(daemon)):
                 signal.pidfd_send_signal(daemon, signal.SIGTERM)
-                select.select([daemon], [], [], END_S)
+                is_ready(daemon, END_S)
 
     def __enter__(self) -> Self:
         try:
@@ -285,7 +285,7 @@ class KafkaCluster:
         assert self._process is not None and self._process.stdout is not None
         descriptor, end = self._process.stdout.fileno(), time.monotonic() + seconds
         while b"\n" not in self._buffer:
-            readable, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+            readable = is_ready(descriptor, end - time.monotonic())
             data = os.read(descriptor, 65_536) if readable else b""
             if not data:
                 what = "has ended" if readable else f"does not answer within {seconds:g} s"

@@ -247,8 +247,12 @@ class Rig:
         group: bytes = b"",
         listens: bool = False,
         process: tuple[int, int] = (0, 0),
+        name: bytes | None = None,
     ) -> Client:
-        """A new client that has said hello; a member of `group`, if that is given. `process`: pid and start ticks."""
+        """A new client that has said hello; a member of `group`, if that is given. `process`: pid and start ticks.
+
+        Without a name it gets one of its own.
+        """
         self.opened += 1
         incarnation, session = (
             hashlib.blake2b(b"%s %d" % (what, self.opened), digest_size=16).digest()
@@ -257,7 +261,7 @@ class Rig:
         slot = self.core.open_client(
             incarnation,
             session,
-            name=b"client-%d" % self.opened,
+            name=b"client-%d" % self.opened if name is None else name,
             orphans=orphans,
             now_ns=self.now_ns,
             group=self.core.group(group, *process) if group else 0,

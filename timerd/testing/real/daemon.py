@@ -9,7 +9,6 @@ with Daemon(directory) as daemon:      # it serves
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from timerd_shm.host.descriptors import is_ready
 from timerd_shm.host.paths import INSTANCE_DEFAULT, INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE, InstancePaths
 from timerd_shm.host.remains import remove_arena
 
@@ -168,7 +168,7 @@ class Daemon:
     def _has_ended(self, runner: subprocess.Popen[str]) -> bool:
         """Whether the runner, or the daemon in it, has ended before it was ready."""
         assert runner.stdout is not None
-        return runner.poll() is not None or bool(select.select([runner.stdout], [], [], 0)[0])
+        return runner.poll() is not None or is_ready(runner.stdout.fileno())
 
     def _forget(self) -> None:
         """Wait for the end of the runner."""

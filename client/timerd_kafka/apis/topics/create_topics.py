@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from timerd_client.operations import DelayedTopics, Part
 from timerd_kafka.apis.topics.bounds import refuse_too_many
 from timerd_kafka.apis.topics.configs import SETTABLE, wrong_config
-from timerd_kafka.broker.broker import Broker, Call
+from timerd_kafka.broker.broker import ANY, Broker, Call
 from timerd_kafka.cluster.catalog import Wanted, is_legal
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
 from timerd_kafka.waits.waits import DaemonLost
@@ -113,13 +113,24 @@ async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout:
     return await all_read(broker, taken, timeout)
 
 
+class ReadByAll(DelayedTopics):
+    """Complete when all brokers have read the topics.
+
+    The version that is waited for may be newer than the topics of the request: another broker has changed others since.
+    A broker that has read the former one tells of these others alone. So each version that a broker reads is an event.
+    """
+
+    def watch_keys(self) -> Iterable[str]:
+        return [*super().watch_keys(), ANY] if self.pending else []
+
+
 async def all_read(broker: Broker, taken: dict[str, int], timeout: float) -> dict[str, Part]:
     """Wait until all brokers have read the topics as they are now."""
     broker.say_catalog_changed()
     version = broker.catalog.version
     try:
         parts: dict[str, Part] = await broker.waits.until(
-            "topic", timeout, lambda give: DelayedTopics(taken, lambda _: broker.all_have_read(version), give)
+            "topic", timeout, lambda give: ReadByAll(taken, lambda _: broker.all_have_read(version), give)
         )
     except DaemonLost:
         return {name: Part(error or ErrorCode.request_timed_out) for name, error in taken.items()}
