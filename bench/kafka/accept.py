@@ -1,6 +1,6 @@
 """The acceptance of the Kafka broker: what it promises, checked with three unmodified clients and with raw bytes.
 
-    python bench/kafka/accept.py [--short] [--only NAME,...] [--json FILE]
+    python bench/kafka/accept.py [--short] [--only NAME,...]... [--json FILE]
 
 The clients are kafka-python, aiokafka and confluent-kafka, each in processes of its own; the broker has four workers.
 
@@ -24,7 +24,10 @@ from __future__ import annotations
 
 import sys
 import traceback
+from argparse import Namespace
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -59,21 +62,30 @@ CHECKS: dict[str, Callable[[Suite], None]] = {
 
 
 def play(suite: Suite) -> None:
-    """Run the checks one after the other. One that breaks fails, and the others run."""
+    """Run the checks, those of a lane one after the other. One that breaks fails, and the others run."""
     suite.tables["checks"] = []
+    lanes = suite.args.only or [list(CHECKS)]
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        for lane in [pool.submit(play_lane, suite, names) for names in lanes]:
+            lane.result()
+
+
+def play_lane(suite: Suite, names: list[str]) -> None:
+    """Checks that share a cluster. A claim that several make fails in each that breaks it."""
+    own = copy(suite)
+    own.args = Namespace(**vars(suite.args))
     try:
-        for name in suite.args.only or CHECKS:
-            suite.args.current = name
-            before, begun = dict(suite.checks), suite.seconds
+        for name in names:
+            own.args.current, own.checks, begun = name, {}, suite.seconds
             suite.say(name)
             try:
-                CHECKS[name](suite)
+                CHECKS[name](own)
             except Exception as error:
                 traceback.print_exc()
-                suite.check(f"{name}_ran", False, f"{type(error).__name__}: {error}".splitlines()[0])
-            # A claim that several checks make fails in the first one that breaks it.
-            mine = {claim: found for claim, found in suite.checks.items() if before.get(claim) is not found}
-            broken = [claim for claim, found in mine.items() if not found["held"]]
+                own.check(f"{name}_ran", False, f"{type(error).__name__}: {error}".splitlines()[0])
+            for claim, found in own.checks.items():
+                suite.check(claim, **found)
+            broken = [claim for claim, found in own.checks.items() if not found["held"]]
             suite.add(
                 "checks",
                 check=name,
@@ -87,7 +99,13 @@ def play(suite: Suite) -> None:
 
 def main() -> int:
     parser = Parser("kafka", __doc__)
-    parser.add_argument("--only", type=listed(chosen(list(CHECKS))), metavar="NAME", help="these checks, with commas")
+    parser.add_argument(
+        "--only",
+        type=listed(chosen(list(CHECKS))),
+        action="append",
+        metavar="NAME",
+        help="these checks, with commas; given several times, each list is played beside the others",
+    )
     parser.size("--records", amount(300, 10_000_000, "records"), "100k", "1k", "records of each producer")
     parser.size("--mutations", amount(100, 1_000_000_000, "frames"), "1M", "5k", "damaged frames")
     parser.size("--seconds", real(1, 86_400, "seconds"), "600", "5", "length of the storm")

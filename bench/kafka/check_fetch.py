@@ -63,10 +63,12 @@ def play_empty(suite: Suite, kafka: KafkaCluster) -> None:
         max_s=round(max(took), 4),
     )
     suite.check(
-        "empty_in_time",
-        empty and min(took) >= MAX_WAIT_S and max(took) <= MAX_WAIT_S + LATE_S,
-        f"a fetch for which nothing came was empty, after {MAX_WAIT_S:.2f} to {MAX_WAIT_S + LATE_S:.2f} s",
+        "empty",
+        empty and min(took) >= MAX_WAIT_S,
+        f"a fetch for which nothing came was empty, and not before {MAX_WAIT_S:.2f} s",
     )
+    latest = MAX_WAIT_S + LATE_S
+    suite.check("empty_in_time", max(took) <= latest, f"a fetch for which nothing came was empty by {latest:.2f} s")
     suite.check("fetches_counted", waited == len(took), "each fetch that waits is registered once")
 
 
@@ -91,11 +93,8 @@ def play_at_once(suite: Suite, kafka: KafkaCluster) -> None:
                 took.append(time.monotonic() - begun)
             waited = registered(kafka, "fetch") - before
             suite.add("fetches_at_once", what=what, fetches=rounds, registered=waited, **percentiles(took))
-            suite.check(
-                "at_once",
-                max(took) < AT_ONCE_S * 2 and waited == 0,
-                "max.wait 0, enough bytes, no partitions and errors are answered at once, and register nothing",
-            )
+            suite.check("at_once", waited == 0, "max.wait 0, enough bytes, no partitions and errors register nothing")
+            suite.check("at_once_in_time", max(took) < AT_ONCE_S * 2, "and they are answered within 100 ms")
 
 
 def play_wakes(suite: Suite, kafka: KafkaCluster) -> None:
@@ -174,6 +173,7 @@ def play_sum(suite: Suite, kafka: KafkaCluster) -> None:
     )
     suite.check(
         "sum_of_partitions",
-        right and max(answered) < AT_ONCE_S * 2,
-        f"a fetch of {MANY} partitions waits for {ENOUGH:,} bytes in all of them together, and no longer",
+        right and max(answered) < math.inf,
+        f"a fetch of {MANY} partitions waits for {ENOUGH:,} bytes in all of them together",
     )
+    suite.check("sum_in_time", max(answered) < AT_ONCE_S * 2, "and it is answered within 100 ms of the last of them")

@@ -113,7 +113,7 @@ def play_large(suite: Suite, kafka: KafkaCluster, address: str, topic: str) -> N
             line = socket.create_connection((host, int(port)), 10)
             lines.append(line)
             closed += not send_slowly(line, struct.pack(">i", FRAME_MAX) + b"\0" * (min(LARGE, most - at) - 4))
-        end = time.monotonic() + (1.0 if suite.short else 2.0)
+        end = time.monotonic() + (0.3 if suite.short else 2.0)
         while time.monotonic() < end:  # and then the rest of it, byte by byte
             line = socket.create_connection((host, int(port)), 10)
             lines.append(line)
@@ -126,7 +126,7 @@ def play_large(suite: Suite, kafka: KafkaCluster, address: str, topic: str) -> N
             line = socket.create_connection((host, int(port)), 10)
             lines.append(line)
             closed += not send_slowly(line, struct.pack(">i", FRAME_MAX) + b"\0" * LARGE)
-        time.sleep(1.0)
+        time.sleep(0.3 if suite.short else 1.0)
         bystander.stop()
         seen = bystander.result()
         for line in lines:
@@ -179,18 +179,24 @@ def all_answer(kafka: KafkaCluster) -> bool:
     return len(kafka.state()) == len(kafka.pids()) - 1
 
 
+def is_late(row: list[object]) -> bool:
+    """Whether a produce request has timed out: no error of its own, as "a bystander was served in time" says so."""
+    return row[4] == "request_timed_out" and float(row[3]) >= BYSTANDER_MAX_S  # type: ignore[arg-type]
+
+
 def report_bystander(suite: Suite, what: str, rows: list[list[object]]) -> None:
     by_kind: dict[str, list[float]] = {}
     for kind, _, _, took, _ in rows:
         by_kind.setdefault(str(kind), []).append(float(took))  # type: ignore[arg-type]
-    wrong = [row for row in rows if row[4] != "none"]
+    wrong = [row for row in rows if row[4] != "none" and not is_late(row)]
     for kind, values in by_kind.items():
         failed = sum(row[0] == kind for row in wrong)
         figures = percentiles(values)
         suite.add("hostile_bystander", meanwhile=what, request=kind, requests=len(values), failed=failed, **figures)
         slow = figures["p99_ms"] > BYSTANDER_P99_S * 1e3 or figures["max_ms"] > BYSTANDER_MAX_S * 1e3
+        suite.check("bystander_answered", not failed, "a bystander was served all along, without an error")
         suite.check(
             "bystander_served",
-            not slow and not failed,
-            f"a bystander was served all along: p99 within {BYSTANDER_P99_S:g} s, none over {BYSTANDER_MAX_S:g} s",
+            not slow,
+            f"a bystander was served in time: p99 within {BYSTANDER_P99_S:g} s, none over {BYSTANDER_MAX_S:g} s",
         )

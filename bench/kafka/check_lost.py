@@ -84,13 +84,13 @@ def works_again(suite: Suite, kafka: KafkaCluster, after: str) -> None:
         begun = time.monotonic()
         empty = leader.fetch(topic, {0: end}, max_wait=0.5)[0]
         took = time.monotonic() - begun
-        timed = 0.5 <= took <= 0.75 and empty.error_code == ErrorCode.none
     with RawMember(kafka.bootstrap, f"after-{topic}", session=5.0, rebalance=2.0) as member:
         member.join()
         joined = member.sync() == member.heartbeat() == ErrorCode.none
         member.leave()
     suite.add("afterwards", after=after, empty_fetch_of_500_ms_took_ms=took * 1e3, group_works=joined)
-    suite.check("works_again", timed and joined, "afterwards all works")
+    suite.check("works_again", joined and empty.error_code == ErrorCode.none and took >= 0.5, "afterwards all works")
+    suite.check("works_again_in_time", took <= 0.75, "and a fetch that waits for 0.5 s is answered within 0.75 s")
 
 
 def play_daemon(suite: Suite) -> None:
@@ -272,8 +272,5 @@ def report_bystander(suite: Suite, what: str, rows: list[list[Any]]) -> None:
         slowest = max(row[3] for row in mine)
         figures = percentiles(row[3] for row in mine)
         suite.add("what_needs_no_wait", meanwhile=what, request=kind, requests=len(mine), failed=failed, **figures)
-        suite.check(
-            "goes_on",
-            not failed and slowest < BYSTANDER_MAX_S,
-            "acks=1, fetches with data and metadata go on meanwhile",
-        )
+        suite.check("goes_on", not failed, "acks=1, fetches with data and metadata go on meanwhile")
+        suite.check("goes_on_in_time", slowest < BYSTANDER_MAX_S, f"and each is answered within {BYSTANDER_MAX_S:g} s")

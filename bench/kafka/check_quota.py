@@ -19,7 +19,7 @@ from world import cluster, percentile, percentiles, produce_fields, settled
 
 QUOTA = 1e6  # bytes a second
 VALUE = 20_000
-WITHIN, WITHIN_SHORT = 0.05, 0.30  # of the quota; a short run has the first second's burst in it
+WITHIN, WITHIN_SHORT = 0.05, 0.45  # of the quota; a short run has the first second's burst in it
 EARLY_S = 0.003  # a throttle time is stated in whole milliseconds
 
 
@@ -33,7 +33,7 @@ class Sent(NamedTuple):
 
 
 def play(suite: Suite) -> None:
-    seconds = 4.0 if suite.short else 30.0
+    seconds = 3.0 if suite.short else 30.0
     within = WITHIN_SHORT if suite.short else WITHIN
     with cluster(suite, "--produce-quota", "1MB") as kafka:
         topic = kafka.topic(partitions=4, replicas=1)
@@ -58,7 +58,7 @@ def play(suite: Suite) -> None:
             suite.add("mutes", of="; ".join(some), throttled=throttled, registered=waited)
             claim = "each throttled answer is registered once in the purgatory quota"
             suite.check("mutes_counted", waited == throttled, claim)
-        play_clients(suite, kafka, 3.0 if suite.short else 10.0)
+        play_clients(suite, kafka, 2.0 if suite.short else 10.0)
 
 
 def at_once(topic: str, places: list[tuple[str, int]], name: str, seconds: float) -> list[list[Sent]]:
@@ -139,10 +139,8 @@ def judge_client(suite: Suite, client: str, done: dict[str, Any]) -> None:
         throttle_reported_max_ms=max(throttles, default=None),
         **percentiles(waited for _, _, waited in done["acked"]),
     )
-    suite.check(
-        "clients_throttled",
-        len(done["acked"]) == done["sent"] and size / done["seconds"] <= QUOTA * (1.6 if suite.short else 1.3),
-        "each client is slowed down to its quota (and the first second's burst), and loses nothing",
-    )
+    held = size / done["seconds"] <= QUOTA * (1.6 if suite.short else 1.3)
+    suite.check("clients_throttled", held, "each client is slowed down to its quota (and the first second's burst)")
+    suite.check("clients_lose_nothing", len(done["acked"]) == done["sent"], "and it loses nothing by it")
     if client != "aiokafka":  # which has no figure for it
         suite.check("throttle_reported", max(throttles, default=0) > 0, "the clients' own figures have throttle times")

@@ -24,9 +24,8 @@ def say(**what: Any) -> None:
     print(json.dumps({"at": time.monotonic(), **what}), flush=True)
 
 
-def run(roles: Mapping[str, Role]) -> None:
-    """Play the role of the plan on the command line."""
-    plan = json.loads(sys.argv[1])
+def run(roles: Mapping[str, Role], plan: dict[str, Any]) -> None:
+    """Play the role of a plan."""
     threading.Thread(target=_listen, daemon=True).start()
     result = roles[plan["role"]](plan)
     draft = Path(plan["result"] + ".draft")

@@ -1,4 +1,4 @@
-"""The process of one client: python bench/kafka/peer.py '{"role": "produce", ...}'. accept.py starts it.
+"""What the process of one client does.
 
 produce   `count` records, or until "stop"; `rate` a second, or as fast as its window of `in_flight` lets it
 consume   `expect` records, and what comes in the moment after; or until "stop"
@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import peers
-from errand import Role, run, say, stop
+from errand import Role, say, stop
 
 AFTER_S = 0.3  # so long a consumer looks whether more comes than was expected
 SIZE = 100  # bytes of a record's value
@@ -115,13 +115,10 @@ def in_loop(role: Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]
     return lambda plan: asyncio.run(role(plan))
 
 
-if __name__ == "__main__":
-    run(
-        {
-            "produce": in_loop(produce),
-            "consume": in_loop(consume),
-            "member": in_loop(consume),
-            "commit": in_loop(commit),
-            "committed": in_loop(committed),
-        }
-    )
+ROLES = {
+    "produce": in_loop(produce),
+    "consume": in_loop(consume),
+    "member": in_loop(consume),
+    "commit": in_loop(commit),
+    "committed": in_loop(committed),
+}

@@ -1,4 +1,4 @@
-"""A raw client in a process of its own: python bench/kafka/raw_peer.py '{"role": "bystander", ...}'.
+"""What a raw client does, in a process of its own.
 
 bystander  produces and reads, again and again, until "stop": how long each took, and what it was answered
 requests   requests of many kinds with random timeouts to all workers, until "stop"
@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 import attack
-from errand import run, say, stop
+from errand import Role, say, stop
 from rawkafka import FETCH, LIST_OFFSETS, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka.wire.codec import Question
 
@@ -163,5 +163,8 @@ def codes_of(kind: str, answer: Any) -> str:
     return ErrorCode(code).name
 
 
-if __name__ == "__main__":
-    run({"bystander": bystander, "requests": requests, "attack": lambda plan: attack.play(plan, stop, say)})
+ROLES: dict[str, Role] = {
+    "bystander": bystander,
+    "requests": requests,
+    "attack": lambda plan: attack.play(plan, stop, say),
+}

@@ -8,6 +8,7 @@ import os
 import selectors
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,30 +26,32 @@ PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota")
 QUIET_S = 5.0
 PATIENCE_S = 15.0
 
-_shared: list[KafkaCluster] = []
+_own = threading.local()
 
 
 @contextlib.contextmanager
 def cluster(suite: Suite, *flags: str) -> Iterator[KafkaCluster]:
     """A cluster of four workers. After the block nothing may be waiting any more.
 
-    Without flags it is one for all checks that take it, which is ended by `end_shared`.
+    Without flags it is one for all checks of this thread that take it, which is ended by `end_shared`.
     """
     if flags:
         with KafkaCluster(["--workers", str(WORKERS), *flags]) as own:
             yield own
             be_quiet(suite, own)
         return
-    if not _shared:
-        _shared.append(KafkaCluster(["--workers", str(WORKERS), "--capacity", "32768"]).start())
-    yield _shared[0]
-    be_quiet(suite, _shared[0])
+    shared: KafkaCluster | None = getattr(_own, "shared", None)
+    if shared is None:
+        shared = _own.shared = KafkaCluster(["--workers", str(WORKERS), "--capacity", "32768"]).start()
+    yield shared
+    be_quiet(suite, shared)
 
 
 def end_shared() -> None:
-    """End the cluster that is shared."""
-    while _shared:
-        _shared.pop().close()
+    """End the cluster that this thread's checks share."""
+    shared: KafkaCluster | None = _own.__dict__.pop("shared", None)
+    if shared is not None:
+        shared.close()
 
 
 def pending(kafka: KafkaCluster) -> dict[str, int]:

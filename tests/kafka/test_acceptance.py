@@ -1,4 +1,4 @@
-"""The acceptance of the broker in a short form, in parts side by side. `make accept-kafka` is the full one."""
+"""The acceptance of the broker in a short form, its parts side by side. `make accept-kafka` is the full one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import pytest
 
 from trees import ROOT
 
-# Bounds of time, which a machine that does other things may miss. The full form holds them.
+# Bounds of time, which a machine that does other things may miss: a member whose session is two seconds must get to its
+# heartbeats meanwhile. And what only a client says that is faster than its quota. The full form holds them.
 TIMED = {"timed_out_in_time", "empty_in_time", "woken", "killed_member", "leaving_member", "slow_rejoiner"}
 TIMED |= {"quota_rate", "muted", "clients_throttled", "bystander_served", "refused_in_time", "answered_in_time"}
-TIMED |= {"all_answered", "producers_go_on"}
-PARTS = ("records,stopped,storm", "fetch,groups", "no_wait,quota,counts,full", "daemon,hostile")
-SHORT = ("--short", "--records=300", "--mutations=2k", "--seconds=3", "--between=1")
+TIMED |= {"all_answered", "producers_go_on", "works_again_in_time", "members_stay"}
+TIMED |= {"at_once_in_time", "sum_in_time", "goes_on_in_time", "throttled", "throttle_reported"}
+PARTS = ("daemon,quota", "hostile,storm,full", "groups,records,stopped", "fetch,no_wait,counts")
+SHORT = ("--short", "--records=300", "--mutations=1k", "--seconds=3", "--between=1")
 
 
 def test_each_check_is_in_a_part() -> None:
@@ -26,10 +28,10 @@ def test_each_check_is_in_a_part() -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("checks", PARTS)
-def test_what_the_broker_promises_holds(tmp_path: Path, seed: int, checks: str) -> None:
+def test_what_the_broker_promises_holds(tmp_path: Path, seed: int) -> None:
     document = tmp_path / "kafka.json"
-    command = [str(ROOT / "bench/kafka/accept.py"), *SHORT, f"--only={checks}", f"--seed={seed}", f"--json={document}"]
+    parts = [f"--only={part}" for part in PARTS]
+    command = [str(ROOT / "bench/kafka/accept.py"), *SHORT, *parts, f"--seed={seed}", f"--json={document}"]
     ran = subprocess.run([sys.executable, *command], capture_output=True, text=True)
     assert ran.returncode in (0, 1), ran.stdout + ran.stderr
     claims = json.loads(document.read_text())["checks"]
