@@ -22,7 +22,15 @@ from journals import (
 from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE
 from timerd_shm.read.journal_reader import Damage, JournalReader, Row
-from timerd_shm.read.segment import JournalError, Offset, parse_header, segment_path, segments_of
+from timerd_shm.read.segment import (
+    JournalError,
+    Offset,
+    full_blocks,
+    parse_header,
+    rows_of_block,
+    segment_path,
+    segments_of,
+)
 
 Rows = dict[int, tuple[Offset, tuple[Any, ...]]]
 
@@ -48,6 +56,22 @@ def damaged(directory: Path, harm: Callable[[bytearray], bytes | bytearray], seg
     path = segment_path(copy, segment)
     path.write_bytes(harm(bytearray(path.read_bytes())))
     return read_journal(copy)
+
+
+def test_full_blocks_are_those_that_are_full_by_themselves(sound: tuple[Path, Rows], rng: random.Random) -> None:
+    directory, _ = sound
+    for segment in segments_of(directory):
+        content = segment_path(directory, segment).read_bytes()
+        header, blocks = parse_header(content, segment), content[BLOCK_SIZE:]
+        for _ in range(60):
+            lie = bytearray(blocks)
+            for _ in range(rng.randrange(3)):
+                lie[rng.randrange(len(lie))] ^= 1 << rng.randrange(8)
+            begin = rng.randrange(len(lie) // BLOCK_SIZE)
+            parts = [lie[at : at + BLOCK_SIZE] for at in range(begin * BLOCK_SIZE, len(lie), BLOCK_SIZE)]
+            whole = [rows_of_block(bytes(part), header, begin + at) == BLOCK_ROWS for at, part in enumerate(parts)]
+            expected = whole.index(False) if False in whole else len(whole)
+            assert full_blocks(memoryview(lie)[begin * BLOCK_SIZE :], header, begin) == expected
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
