@@ -55,12 +55,14 @@ def _after_fork_in_child() -> None:
     global _client_lock
     _client_lock = lock()
     for link in list(link_module.links):
-        link.seal_because("it was made before a fork, in the parent")
-        link.idle = False
-        link.lock = lock()
         _inherited.append(link)
-    for link in list(link_module.links):
-        link.sockets.forked()
+        try:
+            link.seal_because("it was made before a fork, in the parent")
+            link.idle = False
+            link.lock = lock()
+            link.sockets.forked()
+        except Exception:  # the connections of the others are closed all the same
+            link_module.logger.exception("this forked child may have a copy of a connection of its parent")
     link_module.links.clear()
 
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S, eventually
 from timerd_client import aio
-from timerd_client.link import lazy
+from timerd_client.link import lazy, link
 from timerd_client.transport.make import make_sockets
 from timerd_shm.host.paths import read_location
 from timerd_shm.read.reader import ArenaReader
@@ -122,27 +123,59 @@ def test_very_many_clients_of_a_process_are_served_and_leave_nothing(make_daemon
     eventually(lambda: len(os.listdir(f"/proc/{daemon.pid}/fd")) <= before, "connections are left")
 
 
-def connections_of_this_process() -> int:
-    """Of packets."""
-    number = 0
+def connections_of_this_process() -> set[int]:
+    """The inodes of those of packets: a copy in a child has that of the parent's."""
+    found = set()
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as copy:
-            number += copy.type == socket.SOCK_SEQPACKET
-    return number
+        with contextlib.suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as copy:
+                if copy.type == socket.SOCK_SEQPACKET:
+                    found.add(os.fstat(copy.fileno()).st_ino)
+    return found
+
+
+def inherited_by_a_child() -> set[int]:
+    """The connections of packets of which a child that is forked now has a copy."""
+    childs, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(told, b" ".join(b"%d" % inode for inode in connections_of_this_process()))
+        os._exit(0)
+    os.close(told)
+    assert os.waitpid(pid, 0)[1] == 0
+    with os.fdopen(childs, "rb") as reader:
+        return set(map(int, reader.read().split()))
+
+
+class BrokenLink:
+    """A link that cannot be closed."""
+
+    def seal_because(self, why: str) -> None:
+        raise OSError(why)
+
+
+def test_a_child_closes_its_copies_although_one_cannot_be_closed(
+    daemon: Daemon, face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, broken = connections_of_this_process(), [BrokenLink() for _ in range(20)]
+    with face.connect(timeout=PATIENCE_S):
+        links: Any = weakref.WeakSet([*link.links, *broken])
+        monkeypatch.setattr(link, "links", links)
+        assert not inherited_by_a_child() & (connections_of_this_process() - before)
 
 
 def test_a_child_that_is_forked_while_a_client_is_made_has_no_copy_of_its_connection(
     daemon: Daemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy would keep a dead client alive. Another thread may fork before the client knows its own connection."""
-    pids: list[int] = []
+    before = connections_of_this_process()  # which tests before this one may have left
+    inherited: list[set[int]] = []
     threads: list[threading.Thread] = []
 
     def fork() -> None:
-        pid = os.fork()
-        if pid == 0:
-            os._exit(connections_of_this_process())
-        pids.append(pid)
+        inherited.append(inherited_by_a_child())
 
     def make(*given: Any) -> Any:
         made = make_sockets(*given)
@@ -154,7 +187,9 @@ def test_a_child_that_is_forked_while_a_client_is_made_has_no_copy_of_its_connec
     monkeypatch.setattr(lazy, "make_sockets", make)
     with face.connect(timeout=PATIENCE_S):
         threads[0].join()
-        assert os.waitpid(pids[0], 0)[1] == 0
+        own = connections_of_this_process() - before
+        assert bool(own) == (os.environ[TRANSPORT_VARIABLE] == "unix")
+        assert not own & inherited[0]
 
 
 def test_the_client_of_a_loop_that_has_ended_says_that_it_is_closed(daemon: Daemon) -> None:
