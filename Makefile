@@ -7,6 +7,7 @@
 #   make test       all tests but the long ones, with lint and types; the first run downloads 0.5 GB for Spark
 #   make test-long  the tests that `make test` leaves out because they take long: storms, real gunicorn, whole runs
 #   make test-spark the tests on Spark alone
+#   make test-matrix  those tests with the oldest and the newest Spark, classic and by Connect; another 0.5 GB at first
 #   make test-cluster  Spark Connect, and clusters of several executors, on this machine
 #   make soak       simulate the whole system, seed after seed, until it is stopped (from SEED=0)
 #   make bench      measure every number of bench/RESULTS.md, in some 50 minutes; the machine should be idle
@@ -21,6 +22,8 @@
 
 VENV := .venv
 SPARK := .venv-spark
+SPARK_OLDEST := 4.2
+OLDEST := build/spark-$(SPARK_OLDEST)
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard bench/*.p[yx][xd]) $(shell find timerd client shm_layout -name '*.p[yx][xd]' -o -name '*.h') \
@@ -31,7 +34,7 @@ SANITIZED := $(foreach name,adoption check check_damage client_fast handles comm
 	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
+.PHONY: help machine demo broker accept-kafka pipeline test test-rest test-spark-apart test-long test-spark test-matrix test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -87,7 +90,22 @@ test-long: $(VENV)/installed-test $(SPARK)/installed
 	@status=0; \
 	$(PY) -m pytest -m long || status=$$?; \
 	$(SPARK)/bin/python -m pytest -n2 -m long tests/spark || status=$$?; \
+	$(MAKE) --no-print-directory test-matrix || status=$$?; \
 	exit $$status
+
+# All tests on Spark: the newest version by Spark Connect, and the oldest that is supported both ways. A server of
+# Spark Connect has a fixed port, so there is one at a time.
+test-matrix: $(VENV)/installed-test $(SPARK)/installed $(OLDEST)/installed
+	@status=0; \
+	$(SPARK)/bin/python -m pytest -n1 -m 'long or not long' --connect tests/spark || status=$$?; \
+	$(OLDEST)/bin/python -m pytest -n2 -m 'long or not long' tests/spark || status=$$?; \
+	$(OLDEST)/bin/python -m pytest -n1 -m 'long or not long' --connect tests/spark || status=$$?; \
+	exit $$status
+
+$(OLDEST)/installed: pyproject.toml .ci/spark.py .ci/classes.py | $(VENV)/installed-test
+	@echo "setting up $(OLDEST): Spark $(SPARK_OLDEST) is another download of 0.5 GB"
+	@"$$(sh .ci/machine)" .ci/spark.py $(OLDEST) $(VENV) $(SPARK_OLDEST)
+	@touch $@
 
 # One JVM: a second one would start, load and warm up for 15 s of CPU, which two cores lack beside the other tests.
 test-spark: $(VENV)/installed-test $(SPARK)/installed

@@ -2,9 +2,12 @@
 
 A JVM maps the archive, instead of reading these classes from 280 jars, and so starts sooner. Tests also run without the
 archive, only more slowly. So after a failure there is no FILE, and the last line of stderr says why. A JVM checks that
-FILE belongs to its own build and to these jars. If it does not, the JVM ignores FILE.
+FILE belongs to its own build and to these jars. If it does not, the JVM ignores FILE. timerd_spark.local_session() and
+the tests map FILE.
 """
 
+import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -29,6 +32,8 @@ def main() -> None:
             sys.exit(f"Java ended with status {status}")
         if not fresh.exists():
             sys.exit("this Java wrote no archive of classes")
+        if status := mapped(fresh):
+            sys.exit(f"Java ended with status {status} when it mapped the archive: is the disk full?")
         fresh.replace(archive)
     except Exception as error:
         sys.exit(f"{type(error).__name__}: {error}".splitlines()[0])
@@ -51,6 +56,13 @@ def write(archive: Path) -> int:
         finally:
             gateway.proc.kill()
             gateway.proc.wait()
+
+
+def mapped(archive: Path) -> int:
+    """Map the archive. A JVM crashes if the file was cut. Returns the exit status."""
+    java = Path(os.environ["JAVA_HOME"], "bin/java")  # local_session() has set it
+    flags = [f"-XX:SharedArchiveFile={archive}", "-XX:-CreateCoredumpOnCrash", "-XX:ErrorFile=/dev/null"]
+    return subprocess.run([java, *flags, "-version"], capture_output=True, timeout=PATIENCE_S).returncode
 
 
 def play(spark: SparkSession, directory: str) -> None:

@@ -1,7 +1,8 @@
-"""Make an environment that has Spark, and takes all else from another one: python .ci/spark.py .venv-spark .venv
+"""Make an environment that has Spark, and takes all else from another one: python .ci/spark.py .venv-spark .venv [4.2]
 
 So timerd is built once, for both environments. Spark's requirements are read from pyproject.toml. They are installed
 before the other environment is on the path: otherwise pip would leave out those that the other one happens to have.
+Without a version of Spark it is the newest one.
 """
 
 import re
@@ -32,15 +33,14 @@ def packages_of(environment: Path) -> Path:
 
 
 def main() -> None:
-    environment, other = (Path(argument).resolve() for argument in sys.argv[1:])
+    environment, other = (Path(argument).resolve() for argument in sys.argv[1:3])
+    wanted = requirements(EXTRA) + [f"pyspark=={version}.*" for version in sys.argv[3:]]
     python = environment / "bin/python"
     if not (environment / "bin/pip").exists():
         venv.create(environment, with_pip=True)
     layer = packages_of(environment) / "timerd-layer.pth"
     layer.unlink(missing_ok=True)
-    subprocess.run(
-        [python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *requirements(EXTRA)], check=True
-    )
+    subprocess.run([python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *wanted], check=True)
     # Line 2: Spark looks for data sources in the folders of the path, and an editable install puts no folder there.
     # Line 3: Spark puts an archive of pyspark's sources before the package. Each of its many processes would compile
     # these sources anew.

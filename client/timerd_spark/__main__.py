@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import re
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.errors import InvalidValueError, TimerdError
 
 TIMEOUTS = "25ms,50ms,100ms,150ms,200ms,300ms,500ms"
 PLAYED = 500_000
+MEMORY = re.compile(r"[1-9]\d*[kmgt]?", re.IGNORECASE)
+SPARK_LOG = "spark.log"  # in the directory of the run: what Spark says of itself
 DISAGREES, FAILED, INTERRUPTED = 1, 2, 130
 # The line of a Python worker's error in a message of Spark.
 PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)
@@ -36,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--rate", type=float, default=10_000.0, help="operations a second (default: %(default)s)")
     run.add_argument("--profile", default="seed", help="seed (7.9 %% expire) or slow (half) (default: %(default)s)")
     run.add_argument("--seed", type=int, default=1, help="seed of the workload (default: %(default)s)")
-    run.add_argument("--window", default="10 seconds", help="window of rollup and report (default: %(default)s)")
+    run.add_argument("--window", default="auto", help='of rollup and report, as "10 seconds" (default: by the time)')
     run.add_argument("--timeouts", default=TIMEOUTS, help="other timeouts to estimate (default: %(default)s)")
     run.add_argument("--cores", type=int, default=2, help="cores of the local Spark session (default: %(default)s)")
     run.add_argument("--memory", default="2g", help="memory of the session's JVM (default: %(default)s)")
@@ -45,9 +51,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit status."""
-    given = parser().parse_args(arguments)
+    given, begun = parser().parse_args(arguments), time.monotonic()
     from timerd_spark.pipeline.options import Options
     from timerd_spark.pipeline.pipeline import PAGE, Pipeline, check_out
+    from timerd_spark.pipeline.progress import short
 
     from .session import local_session
 
@@ -56,22 +63,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     out = Path(given.out).absolute()
     try:
-        check_out(out)
+        check_out(out, given.journal)
+        if not MEMORY.fullmatch(given.memory):
+            raise InvalidValueError(f"--memory={given.memory!r}: give a size as 2g or 512m")
+        plan = given if given.journal is None else parser().parse_args(["run"])  # a journal is not played
         options = Options(
             given.journal,
-            given.ops,
-            min(PLAYED, given.ops) if given.played is None else given.played,
-            given.rate,
-            given.profile,
-            given.seed,
+            plan.ops,
+            min(PLAYED, plan.ops) if plan.played is None else plan.played,
+            plan.rate,
+            plan.profile,
+            plan.seed,
             given.window,
             tuple(one.strip() for one in given.timeouts.split(",")),
-            given.cores,
+            plan.cores,
         ).check()
-        spark = local_session(given.cores, spark__driver__memory=given.memory, spark__log__level="ERROR")
+        pipeline = Pipeline(out, options, show)
+        if pipeline.is_done:
+            show(f"{out / PAGE}: done before; {pipeline.verdict}")
+            return DISAGREES if pipeline.state["steps"]["audit"].get("disagreements") else 0
+        out.mkdir(parents=True, exist_ok=True)
+        show("starting Spark, some 5 s")
+        logging.basicConfig(filename=out / SPARK_LOG)
+        with errors_into(out / SPARK_LOG):  # the session's processes keep it
+            spark = local_session(given.cores, spark__driver__memory=given.memory, spark__log__level="ERROR")
         try:
-            pipeline = Pipeline(spark, out, options, show)
-            disagreements = pipeline.run()
+            disagreements = pipeline.run(spark)
         finally:
             spark.stop()
     except KeyboardInterrupt:
@@ -83,12 +100,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # the same errors, in Spark
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        print(f"timerd_spark: Spark failed: {cause_of(str(error))}", file=sys.stderr)
+        print(f"timerd_spark: Spark failed: {cause_of(str(error))}; {out / SPARK_LOG} has its log", file=sys.stderr)
         return FAILED
     peak = pipeline.state.get("peak_bytes", 0) / 2**30
-    verdict = "the audit disagrees with the daemon" if disagreements else "the audit found nothing"
-    show(f"{out / PAGE}: {pipeline.seconds:.0f} s, {peak:.1f} GiB at most; {verdict}")
+    took = time.monotonic() - begun
+    show(f"{out / PAGE}: {short(took)}, {peak:.1f} GiB at most; {pipeline.verdict}")
     return DISAGREES if disagreements else 0
+
+
+@contextmanager
+def errors_into(path: Path) -> Iterator[None]:
+    """Have the standard error output of this process, and of those that it starts, go into a file."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def cause_of(message: str) -> str:

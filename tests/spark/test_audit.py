@@ -17,7 +17,7 @@ import pytest
 from commands import Key, Register
 from daemons import SMALL, Daemon
 from falsify import changed, of_kind, record_of, rows_for_audit
-from harness import MS
+from harness import MS, fire
 from journalplay import play
 from journals import JournaledRig
 from olderjournals import as_older
@@ -28,7 +28,24 @@ from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.journal import OLDER, ROW_SIZE, RowKind
 from timerd_shm.declare.states import Condition, Outcome
 from timerd_spark import audit
-from timerd_spark.reports.audit_rows import COLUMNS, FRAGMENT, PACKED, audited, join_fragments, pack
+from timerd_spark.reports import audit_parcels, audit_tasks
+from timerd_spark.reports.audit_parcels import (
+    EVERY,
+    FRAGMENTS,
+    INDEX,
+    OF_ALL,
+    OF_OPERATIONS,
+    PARCELS,
+    SHARES,
+    index,
+    opened,
+    parcels,
+    parcels_of_fragments,
+    placed,
+    twice,
+)
+from timerd_spark.reports.audit_rows import COLUMNS, FACTS, FRAGMENT, NEVER, facts_of, join_fragments, pack
+from timerd_spark.reports.audit_tasks import audited
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,6 +117,9 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
         "error 7": falsified(completed, error=7),
         "its owner is": falsified(completed, owner="another"),
         "with id": falsified(completed, id="0" * 32),
+        "not above that of the event before it": exchanged(rows),
+        "it is registered twice": with_one_number(rows),
+        "the row before it is none": interrupted(rows),
         "the journal's end is not known": [row for row in rows if row["bytes"][0] != RowKind.END],
     }
     # Each falsified journal gets a host of its own, and so does the true one: one audit reads them all.
@@ -112,6 +132,148 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
     assert set(found) == set(lies)
     for said, disagreements in found.items():
         assert any(said in row.what for row in disagreements), disagreements
+
+
+def exchanged(rows: list[dict[str, Any]], at: int = 0) -> list[dict[str, Any]]:
+    """An event and the next one have each other's numbers."""
+    one, other = of_kind(rows, RowKind.EVENT)[at : at + 2]
+    numbers = {id(one): record_of(other).sequence, id(other): record_of(one).sequence}
+    return [changed(row, sequence=numbers[id(row)]) if id(row) in numbers else row for row in rows]
+
+
+def with_one_number(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last operation has the number of the first one, in all of its rows."""
+    first, *_, last = (record_of(row).operation for row in of_kind(rows, RowKind.REGISTER))
+    kinds = (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY, RowKind.OUTCOME, RowKind.ACTION)
+    of_last = {id(row) for kind in kinds for row in of_kind(rows, kind) if record_of(row).operation == last}
+    return [changed(row, operation=first) if id(row) in of_last else row for row in rows]
+
+
+def interrupted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last row of a registration, and the row behind it, have each other's places."""
+    of_registrations = (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY)
+    at = next(
+        at
+        for at, (one, other) in enumerate(itertools.pairwise(rows))
+        if one["bytes"][0] == RowKind.KEY and other["bytes"][0] not in of_registrations
+        and other["row"] == one["row"] + 1
+    )  # fmt: skip
+    one, other = rows[at : at + 2]
+    return [*rows[:at], {**other, "row": one["row"]}, {**one, "row": other["row"]}, *rows[at + 2 :]]
+
+
+def test_a_part_without_rows_has_no_parcels(sent: pa.Table) -> None:
+    empty = pa.RecordBatch.from_pylist([], pa.schema([(name, pa.binary()) for name in COLUMNS]))
+    assert [batch.num_rows for batch in parcels([])] == [batch.num_rows for batch in parcels([empty])] == [0]
+
+
+@pytest.mark.parametrize("name", ("host", "incarnation", "row", "bytes"))
+def test_a_row_that_does_not_say_where_it_belongs_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    rows = play_registrations(tmp_path)
+    nothing = pa.nulls(len(rows), rows.schema.field(name).type)
+    rows = rows.set_column(rows.schema.get_field_index(name), name, nothing)
+    with pytest.raises(InvalidValueError, match=f"column '{name}' has a null"):
+        list(parcels(rows.to_batches()))
+
+
+@pytest.mark.parametrize("tasks", (1, 3))
+def test_two_operations_with_one_number_are_found_whichever_tasks_have_them(
+    tmp_path: Path, tasks: int, rng: random.Random
+) -> None:
+    table = play_registrations(tmp_path)
+    for rows, count in ((table.to_pylist(), 0), (with_one_number(table.to_pylist()), 1)):
+        told = pa.Table.from_batches(parcels(pa.Table.from_pylist(rows, table.schema).to_batches(max_chunksize=17)))
+        numbers = told.filter(pc.equal(told["first"], INDEX))
+        share = numbers["share"].to_numpy()
+        each = [numbers.filter(pa.array(share % tasks == at)) for at in range(tasks)]
+        found = [row for part in each for batch in twice(part.to_batches()) for row in batch.to_pylist()]
+        assert [row["what"] for row in found] == ["it is registered twice"] * count
+
+
+def test_events_out_of_order_are_found_wherever_a_part_ends(tmp_path: Path, rng: random.Random) -> None:
+    rig = JournaledRig(tmp_path)
+    client = rig.client()
+    for _ in range(30):
+        client.issue(fire(b"k"))
+        rig.turn()
+    rig.end()
+    table = rows_for_audit(tmp_path)
+    rows = table.to_pylist()
+
+    def fall_of(told: list[dict[str, Any]], size: int) -> int:
+        batches = pa.Table.from_pylist(told, table.schema).to_batches(max_chunksize=size)
+        rng.shuffle(batches)  # tasks end in any order
+        packed = [row for batch in pack(batches) for row in batch.to_pylist() if row["kind"] == FACTS]
+        (facts,) = facts_of((row["host"], row["incarnation"], row["bytes"]) for row in packed).values()
+        assert facts.events == 30 and facts.last - facts.first == 29
+        return facts.fall
+
+    for size in (1, 2, 7, 50, 1_000):
+        assert fall_of(rows, size) == NEVER
+        at = rng.randrange(29)
+        assert fall_of(exchanged(rows, at), size) == of_kind(rows, RowKind.EVENT)[at + 1]["row"], (size, at)
+    mixed = rng.sample(rows, len(rows))
+    assert fall_of(mixed, 20) == NEVER, "parts that are mixed say nothing of each other"
+
+
+# parcels --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sent(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
+    """A random program's journal in small parcels, with cancels and steps of groups."""
+    made = play(rng.choice((1, 4)), tmp_path)
+    assert isinstance(made.rig, JournaledRig)
+    made.rig.end()
+    monkeypatch.setattr(audit_parcels, "PARCEL_ROWS", rng.choice((40, 400, 1_000_000)))
+    return pa.Table.from_batches(parcels(rows_for_audit(tmp_path).to_batches(max_chunksize=30)))
+
+
+def in_buckets(sent: pa.Table, buckets: int) -> pa.Table:
+    """The parcels of rows, each with a bucket, as Spark would place them if no keys depend on each other."""
+    share = sent["share"].to_numpy()
+    fragments = pa.Table.from_batches(parcels_of_fragments(sent.filter(share == FRAGMENTS).to_batches()))
+    of_keys = pa.concat_tables([sent, fragments])
+    of_keys = of_keys.filter(pc.and_(pc.greater_equal(of_keys["share"], 0), pc.less(of_keys["share"], SHARES)))
+    of_keys = of_keys.append_column("bucket", pa.array(of_keys["share"].to_numpy() % buckets, pa.int32()))
+    of_operations = sent.filter((share >= SHARES) & (sent["first"].to_numpy() != INDEX))
+    both = [of_operations.append_column("bucket", pa.array([0] * len(of_operations), pa.int32()))]
+    both += [pa.Table.from_batches(index(of_keys.to_batches()))]
+    names = ("host", "incarnation", "share", "first")
+    order = pa.concat_tables(both).sort_by([(name, "ascending") for name in names])
+    theirs = pa.Table.from_batches(placed(order.to_batches(max_chunksize=7)))
+    every = sent.filter(share == EVERY)
+    given = [every.append_column("bucket", pa.array([at] * len(every), pa.int32())) for at in range(buckets)]
+    return pa.concat_tables([of_keys, theirs, *given])
+
+
+def test_each_row_is_in_one_parcel_and_cancels_are_with_their_registrations(sent: pa.Table, tmp_path: Path) -> None:
+    given = in_buckets(sent, 3)
+    found: dict[int, list[tuple[int, int, int | None]]] = {}
+    for parcel, rows in opened(given.to_batches()):
+        numbers = rows["row"].to_pylist()
+        assert numbers == sorted(numbers) and numbers[0] == parcel["first"]
+        for number, kind, operation in zip(numbers, *(rows[n].to_pylist() for n in ("kind", "operation")), strict=True):
+            found.setdefault(number, []).append((parcel["bucket"], kind, operation))
+    of_registrations = (RowKind.REGISTERED, RowKind.KEY)
+    alone = [row["row"] for row in rows_for_audit(tmp_path).to_pylist() if row["bytes"][0] not in of_registrations]
+    assert sorted(found) == alone
+    assert all(len(those) == (3 if those[0][1] in OF_ALL else 1) for those in found.values())
+    home = {operation: at for ((at, kind, operation), *_) in found.values() if kind == RowKind.REGISTER}
+    theirs = [(at, home[number]) for ((at, kind, number), *_) in found.values() if kind in OF_OPERATIONS]
+    assert len({at for at, _ in theirs}) == 3 and all(at == wanted for at, wanted in theirs)
+
+
+@pytest.mark.parametrize("held", (0, 100, 10**9))
+def test_an_audit_gets_the_rows_of_all_parcels_in_their_order(
+    sent: pa.Table, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_tasks, "HELD_MAX", held)
+    given = in_buckets(sent, 1).sort_by("first")
+    assert [row for batch in audited(given.to_batches()) for row in batch.to_pylist()] == []
+    shares = given["share"].to_numpy()
+    lost = given.filter((shares < 0) | (shares != shares[shares >= 0][0]))
+    assert any(batch.num_rows for batch in audited(lost.to_batches()))
 
 
 @pytest.mark.parametrize("seed", (1, 4))
@@ -141,7 +303,9 @@ def test_spark_and_python_agree_on_a_random_program_and_on_a_lie_about_what_was_
     assert found and {row.host for row in found} == {"false"}, found[:5]
 
 
-def test_an_audit_reads_the_files_as_they_are_at_its_start(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_audit_reads_the_files_as_they_are_at_its_start(
+    spark: SparkSession, is_connect: bool, tmp_path: Path
+) -> None:
     table, path = play_registrations(tmp_path / "journal"), tmp_path / "rows"
     true_rows = table.to_pylist()
     outcomes = of_kind(true_rows, RowKind.OUTCOME)
@@ -154,7 +318,7 @@ def test_an_audit_reads_the_files_as_they_are_at_its_start(spark: SparkSession, 
         return spark.read.parquet(str(path))
 
     true = loaded(table)
-    left = true.select(*COLUMNS).mapInArrow(pack, PACKED).persist()  # as a killed audit leaves them
+    left = true.select(*COLUMNS).mapInArrow(parcels, PARCELS).persist()  # as a killed audit leaves them
     assert left.count()
     before = audit(true, partitions=1)
     assert not before.collect()
@@ -162,7 +326,8 @@ def test_an_audit_reads_the_files_as_they_are_at_its_start(spark: SparkSession, 
     assert any("COMPLETED" in row.what for row in after.collect())
     assert not before.collect()
     left.unpersist()
-    assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
+    if not is_connect:
+        assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
 
 
 def test_an_incomplete_journal_is_refused_when_audit_is_called(
@@ -238,8 +403,8 @@ def test_a_registration_that_lacks_rows_is_found(tmp_path: Path) -> None:
     fragments = packed.filter(pc.equal(packed["kind"], FRAGMENT))
     again = packed_rows(join_fragments(fragments.to_batches()))
     assert len(again) == 2 and all(row[3] == RowKind.REGISTER and len(row[-1]) == ROW_SIZE for row in again)
-    rows = pa.Table.from_batches(join_fragments(fragments.to_batches())).append_column(
-        "bucket", pa.array([0, 0], pa.int32())
-    )
-    (said,) = audited(rows.to_batches())
+    sent = pa.Table.from_batches(parcels(cut.to_batches()))
+    sent = pa.Table.from_batches(parcels_of_fragments(sent.filter(pc.equal(sent["share"], FRAGMENTS)).to_batches()))
+    sent = sent.filter(pc.not_equal(sent["first"], INDEX))
+    (said,) = audited(sent.append_column("bucket", pa.array([0] * len(sent), pa.int32())).to_batches())
     assert {row["what"] for row in said.to_pylist()} == {"its registration lacks rows"}

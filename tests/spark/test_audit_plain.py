@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,17 +14,22 @@ import pytest
 
 from commands import Key, Register
 from falsify import changed, of_kind, record_of, rows_for_audit
-from harness import MS, cancel, fire
+from harness import MS, S, cancel, fire
 from journals import JournaledRig
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.fields import fields
 from timerd_shm.declare.journal import ROWS, RowKind
-from timerd_spark.reports import audit_rows
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import Orphans, Outcome
+from timerd_spark.reports import audit_tasks
 from timerd_spark.reports.audit_plain import accepted
-from timerd_spark.reports.audit_rows import FRAGMENT, Task, join_fragments, pack
+from timerd_spark.reports.audit_rows import FRAGMENT, join_fragments, pack
+from timerd_spark.reports.audit_tasks import Task
 from timerd_spark.source.schema import TEXTS
 
 Rows = list[dict[str, Any]]
+FORGED, AGREED, MOVED, TWICE, UNORDERED = 250, 100, 8, 40, 20
+VARIED = ("command_flags", "orphans", "mark_sequence", "mark_command", "outcome", "sequence", "settled_ns")
 OF_OPERATIONS = (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY, RowKind.OUTCOME, RowKind.ACTION)
 
 
@@ -36,17 +42,34 @@ class Judged(NamedTuple):
 
 
 def plain_program(directory: Path, rng: random.Random) -> Rows:
-    """Operations of one key: they complete, expire and are cancelled; several clients use each key again and again."""
+    """Operations of one key: they complete, expire and are cancelled; several clients use each key again and again.
+
+    One of the keys has limited events, too, and some operations have two keys, which are not plain. One client dies,
+    and another one begins.
+    """
     rig = JournaledRig(directory)
-    clients = [rig.client() for _ in range(3)]
-    for _ in range(120):
-        client, key = rng.choice(clients), b"k%d" % rng.randrange(12)
+    clients = [rig.client(name=b""), rig.client(), rig.client()]  # most programs give their client no name
+    for at in range(120):
+        if at == 90:
+            rig.turn(rig.now_ns + MS)
+            rig.close(clients.pop())
+            clients.append(rig.client(Orphans.KEEP))
+        if at % 30 == 0:  # a cancellation that is plain, whatever the seed
+            rig.turn(rig.now_ns + MS)
+            clients[0].issue(cancel(clients[0].issue(Register((Key(b"cancelled%d" % at),), timeout_ns=60 * MS))))
+            rig.turn(rig.now_ns + MS)
+        client, number = rng.choice(clients), rng.randrange(12)
+        key = b"k%d" % number
         if rng.random() < 0.5:
-            number = client.issue(Register((Key(key),), timeout_ns=rng.choice((MS, 5 * MS, 60 * MS, 0))))
+            timeout_ns, orphans = rng.choice((MS, 5 * MS, 60 * MS, 0)), rng.choice((None, None, Orphans.KEEP))
+            mark, by_sequence = client.mark() if rng.random() < 0.4 else None, rng.random() < 0.5
+            keys = (Key(b"one"), Key(b"other")) if rng.random() < 0.08 else (Key(key),)
+            register = Register(keys, timeout_ns=timeout_ns, orphans=orphans, mark=mark)
+            command = client.issue(replace(register, mark_by_sequence=by_sequence and mark is not None))
             if rng.random() < 0.2:
-                client.issue(cancel(number))
+                client.issue(cancel(command))
         else:
-            client.issue(fire(key))
+            client.issue(fire(key, limit=1) if number == 11 and rng.random() < 0.6 else fire(key))
         if rng.random() < 0.5:
             rig.turn(rig.now_ns + rng.randrange(3 * MS))
     rig.turn(rig.now_ns + 100 * MS)
@@ -71,7 +94,7 @@ def findings_of(packed: pa.Table) -> set[Any]:
     """What an Audit finds in packed rows."""
     task = Task(("h", "i"), is_first=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(audit_rows, "HELD_MAX", 0)
+        patch.setattr(audit_tasks, "HELD_MAX", 0)
         for rows in packed.to_batches(max_chunksize=50):
             task.take(rows)
         return set(task.findings())
@@ -99,15 +122,15 @@ def lies(rows: Rows, plain: set[int], rng: random.Random) -> Iterator[tuple[str,
         for field in fields(ROWS[kind]):
             if field.name in ("kind", *TEXTS):
                 continue
-            one, many = rng.choice(those), 1 << (8 * field.storage.size)
-            value = getattr(record_of(one), field.name)
-            if isinstance(value, bytes):
-                others: set[Any] = {b"\1" + value[1:]}
-            else:
-                others = {value ^ 1, (value + 1) % many, max(value - 1, 0), 0, 2, 3, many - 1, rng.randrange(many)}
-            for other in others - {value}:
-                lie = changed(one, **{field.name: other})
-                yield f"{kind.name}.{field.name} = {other!r}", [lie if row is one else row for row in rows]
+            for one in some_of_each(those, rng) if field.name in VARIED else [rng.choice(those)]:
+                value, many = getattr(record_of(one), field.name), 1 << (8 * field.storage.size)
+                if isinstance(value, bytes):
+                    others: set[Any] = {b"\1" + value[1:]}
+                else:
+                    others = {value ^ 1, (value + 1) % many, max(value - 1, 0), 0, 3, many - 1, rng.randrange(many)}
+                for other in others - {value}:
+                    lie = changed(one, **{field.name: other})
+                    yield f"{kind.name}.{field.name} = {other!r}", [lie if row is one else row for row in rows]
         for text in TEXTS:
             for other in ("other", "", None):
                 one = rng.choice(those)
@@ -118,6 +141,108 @@ def lies(rows: Rows, plain: set[int], rng: random.Random) -> Iterator[tuple[str,
                     )
 
 
+def some_of_each(rows: Rows, rng: random.Random) -> Rows:
+    """A registration with each set of flags, an outcome of each kind, or one row of another kind."""
+    by: dict[int, Rows] = {}
+    for row in rows:
+        record = record_of(row)
+        by.setdefault(getattr(record, "command_flags", 0) << 8 | getattr(record, "outcome", 0), []).append(row)
+    return [rng.choice(those) for those in by.values()]
+
+
+def forged(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
+    """Outcomes that are whole and fit together, and that the events do not give: another outcome, at another place.
+
+    Most are about the first event behind the registration: an outcome on the wrong side of it, or in spite of it.
+    """
+    registered = {record_of(row).operation: row for row in of_kind(rows, RowKind.REGISTER)}
+    settled = [row for row in of_kind(rows, RowKind.OUTCOME) if record_of(row).operation in registered]
+    for _ in range(FORGED):
+        outcome = rng.choice(settled)
+        o = record_of(outcome)
+        own = [row for row in of_kind(rows, RowKind.ACTION) if record_of(row).operation == o.operation]
+        others = [row for row in rows if row is not outcome and row not in own]
+        begin = others.index(registered[o.operation]) + 3
+        events = [
+            at for at, row in enumerate(others) if row["bytes"][0] == RowKind.EVENT and row["key"] == outcome["key"]
+        ]
+        behind = [at for at in events if at >= begin]
+        state = rng.choice((Outcome.COMPLETED, Outcome.EXPIRED, o.outcome))
+        event = behind[0] if behind and rng.random() < 0.8 else rng.choice(events or [begin])
+        near = [at for at in (event, event + 1, event + 2) if at >= begin]
+        place = rng.choice(near) if near and rng.random() < 0.6 else rng.randrange(begin, len(others))
+        turns = [record_of(row).now_ns for row in others[:place] if row["bytes"][0] == RowKind.TURN]
+        now_ns = turns[-1] if turns else 0
+        sequence = record_of(others[event]).sequence if events else o.sequence
+        sequence = max(sequence - (state == Outcome.EXPIRED), 0)
+        by = int(state == Outcome.COMPLETED)
+        told = changed(outcome, outcome=state, settled_key=by, settled_ns=now_ns, sequence=sequence)
+        put = [changed(row, applied_ns=now_ns) for row in own] if state == Outcome.CANCELLED else []
+        lie = [*others[:place], *put, told, *others[place:]]
+        at = f"operation {o.operation} {Outcome(state).name} at place {place} by {sequence}"
+        yield at, numbered_anew(lie, rows)
+
+
+def moved(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
+    """Rows of clients at other places: what a client did is before its beginning, or behind its end."""
+    for one in of_kind(rows, RowKind.CLIENT):
+        for _ in range(MOVED):
+            others = [row for row in rows if row is not one]
+            place = rng.randrange(len(others))
+            yield f"{record_of(one)} at place {place}", numbered_anew([*others[:place], one, *others[place:]], rows)
+
+
+def unordered(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
+    """Commands whose numbers do not rise, of each kind of row that has one; also of registrations with several keys."""
+    numbered = [row for kind in (RowKind.REGISTER, RowKind.EVENT, RowKind.ACTION) for row in of_kind(rows, kind)]
+    of_several = [row for row in of_kind(rows, RowKind.REGISTER) if record_of(row).keys > 1]
+    for one in (*of_several, *rng.sample(numbered, UNORDERED)):
+        for by in (-10_000, -3, -1, 1, 3):
+            lie = changed(one, command=max(record_of(one).command + by, 0))
+            yield f"command of row {one['row']} {by:+}", [lie if row is one else row for row in rows]
+
+
+def forgotten(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
+    """Outcomes that are not there, such as those of a dead client's operations; and numbers that are given twice."""
+    settled = of_kind(rows, RowKind.OUTCOME)
+    for one in settled:
+        yield f"no outcome of {record_of(one).operation}", numbered_anew([row for row in rows if row is not one], rows)
+    registered = of_kind(rows, RowKind.REGISTER)
+    for _ in range(TWICE):
+        first, again = (
+            record_of(row).operation for row in sorted(rng.sample(registered, 2), key=lambda row: row["row"])
+        )
+        lie = []
+        for row in rows:
+            if row["bytes"][0] in OF_OPERATIONS and record_of(row).operation == again:
+                if row["bytes"][0] in (RowKind.OUTCOME, RowKind.ACTION):
+                    continue
+                row = {**changed(row, operation=first), "operation": first}
+            lie.append(row)
+        yield f"operation {again} has the number {first}", numbered_anew(lie, rows)
+
+
+def numbered_anew(lie: Rows, rows: Rows) -> Rows:
+    """The rows in this order, with the numbers of the true rows. The last one, which says its number, keeps it."""
+    numbers = [row["row"] for row in rows]
+    return [{**row, "row": number} for row, number in zip(lie[:-1], numbers, strict=False)] + lie[-1:]
+
+
+def agreed(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
+    """Another time of the call, of the deadline, or of both, on which all rows of the operation agree."""
+    for _ in range(AGREED):
+        one = record_of(rng.choice(of_kind(rows, RowKind.REGISTER)))
+        names = rng.choice((["registered_ns"], ["deadline_ns"], ["registered_ns", "deadline_ns"]))
+        by = rng.choice((-one.registered_ns, -MS, -1, 1, 300 * MS, 3 * S, one.deadline_ns - one.registered_ns))
+        values = {name: min(max(getattr(one, name) + by, 0), NO_DEADLINE) for name in names}
+        lie = []
+        for row in rows:
+            is_own = row["bytes"][0] in OF_OPERATIONS and record_of(row).operation == one.operation
+            its = {name: value for name, value in values.items() if is_own and hasattr(record_of(row), name)}
+            lie.append(changed(row, **its) if its else row)
+        yield f"operation {one.operation}: {values}", lie
+
+
 @pytest.mark.timeout(240)
 def test_what_is_accepted_has_no_finding_whatever_is_falsified(
     rows: Rows, schema: pa.Schema, rng: random.Random
@@ -125,14 +250,23 @@ def test_what_is_accepted_has_no_finding_whatever_is_falsified(
     truth = judged(rows, schema)
     assert not truth.found and not truth.wanted
     plain = [len([row for row in of_kind(rows, kind) if row["row"] in truth.accepted]) for kind in
-             (RowKind.REGISTER, RowKind.EVENT, RowKind.OUTCOME, RowKind.ACTION)]  # fmt: skip
-    assert min(plain) > 0 and sum(plain) > 60, plain
+             (RowKind.REGISTER, RowKind.OUTCOME, RowKind.ACTION)]  # fmt: skip
+    assert min(plain) > 0 and sum(plain) > 40, plain
+    owners = {row["owner"] for row in of_kind(rows, RowKind.OUTCOME) if row["row"] in truth.accepted}
+    assert "" in owners and len(owners) > 1, owners
     wrong = 0
     for what, those in lies(rows, truth.accepted, rng):
         lie = judged(those, schema)
         assert lie.found or not lie.wanted, (what, lie.wanted)
         wrong += bool(lie.wanted)
     assert wrong > 250, wrong
+    for liars in (forged, agreed, moved, forgotten, unordered):
+        wrong = 0
+        for what, those in liars(rows, rng):
+            lie = judged(those, schema)
+            assert lie.found or not lie.wanted, (what, lie.wanted)
+            wrong += bool(lie.wanted)
+        assert wrong > 5, (liars, wrong)
 
 
 def test_rows_that_are_gone_twice_or_elsewhere_are_found_as_by_an_audit_of_all(
@@ -143,7 +277,7 @@ def test_rows_that_are_gone_twice_or_elsewhere_are_found_as_by_an_audit_of_all(
             lie = judged([row for row in rows for _ in range(times if row is one else 1)], schema)
             assert lie.found or not lie.wanted, (one["row"], times, lie.wanted)
     for kind in {RowKind(row["bytes"][0]) for row in rows}:
-        for _ in range(12):  # two rows change places
+        for _ in range(40 if kind == RowKind.CLIENT else 12):  # two rows change places
             one, other = rng.choice(of_kind(rows, kind)), rng.choice(rows)
             places = {one["row"]: other["row"], other["row"]: one["row"]}
             moved = [{**row, "row": places.get(row["row"], row["row"])} for row in rows]

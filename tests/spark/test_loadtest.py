@@ -80,6 +80,7 @@ def test_a_played_plan_settles_as_it_was_planned(
             assert row.outcome == "expired"
         assert row.wait_ns > min(plain.delay_ns, plain.timeout_ns) - 5_000_000, "counted from the intended time"
         assert row.behind_ns >= 0 and row.key == f"t/{plain.key}"
+        assert row.added_ns == max(row.wait_ns - min(plain.delay_ns, plain.timeout_ns), 0)
         assert (row.lateness_ns is not None) == (row.outcome == "expired")
     assert report(played).first().n == 400, "a report takes played operations, too"
     left = spark.range(0, 2, 1, 2).mapInArrow(environment, "value string").collect()

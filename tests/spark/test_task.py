@@ -236,7 +236,7 @@ def test_a_cancelled_job_leaves_no_operations(spark: SparkSession, daemon: Daemo
     thread.start()
     eventually(lambda: counters(daemon)["pending"] == 1)
     assert any("/s" in name for name in owners())
-    spark.sparkContext.cancelAllJobs()
+    spark.interruptAll()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
     eventually(lambda: counters(daemon)["pending"] == 0)

@@ -11,7 +11,7 @@ import pytest
 
 from lives import MS, life, lives
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_spark import what_if
+from timerd_spark import rollup, what_if
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +43,10 @@ def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None
     assert rows[4].timeout_ratio_low == 0 and rows[4].timeout_ratio_high == pytest.approx(0.975), "one of one"
     assert rows[0].rate == 6 and rows[0].known_ns == 5 * MS
     assert rows[0].in_flight == pytest.approx(6 * 0.001)
+    rolled = rollup(df, window="200ms")
+    assert what_if(df, ["1ms"], rolled=rolled).collect() == rows[:1]
+    with pytest.raises(InvalidValueError, match=r"what_if\(\): rolled has the columns start, .*: give rollup"):
+        what_if(df, ["1ms"], "purgatory", rolled=rolled)
 
 
 SETTLED_AT = "timestamp_micros(unix_micros(registered_at) + wait_ns DIV 1000) AS settled_at"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -25,18 +25,20 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
 
+    from timerd_client import Outcome
     from timerd_client.link.batch import ThreadedBatch
 
 T = TypeVar("T")
 PLAYERS_MAX: Final = 4_096
-LEAD_NS: Final = 500_000_000  # from the barrier to the start
+LEAD_NS: Final = 1_500_000_000  # to the start: Spark lets tasks go on from a barrier once a second
 PATIENCE_S: Final = 60.0  # the longest wait for outcomes, after the last deadline; also for room in the window
 BATCH: Final = 4_096  # operations in a call, at most
 PAUSE_S: Final = 0.001  # the shortest sleep: operations that are due within it go out together
-# The columns of a result: the terminal view, and how late the registration was sent.
+# The columns of a result: the terminal view, and what the machine has added to the plan.
 PLAYED: Final = (
     *TERMINAL,
     Column("behind_ns", LONG, "ns", "how long after its intended time register() was called", False),
+    Column("added_ns", LONG, "ns", "how much longer than planned it waited, from the intended time", False),
 )
 
 
@@ -50,6 +52,15 @@ class Part(NamedTuple):
     keys: list[str]
 
 
+class Sent(NamedTuple):
+    """One call of a task: the operations of the rows from `first` to `end`."""
+
+    first: int
+    end: int
+    called_ns: int
+    batch: ThreadedBatch
+
+
 def loadtest(
     spark: SparkSession,
     workload: DataFrame,
@@ -60,7 +71,8 @@ def loadtest(
     payload: int = 100,
     run: str = "",
 ) -> DataFrame:
-    """Play a plan. The result has the outcome of each operation: the terminal view, and `behind_ns`.
+    """Play a plan. The result has the outcome of each operation: the terminal view, `behind_ns` and
+    `added_ns`.
 
     `players` tasks run at the same time, so the cluster needs as many free slots. Task i % players registers and fires
     operation i. Each task has a client of its host's daemon: `instance`, in `runtime_dir` or the host's usual
@@ -115,7 +127,7 @@ def play(
         start_ns = start()
         # Both clocks are read at one moment, because the result has times of the wall clock.
         origin_us = (time.time_ns() - time.monotonic_ns() + start_ns) // 1_000
-        sent: list[tuple[int, int, int, ThreadedBatch]] = []  # first row, end, time of the call, handles
+        sent: list[Sent] = []
         order, fires_ns = fires_of(part)
         uniform = len(part.op) and (part.timeout_ns == part.timeout_ns[0]).all()
         at = fired = 0
@@ -128,7 +140,7 @@ def play(
                 keys, timeout = part.keys[at:due], timeouts[0] if uniform else timeouts
                 batch = _when_room(partial(client.register_many, keys, timeout=timeout, payloads=payload))
                 called_ns = batch.registered_ns - start_ns
-                sent.append((at, due, called_ns, batch))
+                sent.append(Sent(at, due, called_ns, batch))
                 at = due
             # An event is never fired before its registration, which is planned MARGIN_NS earlier but may be late.
             until = min(int(fires_ns.searchsorted(now, "right")), fired + BATCH)
@@ -142,8 +154,7 @@ def play(
             if upcoming and (wait := min(upcoming) - (time.monotonic_ns() - start_ns)) > 0:
                 time.sleep(max(wait / 1e9, PAUSE_S))
         patience = (float(part.timeout_ns.max()) / 1e9 if rows else 0.0) + PATIENCE_S
-        for first, end, called_ns, batch in sent:
-            yield results(part, slice(first, end), called_ns, batch, instance, origin_us, patience)
+        yield from results(part, sent, instance, origin_us, patience)
 
 
 def _when_room(call: Callable[[], T]) -> T:
@@ -171,16 +182,37 @@ def fires_of(part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 
 def results(
-    part: Part, rows: slice, called_ns: int, batch: ThreadedBatch, instance: str, origin_us: int, patience: float
+    part: Part, sent: Iterable[Sent], instance: str, origin_us: int, patience: float
+) -> Iterator[pyarrow.RecordBatch]:
+    """The results of the operations of all calls, which come in the order of the part's rows.
+
+    A call registers a few operations, and a batch of Arrow has many columns. So each batch is of many calls.
+    """
+    import numpy as np
+
+    outcomes: list[Outcome] = []
+    behind: list[np.ndarray] = []
+    for one in sent:
+        outcomes += one.batch.outcomes(timeout=patience)
+        behind.append(np.maximum(one.called_ns - part.due_ns[one.first : one.end], 0))
+        if len(outcomes) >= BATCH:
+            yield results_of(part, one.end, outcomes, np.concatenate(behind), instance, origin_us)
+            outcomes, behind = [], []
+    if outcomes:
+        yield results_of(part, len(part.op), outcomes, np.concatenate(behind), instance, origin_us)
+
+
+def results_of(
+    part: Part, end: int, outcomes: Sequence[Outcome], behind: np.ndarray, instance: str, origin_us: int
 ) -> pyarrow.RecordBatch:
-    """The results of the operations of one call."""
+    """The results of the rows of a part before `end`, as many as there are outcomes."""
     import numpy as np
     import pyarrow as pa
 
-    outcomes = batch.outcomes(timeout=patience)
+    rows = slice(end - len(outcomes), end)
     due, timeout = part.due_ns[rows], part.timeout_ns[rows]
-    behind = np.maximum(called_ns - due, 0)
     waits = np.array([outcome.wait_ns for outcome in outcomes], np.int64) + behind
+    planned = np.minimum(part.delay_ns[rows], timeout)
     states = [outcome.state.name.lower() for outcome in outcomes]
     if unknown := sum(state == "unavailable" for state in states):
         raise TimerdUnavailableError(f"{unknown} operations have no outcome: the daemon was lost, or refused them")
@@ -204,6 +236,7 @@ def results(
         ],
         "flags": [0] * count,
         "behind_ns": behind,
+        "added_ns": np.maximum(waits - planned, 0),
     }
     schema = arrow_schema(PLAYED)
     arrays = []

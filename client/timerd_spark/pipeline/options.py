@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.reports.rollups import window_of
@@ -11,6 +11,8 @@ from timerd_spark.source.segments import hosts_of
 
 from .loadtest import PLAYERS_MAX
 from .plans import shape_of
+
+AUTO: Final = "auto"  # a window that gives a hundred points, or some more
 
 
 class Options(NamedTuple):
@@ -28,10 +30,13 @@ class Options(NamedTuple):
 
     def check(self) -> Options:
         """Return the options. Raises InvalidValueError."""
-        window_of(self.window)
+        if self.window != AUTO:
+            window_of(self.window)
         timeouts_of(self.timeouts)
         if not 1 <= self.players <= PLAYERS_MAX:
             raise InvalidValueError(f"cores={self.players}: give 1 to {PLAYERS_MAX:,}")
+        if self.ops < 1:
+            raise InvalidValueError(f"ops={self.ops:,}: give 1 or more")
         if self.journal is None:
             shape_of(self.profile, ops=self.ops, rate=self.rate, seed=self.seed, timeout=None)
             if not 0 < self.played <= self.ops:

@@ -1,168 +1,376 @@
-"""The pipeline's page: the results of a run, for people. One HTML file with figures as SVG; it loads nothing else."""
+"""The pipeline's page: the results of a run, for people. One HTML file with figures as SVG; it loads nothing else.
+
+What was played (or recorded) comes first, and has all figures. Planned operations have a part of their own, and no axis
+with played ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
-from typing import Any
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from timerd_spark.reports.rollups import ERROR
 
-from . import plots
-from .results import PLANNED, PLAYED, Results
+from . import plots, verdicts
+from .markup import document, facts, figures, note, paragraph, section, table, texts
+from .markup import verdicts as listed
+from .results import PLANNED, PLAYED, RECORDED, SEEN, Results
+from .verdicts import ms
 
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1d2329; background: #fff; max-width: 68rem; margin: 2rem auto;
-       padding: 0 1rem; }
-h1 { font-size: 1.7rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin: 2.2rem 0 .4rem; }
-.facts { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.4rem 0; }
-.fact { border: 1px solid #d7dde2; border-radius: 6px; padding: .5rem .9rem; }
-.fact b { display: block; font-size: 1.35rem; } .good b { color: #21744f; } .bad b { color: #b3261e; }
-table { border-collapse: collapse; font-size: .9rem; } .wide { overflow-x: auto; }
-th, td { text-align: right; padding: .25rem .5rem; border-bottom: 1px solid #e4e9ed;
-         font-variant-numeric: tabular-nums; }
-th:first-child, td:first-child { text-align: left; } td + td { white-space: nowrap; }
-p, .note { max-width: 46rem; } .note { color: #56616b; }
-svg { width: 100%; max-width: 44rem; height: auto; }
-"""
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COLOURS: Final = dict(zip((PLAYED, SEEN, PLANNED), plots.COLOURS, strict=False)) | {RECORDED: plots.COLOURS[0]}
+ORDER: Final = (RECORDED, PLAYED, SEEN, PLANNED)
+OUTCOMES: Final = ("completed", "expired", "cancelled", "failed")
+QUANTILES: Final = {"p50": "p50", "p99": "p99", "p999": "p99.9", "max": "max"}
+WINDOWS_MIN = 5  # of less there is nothing to see over time
+FINDINGS_MAX = 20  # on the page; the directory audit/ has all
 
 
 def page(run: Results) -> str:
     """The HTML of the page. All steps before it must be done."""
-    o, steps = run.options, run.state["steps"]
+    o = run.options
     reports = {row["what"]: row for row in run.stored("report").collect()}
-    first = reports.get(PLAYED) or next(iter(reports.values()), None)
-    audited = steps["audit"].get("disagreements")
-    facts = [
-        ("operations", f"{sum(row['n'] for what, row in reports.items() if 'intended' not in what):,}", ""),
-        *(_measured(first) if first else ()),
-        _verdict(audited),
-        ("time so far", f"{run.seconds:.0f} s", ""),
-        ("memory, at most", f"{run.state.get('peak_bytes', 0) / 2**30:.1f} GiB", ""),
-    ]
-    parts = [
-        f"<h1>timerd: {'a journal' if o.journal else 'the pipeline'}</h1>",
-        f"<p>{_subject(run)}</p>",
-        '<div class="facts">' + "".join(_fact(*fact) for fact in facts) + "</div>",
-    ]
-    if PLANNED in reports:
-        parts.append(
-            f'<p class="note">Only <em>played</em> operations ran through a daemon. The {reports[PLANNED]["n"]:,} '
-            "<em>planned</em> ones are drawn from the same distribution and settle as with a daemon that is never "
-            "late: they show what the reports do with many rows, and nothing about the daemon.</p>"
-        )
-    parts += [
-        "<h2>How operations settled</h2>",
-        _table(
-            ["", "n", "a second", "timeout ratio", "p50", "p75", "p99", "p99.9", "max", "late p50", "late p99",
-             "late max", "in flight"],
-            ([row["what"], f"{row['n']:,}", f"{row['rate'] or 0:,.0f}", f"{row['timeout_ratio']:.3%}",
-              *(_ms(row[f"latency_{name}_ms"]) for name in ("p50", "p75", "p99", "p999", "max")),
-              *(_ms(row[f"lateness_{name}_ms"]) for name in ("p50", "p99", "max")),
-              f"{row['in_flight_max'] or 0:,}"] for row in sorted(reports.values(), key=lambda row: row["what"])),
-        ),
-        f'<p class="note">Waits are of completed operations, lateness (deadline to expiry) of expired ones. '
-        f"Percentiles are read from histograms, and are at most {ERROR:.2%} too large. From the intended time: the "
-        f"client's view, in which a wait includes the time by which its registration was sent late.</p>",
-        "<h2>Waits of completed operations</h2>", _figure(plots.waits(run.stored("rollup"), "latency", "what")),
-        "<h2>Lateness of expired operations</h2>", _figure(plots.waits(run.stored("rollup"), "lateness", "what")),
-        f"<h2>Timeouts over time, in windows of {escape(o.window)}</h2>",
-        _figure(plots.timeout_ratio(run.stored("windows"), "what")),
-        "<h2>Under other timeouts</h2>", _figure(plots.what_if(run.stored("what_if"), "what")), _what_if(run),
-        "<h2>Hot keys</h2>", _hot_keys(run),
-        "<h2>The audit</h2>", _audit(run, audited),
-        "<h2>Steps of this run</h2>",
-        _table(["step", "seconds"], ([name, f"{step['seconds']:.1f}"] for name, step in steps.items())),
-    ]  # fmt: skip
-    body = "\n".join(parts)
-    head = f'<meta charset="utf-8"><title>timerd pipeline</title><style>{STYLE}</style>'
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+    real = [reports[what] for what in (RECORDED, PLAYED, SEEN) if what in reports]
+    title = "a journal" if o.journal else "a load test"
+    first = real[0] if real else None
+    return document(
+        f"timerd: {title}",
+        [
+            f"<h1>timerd: {title}</h1>",
+            paragraph(_subject(run)),
+            note(_provenance(run)),
+            listed(_verdicts(run, reports)),
+            facts(_headlines(run, first)),
+            _settled(run, real),
+            _over_time(run) if first else "",
+            _rounds(run) if PLAYED in reports else "",
+            _timeouts(run) if reports else "",
+            _hot_keys(run),
+            _audit(run),
+            _planned(run, reports),
+            _machine(run),
+        ],
+    )
 
 
-def _measured(row: Any) -> list[tuple[str, str, str]]:
-    """The most important figures of a report's row: (name, value, kind) each."""
-    return [
-        ("timeout ratio", f"{row['timeout_ratio']:.2%}", ""),
-        ("completed within, p99", _ms(row["latency_p99_ms"]), ""),
-        ("expired late by, p99", _ms(row["lateness_p99_ms"]), ""),
-        ("in flight, at most", f"{row['in_flight_max'] or 0:,}", ""),
-    ]
+# what and where -------------------------------------------------------------------------------------------------------
 
 
 def _subject(run: Results) -> str:
     o = run.options
     if o.journal is not None:
-        return f"The journal {escape(o.journal)}, read as a stream."
+        return f"The operations that settled in the journal {o.journal}."
     return (
-        f"{o.ops:,} operations of the {escape(o.profile)} workload, seed {o.seed}: {o.played:,} of them played against "
-        f"a daemon at {o.rate:,.0f} a second, by {o.players} clients, the journal at level events."
+        f"{o.played:,} operations of the {o.profile} workload, seed {o.seed}, played against a daemon at {o.rate:,.0f} "
+        f"a second by {o.players} clients. The daemon wrote its journal at level events."
     )
 
 
-def _verdict(audited: int | None) -> tuple[str, str, str]:
-    if audited is None:
-        return "audit", "not done", ""
-    return "audit", "holds" if audited == 0 else f"{audited:,} disagree", "good" if audited == 0 else "bad"
+def _provenance(run: Results) -> str:
+    machine, steps = run.state["machine"], run.state["steps"]
+    played = [step for name, step in steps.items() if name.startswith("play-")] or list(steps.values())
+    begun, ended = min(step["at"] for step in played), max(step["at"] + step["seconds"] for step in played)
+    what = "Read" if run.options.journal else "Played"
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return (
+        f"{what} on {_date(begun)}, {_clock(begun)} to {_clock(ended)} UTC, on {machine['host']} "
+        f"({machine['processors']} processors, {machine['memory_bytes'] / 2**30:.0f} GiB): {versions}."
+    )
 
 
-def _what_if(run: Results) -> str:
-    rows = run.stored("what_if").orderBy("what", "timeout_ns").collect()
-    shown = (
-        [
-            row["what"],
-            _ms(row["timeout_ns"] / 1e6),
-            f"at most {row['timeout_ratio_high']:.3%}" if row["beyond"] else f"{row['timeout_ratio']:.3%}",
-            "" if row["beyond"] else f"{row['timeout_ratio_low']:.3%} to {row['timeout_ratio_high']:.3%}",
-            f"at least {row['in_flight_low'] or 0:,.0f}" if row["beyond"] else f"{row['in_flight'] or 0:,.0f}",
-            f"{row['watched']:,}",
-        ]
-        for row in rows
+def _date(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%d %B %Y}".lstrip("0")
+
+
+def _clock(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}"
+
+
+def _load(run: Results) -> tuple[float, float] | None:
+    """The load of the machine while the run played: busy, and with other work."""
+    steps = [step for name, step in run.state["steps"].items() if name.startswith("play-") and "busy" in step]
+    seconds = sum(step["seconds"] for step in steps)
+    if not seconds:
+        return None
+    busy, others = (sum(step[name] * step["seconds"] for step in steps) / seconds for name in ("busy", "others"))
+    return busy, others
+
+
+def _verdicts(run: Results, reports: dict[str, Any]) -> Iterator[verdicts.Verdict]:
+    audit = run.state["steps"]["audit"]
+    first = reports.get(RECORDED) or reports.get(PLAYED)
+    if PLAYED in reports and SEEN in reports:
+        yield verdicts.of_machine(reports[PLAYED], reports[SEEN], _added(run), _load(run))
+    yield verdicts.of_audit(audit.get("disagreements"), audit.get("arenas", []), audit.get("not_audited", ""))
+    if first:
+        yield verdicts.of_outcomes(first)
+        asked = [row for row in run.stored("what_if").collect() if row["what"] == first["what"]]
+        if said := verdicts.of_timeouts(first, asked):
+            yield said
+
+
+def _headlines(run: Results, row: Any) -> Iterator[tuple[str, str, str]]:
+    if row:
+        yield "operations " + ("recorded" if run.options.journal else "played"), f"{row['n']:,}", ""
+        yield "outcomes a second", f"{row['rate'] or 0:,.0f}", ""
+        yield "expired", f"{row['timeout_ratio']:.2%}", ""
+        yield "completed within, p99", ms(row["latency_p99_ms"]) or "none", ""
+        if row["expired"]:
+            yield "expired late by, p99", ms(row["lateness_p99_ms"]), ""
+        yield "in flight, at most", f"{row['in_flight_max'] or 0:,}", ""
+    else:
+        yield "operations", "0", ""
+    found = run.state["steps"]["audit"].get("disagreements")
+    if found is not None:
+        yield "audit", "holds" if not found else f"{found:,} defects", "bad" if found else "good"
+
+
+# played or recorded ---------------------------------------------------------------------------------------------------
+
+
+def _settled(run: Results, rows: Sequence[Any]) -> str:
+    if not rows:
+        return section("How operations settled", note("No operation has settled."))
+    explained = (
+        "Waits are of completed operations, lateness (from the deadline to the outcome) of expired ones. Percentiles "
+        f"are read from histograms: never too small, and at most {ERROR:.2%} too large."
     )
-    note = (
-        "An expired operation did not show how long it would have waited: it is censored at its timeout, and the share "
-        "is the Kaplan-Meier estimate, with its limits at 95 % confidence. Timeouts beyond those for which one in a "
-        "hundred operations was watched are dotted, and their figures are bounds. In flight: the rate times the mean "
-        "of the wait, cut off at the timeout."
+    if len(rows) > 1:
+        explained += (
+            " From the intended time is the client's view: a wait includes the time by which a call was sent later "
+            "than planned. Lateness is the daemon's in both columns."
+        )
+    return section(
+        "How operations settled",
+        _report_table(rows),
+        note(explained),
+        figures(
+            [
+                ("Waits of completed operations", plots.waits(_real(run, "rollup"), "latency", "what", COLOURS)),
+                *_lateness(run, rows),
+            ]
+        ),
     )
-    table = _table(["", "timeout", "would expire", "95 %", "in flight, mean", "watched until then"], shown)
-    return f'{table}<p class="note">{note}</p>'
+
+
+def _lateness(run: Results, rows: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Both views of played operations have the same lateness: one is drawn."""
+    if rows[0]["expired"]:
+        rolled = run.stored("rollup")
+        rolled = rolled.where(rolled["what"] == rows[0]["what"])
+        yield "Lateness of expired operations", plots.waits(rolled, "lateness", "what", COLOURS)
+
+
+def _report_table(rows: Sequence[Any]) -> str:
+    """A report, its measures as lines: so it is legible on a phone."""
+    lines = [["operations", *(f"{row['n']:,}" for row in rows)]]
+    lines += [[name, *(f"{row[name]:,}" for row in rows)] for name in OUTCOMES]
+    lines += [["expired, of all", *(f"{row['timeout_ratio']:.3%}" for row in rows)]]
+    lines += [["outcomes a second", *(f"{row['rate'] or 0:,.0f}" for row in rows)]]
+    for measure, name in (("latency", "wait"), ("lateness", "late")):
+        for short, shown in QUANTILES.items():
+            lines.append([f"{name}, {shown}", *(ms(row[f"{measure}_{short}_ms"]) for row in rows)])
+    lines += [["in flight, mean", *(f"{row['in_flight_mean'] or 0:,.0f}" for row in rows)]]
+    lines += [["in flight, at most", *(f"{row['in_flight_max'] or 0:,}" for row in rows)]]
+    return table(["", *(row["what"] for row in rows)], [line for line in lines if any(line[1:])])
+
+
+def _real(run: Results, name: str) -> DataFrame:
+    """A result without what was planned."""
+    found = run.stored(name)
+    return found.where(found["what"] != PLANNED)
+
+
+def _over_time(run: Results) -> str:
+    windows = _real(run, "windows")
+    own = windows.where(windows["what"] != SEEN)  # of one view: the other one has the same
+    if own.count() < WINDOWS_MIN:
+        return ""
+    window = run.state["steps"]["rollup"].get("window", run.options.window)
+    return section(
+        "Over time",
+        figures(
+            [
+                (
+                    "Waits of completed operations",
+                    plots.over_time(windows, ["latency_p99_ms", "latency_p50_ms"], "what", COLOURS),
+                ),
+                ("Throughput", plots.over_time(own, "rate", "what", COLOURS)),
+                (
+                    "In flight, at most and on average",
+                    plots.over_time(own, ["in_flight_max", "in_flight_mean"], "what", COLOURS),
+                ),
+                ("Expired, of all", plots.over_time(own, "timeout_ratio", "what", COLOURS)),
+            ]
+        ),
+        note(
+            f"In windows of {window}, by the time of the outcome. The first and the last window, and those beside a "
+            "pause, are left out: they are not full."
+        ),
+    )
+
+
+def _added(run: Results) -> Any:
+    """The rounds together."""
+    rounds = run.stored("rounds")
+    return rounds.where(rounds["round"].isNull()).collect()[0]
+
+
+def _rounds(run: Results) -> str:
+    """The spread of the rounds: the least, the middle and the largest of each measure."""
+    found = run.stored("rounds")
+    rounds = found.where(found["round"].isNotNull()).collect()
+    measures = {
+        "outcomes a second": ("rate", "{:,.0f}".format),
+        "expired, of all": ("timeout_ratio", "{:.2%}".format),
+        "wait, p50": ("latency_p50_ms", ms),
+        "wait, p99": ("latency_p99_ms", ms),
+        "longer than planned, p50": ("added_p50_ms", ms),
+        "longer than planned, p99": ("added_p99_ms", ms),
+        "longer than planned, max": ("added_max_ms", ms),
+        "sent late, p99": ("behind_p99_ms", ms),
+        "sent late, max": ("behind_max_ms", ms),
+    }
+    lines = []
+    for name, (column, shown) in measures.items():
+        values = sorted(row[column] for row in rounds if row[column] is not None)
+        if values:
+            lines.append([name, shown(values[0]), shown(values[len(values) // 2]), shown(values[-1])])
+    every = (
+        f"Each of the {len(rounds)} rounds had a daemon of its own."
+        if len(rounds) > 1
+        else "One round was played: with more operations there are more."
+    )
+    return section(
+        "The spread of the rounds",
+        table(["", "least", "median", "most"], lines),
+        note(
+            f"{every} Waits count from the intended time, and are not read from histograms. Longer than planned: the "
+            "plan says when each event is fired, so all beyond that is of the client, the daemon and the machine."
+        ),
+    )
+
+
+def _timeouts(run: Results) -> str:
+    """what_if() as a pivot: a line for each timeout, columns for each kind of operations."""
+    rows = run.stored("what_if").collect()
+    kinds = [what for what in ORDER if any(row["what"] == what for row in rows) and what != SEEN]
+    cells = {(row["timeout_ns"], row["what"]): row for row in rows}
+    lines = []
+    for timeout_ns in sorted({row["timeout_ns"] for row in rows}):
+        of = [cells[timeout_ns, what] for what in kinds]
+        lines.append([ms(timeout_ns / 1e6), *map(_share, of), *map(_flying, of)])
+    named = kinds if len(kinds) > 1 else [""] * len(kinds)
+    head = ["timeout", *(_joined("would expire", what) for what in named)]
+    head += [_joined("in flight, mean", what) for what in named]
+    asked = _real(run, "what_if")
+    return section(
+        "Under other timeouts",
+        table(head, lines),
+        figures([("Share that would expire", plots.what_if(asked.where(asked["what"] != SEEN), "what", COLOURS))]),
+        note(
+            "An operation that expired did not show how long it would have waited: it is censored at its timeout. The "
+            "share is the Kaplan-Meier estimate, with its limits at 95 % confidence. Where fewer than one in a hundred "
+            "operations were watched there are bounds only (hollow and dotted). In flight: the rate times the mean "
+            "wait, cut off at the timeout (Little's law)."
+        ),
+    )
+
+
+def _joined(name: str, what: str) -> str:
+    return f"{name}\n{what}" if what else name
+
+
+def _share(row: Any) -> str:
+    if row["beyond"]:
+        return f"at most {row['timeout_ratio_high']:.2%}"
+    return f"{row['timeout_ratio']:.2%}\n{row['timeout_ratio_low']:.2%} to {row['timeout_ratio_high']:.2%}"
+
+
+def _flying(row: Any) -> str:
+    if row["beyond"]:
+        return f"{row['in_flight'] or 0:,.0f} or more"
+    return f"{row['in_flight'] or 0:,.0f}"
 
 
 def _hot_keys(run: Results) -> str:
-    rows = run.stored("hot_keys").collect()
-    if not rows or max(row["n"] for row in rows) == 1:
-        return '<p class="note">No key settled more than one operation.</p>'
-    shown = (
+    rows = [row for row in run.stored("hot_keys").collect() if row["n"] > 1]
+    shown = [
         [row["key"], row["purgatory"], f"{row['n']:,}", f"{row['share']:.2%}", f"{row['timeout_ratio']:.2%}"]
         for row in rows
+    ]
+    return section("Hot keys", table(["key", "purgatory", "operations", "of all", "expired"], shown))
+
+
+def _audit(run: Results) -> str:
+    step = run.state["steps"]["audit"]
+    if step.get("disagreements") is None:
+        return ""
+    arenas = [
+        [
+            f"{arena['host']}, {arena['incarnation'][:8]}",
+            *(f"{arena[name]:,}" for name in ("outcomes", "segments", "gaps", "rows")),
+        ]
+        for arena in step.get("arenas", [])
+    ]
+    found = ""
+    if step["disagreements"]:
+        rows = run.stored("audit").limit(FINDINGS_MAX).collect()
+        lines = ([row["op_id"] or "", f"{row['row']:,}", row["what"]] for row in rows)
+        found = table(["operation", "row", "what"], lines)
+        found += note(f"The first {len(rows)} of {step['disagreements']:,}: the directory audit/ has all.")
+    return section(
+        "The audit",
+        found,
+        table(["host, arena", "outcomes", "segments", "gaps", "rows"], arenas),
+        note("A gap is a time in which the daemon could not write its journal, so that what happened is not known."),
     )
-    return _table(["key", "purgatory", "n", "share", "timeout ratio"], shown)
 
 
-def _audit(run: Results, audited: int | None) -> str:
-    if audited is None:
-        return '<p class="note">The journal has only outcomes (level outcomes), so they cannot be computed again.</p>'
-    method = "<p>Each outcome was computed again from the events in the journal, and compared.</p>"
-    if audited == 0:
-        return method + "<p>All outcomes are as they should be.</p>"
-    rows = run.stored("audit").limit(20).collect()
-    return method + _table(["op", "row", "what"], ([row["op_id"] or "", str(row["row"]), row["what"]] for row in rows))
+# planned, and the run -------------------------------------------------------------------------------------------------
 
 
-def _ms(value: float | None) -> str:
-    return "" if value is None else f"{value:,.1f} ms" if value < 10_000 else f"{value / 1000:,.1f} s"
+def _planned(run: Results, reports: dict[str, Any]) -> str:
+    if PLANNED not in reports:
+        return ""
+    rolled = run.stored("rollup")
+    return section(
+        "Planned, and not played",
+        paragraph(
+            f"{reports[PLANNED]['n']:,} more operations are planned lives, drawn from the same distribution. They "
+            "settle as with a daemon that is never late: they show what the reports do with many rows, and nothing "
+            "about a daemon."
+        ),
+        _report_table([reports[PLANNED]]),
+        figures(
+            [
+                (
+                    "Waits of completed operations, planned",
+                    plots.waits(rolled.where(rolled["what"] == PLANNED), "latency", "what", COLOURS),
+                )
+            ]
+        ),
+    )
 
 
-def _fact(name: str, value: str, kind: str) -> str:
-    return f'<div class="fact {kind}"><b>{escape(value)}</b>{escape(name)}</div>'
+def _machine(run: Results) -> str:
+    machine, steps = run.state["machine"], run.state["steps"]
+    lines = [
+        ["processor", f"{machine['processor']}, {machine['processors']} of them"],
+        ["memory", f"{machine['memory_bytes'] / 2**30:.0f} GiB, of which the run had {_gib(run)} at most"],
+        ["system", machine["system"]],
+        ["command", machine["command"]],
+    ]
+    rows = [
+        [name, f"{step['seconds']:.1f} s", *(f"{step[of]:.0%}" if of in step else "" for of in ("busy", "others"))]
+        for name, step in steps.items()
+    ]
+    rows.append(["all before this page", f"{run.seconds:.0f} s", "", ""])
+    return section("This run", texts(lines), table(["step", "took", "processors busy", "with other work"], rows))
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    return f'<div class="wide"><table>{line(head, "th")}{"".join(line(row, "td") for row in rows)}</table></div>'
-
-
-def _figure(figure: Any) -> str:
-    return f"<figure>{plots.svg(figure)}</figure>"
+def _gib(run: Results) -> str:
+    return f"{run.state.get('peak_bytes', 0) / 2**30:.1f} GiB"

@@ -5,9 +5,8 @@ interrupted run continues behind its last step, the ingestion at its checkpoint,
 
     journal/        the journals of the run's own daemons, a directory for each round
     played/         the results that the load test's clients saw, a directory for each round
-    planned/        lives of the operations that were planned and not played
     lives/          terminal rows of the journal, from the stream
-    rollup/  report/  windows/  what_if/  hot_keys/  audit/
+    rollup/  report/  windows/  rounds/  what_if/  hot_keys/  audit/
     report.html     the results as a page
 """
 
@@ -18,8 +17,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,38 +26,48 @@ from typing import TYPE_CHECKING, Any, Final
 from timerctl.load.own_daemon import INSTANCE, flags_of, private_daemon
 from timerd_client import connect
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.host.paths import InstancePaths
-from timerd_shm.read.segment import JournalError, segments_of
-from timerd_spark.reports.audit import audit
+from timerd_shm.read.segment import JournalError
+from timerd_spark.reports.audit import AuditedArena, audit
 from timerd_spark.reports.audit_rows import COLUMNS
 from timerd_spark.reports.report import hot_keys, report
 from timerd_spark.reports.rollups import NEEDED, rollup
 from timerd_spark.reports.survival import what_if
+from timerd_spark.source.progress import places_in
 from timerd_spark.source.schema import TERMINAL
 from timerd_spark.source.segments import Walk, first_offset, hosts_of
 
 from .loadtest import loadtest
-from .memory import Memory
-from .options import Options
+from .machine import Machine, described
+from .options import AUTO, Options
 from .page import page
 from .plans import planned_lives, shape_of, workload
+from .progress import Rest, Step, said
 from .results import PLANNED, PLAYED, RECORDED, SEEN
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 PAGE: Final = "report.html"
-ROUND: Final = 100_000  # operations of a step that plays; an interrupted step is played again
-PART: Final = 1_000_000  # operations of a step that plans
-ROWS_PER_BATCH: Final = 1_000_000  # rows of the journal, with texts
+ROUND: Final = 170_000  # operations of a step that plays; an interrupted step is played again
+PART: Final = 1_000_000  # planned operations of a task
+ROWS_PER_BATCH: Final = 4_000_000  # rows of the journal, with texts
 KEEP: Final = 1 << 40  # bytes: the daemon never removes files of the run's own journal
-LIVES: Final = ("key", "purgatory", "timeout_ns", *NEEDED)  # the columns of lives that reports need
+BYTES_OF_LIFE: Final = 350  # of a journal of level events, for estimates
+# Windows that --window auto chooses from, in seconds.
+WINDOWS: Final = {
+    "1 second": 1, "2 seconds": 2, "5 seconds": 5, "10 seconds": 10, "30 seconds": 30, "1 minute": 60,
+    "5 minutes": 300, "15 minutes": 900, "1 hour": 3_600, "6 hours": 21_600, "1 day": 86_400,
+}  # fmt: skip
+WINDOWS_MAX: Final = 300
+LIVES: Final = ("timeout_ns", *NEEDED)  # the columns of lives that reports need
 PENDING: Final = 32_768  # operations for which a daemon has room beyond those of the rate: a busy machine is late
 
 
-def check_out(out: Path) -> None:
-    """Raises InvalidValueError for a directory whose name Spark would read as a pattern."""
+def check_out(out: Path, journal: str | None = None) -> None:
+    """Raises InvalidValueError for a directory whose name Spark would read as a pattern, or that has the journal."""
+    if journal is not None and out.resolve().is_relative_to(Path(journal).resolve()):
+        raise InvalidValueError(f"--out={str(out)!r} is in the journal: give a directory of its own")
     if strange := set(str(out)) & set("*?[]{}\\"):
         raise InvalidValueError(f"--out={str(out)!r}: Spark reads {min(strange)} as a pattern: give another directory")
 
@@ -78,12 +87,15 @@ def lock_directory(out: Path) -> Iterator[None]:
 
 
 class Pipeline:
-    """A run in a directory. run() returns the number of defects that the audit has found."""
+    """A run in a directory. run() returns the number of defects that the audit has found, and needs `spark`."""
 
-    def __init__(self, spark: SparkSession, out: Path, options: Options, show: Callable[[str], None]) -> None:
+    spark: SparkSession
+
+    def __init__(self, out: Path, options: Options, show: Callable[[str], None]) -> None:
         """Raises InvalidValueError if the directory has a run with other options, or a state that cannot be read."""
-        self.spark, self.out, self.options, self.show = spark, out, options, show
-        self.memory = Memory()
+        self.out, self.options, self.show = out, options, show
+        self.machine = Machine()
+        self.share: float | None = None  # of the step that runs, where that is known
         self._state_path = out / "state.json"
         wanted = json.loads(json.dumps(options._asdict()))
         self.state: dict[str, Any] = {"options": wanted, "start_us": time.time_ns() // 1_000, "steps": {}}
@@ -92,36 +104,58 @@ class Pipeline:
                 self.state = {**self.state, **json.loads(self._state_path.read_bytes())}
             except (ValueError, TypeError):
                 raise InvalidValueError(f"{self._state_path} is damaged: remove {out}, or give another --out") from None
+            if any("at" not in step for step in self.state["steps"].values()):
+                raise InvalidValueError(f"{out} has a run of an older timerd: give another --out, or remove it")
             if self.state["options"] != wanted:
                 different = [name for name, value in wanted.items() if self.state["options"].get(name) != value]
                 raise InvalidValueError(
                     f"{out} has a run with another {', '.join(different)}: give another --out, or remove the directory"
                 )
 
-    def run(self) -> int:
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing to do."""
+        return (self.out / PAGE).exists() and all(step.name in self.state["steps"] for step in self._steps())
+
+    @property
+    def verdict(self) -> str:
+        """What the audit has found, in a few words."""
+        found = self.state["steps"]["audit"].get("disagreements")
+        return "no audit" if found is None else "the audit disagrees with the daemon" if found else "the audit holds"
+
+    def run(self, spark: SparkSession) -> int:
         """Run all steps that are not done yet. Raises InvalidValueError if another process runs them."""
+        self.spark = spark
         self.out.mkdir(parents=True, exist_ok=True)
         with lock_directory(self.out):
             return self._run()
 
     def _run(self) -> int:
+        done = self.state["steps"]
         if not (self.out / PAGE).exists():
-            self.state["steps"].pop("page", None)  # the page was removed: the step runs again
-        self._write()
+            done.pop("page", None)  # the page was removed: the step runs again
         steps = list(self._steps())
-        with self.memory.watched():
-            for number, (name, what, step) in enumerate(steps, 1):
-                if name in self.state["steps"]:
-                    continue
-                self.show(f"[{number}/{len(steps)}] {what}")
-                begun = time.monotonic()
-                found = step() or {}
-                took = time.monotonic() - begun
-                peak = max(self.state.get("peak_bytes", 0), self.memory.peak)
-                self.state["steps"][name] = {"seconds": took, **found}
-                self._write(peak_bytes=peak)
-                self.show(f"      {took:.1f} s{''.join(f', {key} {value:,}' for key, value in found.items())}")
-        return int(self.state["steps"]["audit"].get("disagreements", 0))
+        if any(step.name not in done for step in steps):
+            self._write(machine=described(self.spark))
+        rest = Rest(steps, {name: step["seconds"] for name, step in done.items()})
+        with self.machine.watched():
+            for step in steps:
+                if step.name not in done:
+                    self._play_step(step, rest)
+        return int(done["audit"].get("disagreements") or 0)
+
+    def _play_step(self, step: Step, rest: Rest) -> None:
+        self.show(rest.head(step))
+        self.share, at, begun = None, time.time(), time.monotonic()
+        with said(rest, step, self.show, lambda: self.share), self.machine.load() as loads:
+            found = step.run() or {}
+        took = time.monotonic() - begun
+        rest.done(step, took)
+        load = loads[0]._asdict() if loads else {}
+        self.state["steps"][step.name] = {"at": at, "seconds": took, **load, **found}
+        self._write(peak_bytes=max(self.state.get("peak_bytes", 0), self.machine.peak))
+        counts = (f", {name} {count:,}" for name, count in found.items() if isinstance(count, int))
+        self.show(f"      {took:.1f} s{''.join(counts)}")
 
     @property
     def seconds(self) -> float:
@@ -134,22 +168,23 @@ class Pipeline:
         fresh.write_text(json.dumps(self.state, indent=1))
         fresh.rename(self._state_path)
 
-    def _steps(self) -> Iterator[tuple[str, str, Callable[[], dict[str, Any] | None]]]:
+    def _steps(self) -> Iterator[Step]:
+        """All steps, with estimates from two idle processors."""
         o = self.options
+        recorded = o.played if o.journal is None else bytes_of(o.journal) // BYTES_OF_LIFE
+        rows = o.ops + o.played if o.journal is None else recorded
         if o.journal is None:
             for first in range(0, o.played, ROUND):
                 count = min(ROUND, o.played - first)
                 what = f"play operations {first:,} to {first + count - 1:,} against a daemon, {o.rate:,.0f} a second"
-                yield f"play-{first}", what, partial(self._play, first, count)
-            for first in range(o.played, o.ops, PART):
-                count = min(PART, o.ops - first)
-                what = f"plan operations {first:,} to {first + count - 1:,}, which are not played"
-                yield f"plan-{first}", what, partial(self._plan, first, count)
-        yield "ingest", "read the journal as a stream, into Parquet", self._ingest
-        yield "rollup", f"roll up, in windows of {o.window}", self._rollup
-        yield "report", "report: rates, percentiles, other timeouts, hot keys", self._report
-        yield "audit", "audit: every outcome computed again from the events", self._audit
-        yield "page", f"draw, and write {self.out / PAGE}", self._page
+                cold = 5.0 if first == 0 else 0.0
+                yield Step(f"play-{first}", what, partial(self._play, first, count), 4.0 + cold + count / o.rate)
+        yield Step("ingest", "read the journal as a stream, into Parquet", self._ingest, 2.0 + recorded * 6e-6)
+        yield Step("rollup", "roll up, in windows of time", self._rollup, 2.0 + rows * 1.7e-6)
+        yield Step("report", "report: rates and percentiles, also over time", self._report, 3.5)
+        yield Step("what_if", "look: other timeouts, hot keys, the rounds", self._look, 3.0 + rows * 1.2e-6)
+        yield Step("audit", "audit: compute every outcome again from the events", self._audit, 3.0 + recorded * 16e-6)
+        yield Step("page", f"draw, and write {self.out / PAGE}", self._page, 4.0)
 
     # steps ---------------------------------------------------------------------------------------------------------
 
@@ -189,13 +224,6 @@ class Pipeline:
             )
         return {}
 
-    def _plan(self, first: int, count: int) -> dict[str, Any]:
-        o = self.options
-        plan = workload(self.spark, o.profile, ops=count, first=first, rate=o.rate, seed=o.seed, partitions=4)
-        lives = planned_lives(plan, self.state["start_us"])
-        lives.write.mode("overwrite").parquet(str(self.out / "planned" / f"part={first}"))
-        return {}
-
     def _ingest(self) -> dict[str, Any]:
         source = self.spark.readStream.format("timerd").option("maxOffsetsPerTrigger", ROWS_PER_BATCH)
         query = (
@@ -206,13 +234,9 @@ class Pipeline:
             .trigger(availableNow=True)
             .start()
         )
-        shown = -1
         try:
-            while not query.awaitTermination(1):
-                progress = query.lastProgress
-                if progress is not None and progress["batchId"] != shown:
-                    shown = progress["batchId"]
-                    self.show(f"      batch {shown}: {progress['numInputRows']:,} operations")
+            while not query.awaitTermination(0.5):
+                self.share = share_of(query.lastProgress)
         finally:
             query.stop()
         return {"operations": self.spark.read.parquet(str(self.out / "lives")).count()}
@@ -221,50 +245,58 @@ class Pipeline:
         """All lives, with the column `what`: PLAYED, SEEN, PLANNED or RECORDED."""
         from pyspark.sql import functions as F
 
-        def of(name: str, what: str) -> DataFrame:
-            return self.spark.read.parquet(str(self.out / name)).select(*LIVES, F.lit(what).alias("what"))
+        def of(lives: DataFrame, what: str) -> DataFrame:
+            return lives.select(*LIVES, F.lit(what).alias("what"))
 
         if self.options.journal is not None:
-            return of("lives", RECORDED)
-        lives = of("lives", PLAYED).unionByName(of("played", SEEN))
-        return lives.unionByName(of("planned", PLANNED)) if self.options.ops > self.options.played else lives
+            return of(self.stored("lives"), RECORDED)
+        lives = of(self.stored("lives"), PLAYED).unionByName(of(self.stored("played"), SEEN))
+        return lives.unionByName(of(self._planned(), PLANNED)) if self.options.ops > self.options.played else lives
 
-    def _rollup(self) -> None:
-        self._store(rollup(self.lives(), by="what", window=self.options.window), "rollup")
+    def _planned(self) -> DataFrame:
+        """The lives of the operations that are planned and not played. They are drawn anew whenever they are read."""
+        o, count = self.options, self.options.ops - self.options.played
+        partitions = max(4, count // PART)
+        plan = workload(
+            self.spark, o.profile, ops=count, first=o.played, rate=o.rate, seed=o.seed, partitions=partitions
+        )
+        return planned_lives(plan, self.state["start_us"])
+
+    def _rollup(self) -> dict[str, Any]:
+        lives = self.lives()
+        window = self.options.window
+        if window == AUTO:
+            window = window_for(lives.where(lives["what"] != PLANNED))
+        self._store(rollup(lives, by="what", window=window), "rollup")
+        return {"window": window}
 
     def _report(self) -> None:
-        lives = self.lives()
         rolled = self.stored("rollup")
+        window = self.state["steps"]["rollup"]["window"]
         self._store(report(rolled, by="what"), "report")
-        self._store(report(rolled, by="what", window=self.options.window).orderBy("what", "start"), "windows")
-        self._store(what_if(lives, self.options.timeouts, by="what").orderBy("what", "timeout_ns"), "what_if")
-        recorded = lives.where(~lives["what"].isin(SEEN, PLANNED))
-        self._store(hot_keys(recorded, 10), "hot_keys")
+        self._store(report(rolled, by="what", window=window).orderBy("what", "start"), "windows")
+
+    def _look(self) -> None:
+        lives = self.lives()
+        asked = what_if(lives, self.options.timeouts, by="what", rolled=self.stored("rollup"))
+        self._store(asked.orderBy("what", "timeout_ns"), "what_if")
+        self._store(hot_keys(self.stored("lives"), 10), "hot_keys")
+        if self.options.journal is None:
+            self._store(rounds_of(self.stored("played")), "rounds")
 
     def _audit(self) -> dict[str, Any]:
-        if not self._of_level_events():
-            self.show("      not audited: the journal is of level outcomes, which says how operations settled, not why")
-            return {}
         reader = self.spark.read.format("timerd").option("view", "events").option("columns", ",".join(COLUMNS))
-        # A journal that is given may be one that a daemon still writes.
-        found = audit(
-            reader.load(self.journal),
-            open_end=self.options.journal is not None,
-            show=lambda line: self.show(f"      {line}"),
-        )
+        arenas: list[AuditedArena] = []
+        try:
+            # A journal that is given may be one that a daemon still writes.
+            found = audit(reader.load(self.journal), open_end=self.options.journal is not None, show=arenas.append)
+        except InvalidValueError as error:  # of level outcomes, or without its first files: the rest is worth a page
+            self.show(f"      not audited: {error}")
+            return {"not_audited": str(error)}
         self._store(found, "audit")
-        return {"disagreements": self.stored("audit").count()}
-
-    def _of_level_events(self) -> bool:
-        from timerd_shm.read.segment import Segment
-
-        for directory in hosts_of(self.journal).values():
-            for sequence in segments_of(directory):
-                segment = Segment(directory, sequence)
-                segment.close()
-                if segment.header.level != JournalLevel.EVENTS:
-                    return False
-        return True
+        for arena in arenas:
+            self.show(f"      {arena}")
+        return {"disagreements": self.stored("audit").count(), "arenas": [arena._asdict() for arena in arenas]}
 
     def _page(self) -> None:
         (self.out / PAGE).write_text(page(self))
@@ -277,6 +309,70 @@ class Pipeline:
 
     def _store(self, df: DataFrame, name: str) -> None:
         df.coalesce(1).write.mode("overwrite").parquet(str(self.out / name))
+
+
+def bytes_of(journal: str) -> int:
+    """The size of a journal, of which a daemon may remove files meanwhile."""
+    size = 0
+    for host in hosts_of(journal).values():
+        for file in host.iterdir():
+            with suppress(OSError):
+                size += file.stat().st_size
+    return size
+
+
+def share_of(progress: Mapping[str, Any] | None) -> float | None:
+    """The part of the journals that a query has read, from what Spark reports of it; None: that is not known.
+
+    Rows are counted within an arena, so it is not known of a journal with rows of another arena behind these.
+    """
+    read = there = 0
+    for source in progress["sources"] if progress else ():
+        now, newest = (places_in(source, name) or {} for name in ("endOffset", "latestOffset"))
+        for journal, place in newest.items():
+            if (at := now.get(journal, place | {"number": 0})).get("incarnation") != place.get("incarnation"):
+                return None
+            read, there = read + at.get("number", 0), there + place.get("number", 0)
+    return min(read / there, 1.0) if there else None
+
+
+def window_for(lives: DataFrame) -> str:
+    """A window for a report of these lives: a hundred of them, or some more, in the time from first to last."""
+    seconds = "(unix_micros(max(settled_at)) - unix_micros(min(settled_at))) / 1e6D"
+    length_s = lives.selectExpr(seconds).collect()[0][0] or 0.0
+    return next((name for name, each in WINDOWS.items() if length_s <= WINDOWS_MAX * each), [*WINDOWS][-1])
+
+
+def rounds_of(played: DataFrame) -> DataFrame:
+    """A row for each round of a load test, and one with `round` null for all: rates, and percentiles in ms.
+
+    `played` has the columns of a loadtest() and the column `round`. Waits are of completed operations, from the
+    intended time. `added` is what they waited longer than planned, `behind` how late they were sent.
+    """
+    from pyspark.sql import functions as F
+
+    def of(name: str, column: Column) -> list[Column]:
+        shares = F.percentile_approx(column, [0.5, 0.99], 10_000)
+        return [
+            (shares[0] / 1e6).alias(f"{name}_p50_ms"),
+            (shares[1] / 1e6).alias(f"{name}_p99_ms"),
+            (F.max(column) / 1e6).alias(f"{name}_max_ms"),
+        ]
+
+    n, seconds = F.count(F.lit(1)), F.expr("(unix_micros(max(settled_at)) - unix_micros(min(registered_at))) / 1e6D")
+    completed = F.when(F.col("outcome") == "completed", F.col("wait_ns"))
+    return (
+        played.rollup("round")
+        .agg(
+            n.alias("n"),
+            (n / seconds).alias("rate"),
+            F.avg((F.col("outcome") == "expired").cast("double")).alias("timeout_ratio"),
+            *of("latency", completed),
+            *of("added", F.col("added_ns")),
+            *of("behind", F.col("behind_ns")),
+        )
+        .orderBy("round")
+    )
 
 
 def outcomes_in(journal: Path) -> int:

@@ -9,7 +9,7 @@ process, if their number is given, are uniform times in order: a block sorts uni
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from timerd_client.workload import COUNT_MAX, NS, QUANTILES, Workload, check, delays
 from timerd_shm.declare.errors import InvalidValueError
@@ -27,13 +27,8 @@ PARTITIONS_MAX: Final = 100_000
 SEED_MAX: Final = (1 << 63) - 1
 # The columns of a plan: the number of the operation, the time of its registration (from the start), the delay from its
 # registration to its event, its timeout, and its key.
-PLAN: Final = {
-    "op": "bigint",
-    "due_ns": "bigint",
-    "delay_ns": "bigint",
-    "timeout_ns": "bigint",
-    "key": "string",
-}
+DRAWN: Final = {"op": "bigint", "due_ns": "bigint", "delay_ns": "bigint"}
+PLAN: Final = {**DRAWN, "timeout_ns": "bigint", "key": "string"}
 
 
 class Profile(NamedTuple):
@@ -63,6 +58,8 @@ def workload(
     With the profile "seed" 7.9 % of the operations expire, with "slow" half. `rate` is in operations a second;
     `timeout` ("150ms") replaces the profile's. Raises InvalidValueError for an argument out of range.
     """
+    from pyspark.sql import functions as F
+
     for name, value, low, high in (
         ("partitions", partitions, 1, PARTITIONS_MAX),
         ("ops", ops, 1, COUNT_MAX),
@@ -78,7 +75,9 @@ def workload(
             for block in batch["id"].to_pylist():
                 yield block_of(shape, block, first)
 
-    return blocks.mapInArrow(planned, ", ".join(f"{name} {kind}" for name, kind in PLAN.items()))
+    drawn = blocks.mapInArrow(planned, ", ".join(f"{name} {kind}" for name, kind in DRAWN.items()))
+    key = F.concat(F.lit("w"), F.lower(F.hex("op")))  # by Spark: a key that nobody reads is not made
+    return drawn.select("*", F.lit(shape.timeout_ns).cast("bigint").alias("timeout_ns"), key.alias("key"))
 
 
 def shape_of(profile: str, *, ops: int, rate: float, seed: int, timeout: str | None) -> Workload:
@@ -104,7 +103,7 @@ def draws(seed: int, stream: int, first: int, count: int) -> np.ndarray:
 
 
 def block_of(shape: Workload, block: int, first: int = 0) -> pyarrow.RecordBatch:
-    """The plan's rows of a block, without rows before `first` and beyond the workload's count."""
+    """The columns DRAWN of a block, without rows before `first` and beyond the workload's count."""
     import numpy as np
     import pyarrow as pa
 
@@ -114,15 +113,8 @@ def block_of(shape: Workload, block: int, first: int = 0) -> pyarrow.RecordBatch
     quantile = draws(shape.seed, DELAYS, begin, BLOCK) & np.uint64(QUANTILES - 1)
     delay = np.array(delays(shape.p50_ns, shape.p75_ns), np.int64)[quantile.astype(np.int64)]
     rows = slice(max(first - begin, 0), min(shape.count - begin, BLOCK))
-    op = np.arange(begin, begin + BLOCK)[rows]
-    columns: list[Any] = [
-        pa.array(op),
-        pa.array(due[rows]),
-        pa.array(delay[rows]),
-        pa.array(np.full(len(op), shape.timeout_ns)),
-        pa.array([f"w{number:x}" for number in op.tolist()]),
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=list(PLAN))
+    columns = (np.arange(begin, begin + BLOCK), due, delay)
+    return pa.RecordBatch.from_arrays([pa.array(column[rows]) for column in columns], names=list(DRAWN))
 
 
 def need_plan(df: DataFrame, what: str) -> None:

@@ -1,17 +1,18 @@
 """Figures of reports, with matplotlib. Each figure is drawn from aggregates: a few hundred numbers.
 
 plots.waits(rollup(df, by="purgatory"), "latency").savefig("latency.png")
-plots.timeout_ratio(report(df, window="10 seconds")).savefig("timeouts.png")
+plots.over_time(report(df, window="10 seconds"), "timeout_ratio").savefig("timeouts.png")
 plots.what_if(what_if(df, timeouts)).savefig("what-if.png")
 """
 
 from __future__ import annotations
 
 import io
+import math
 import re
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Final
 
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.read.histogram import upper_bound
@@ -23,17 +24,30 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MEASURES = {
-    "latency": "from registration to completion (ms)",
+    "latency": "wait until completion (ms)",
     "lateness": "from deadline to expiry (ms)",
 }
-COLOURS = ("#2f6db3", "#c8553d", "#3a8f6f", "#8d6cab", "#b98a2f", "#5b6770")
-SIZE = (7.2, 3.4)  # inches
+COLOURS: Final = ("#2f6db3", "#c8553d", "#3a8f6f", "#8d6cab", "#b98a2f", "#5b6770")
+INK, GRID = "#1d2329", "#c9d0d6"
+# A page may give the colours of figures for its light and its dark form: var(--series-0), var(--ink), var(--grid).
+VARIABLES: Final = {**{colour: f"series-{at}" for at, colour in enumerate(COLOURS)}, INK: "ink", GRID: "grid"}
+NAMES: Final = {"rate": "outcomes a second", "timeout_ratio": "share that expired"}
+SPAN_MIN: Final = 0.25  # of its largest value: so much an axis shows at least
+LINES: Final = ("-", "--", ":")
+SIZE: Final = (4.8, 3.1)  # inches: legible on a phone, and beside a second one on a desk
 GROUPS_MAX = 12
 LABELS_MAX = 12  # on an axis
 POINTS_MAX = 5_000
+POINT_MS: Final = 1e-6  # where waits of 0 are drawn: the axis is logarithmic
+UNSETTLED_MAX: Final = 0.999  # a figure of waits begins where one in a thousand has ended
+UNITS: Final = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
+
+Colours = Mapping[str, str]  # of groups, by their labels; others have those of COLOURS, in the order of their names
 
 
-def waits(rolled: DataFrame, measure: str = "latency", by: str | Sequence[str] = ()) -> Figure:
+def waits(
+    rolled: DataFrame, measure: str = "latency", by: str | Sequence[str] = (), colours: Colours | None = None
+) -> Figure:
     """The share of operations that took longer than a time, a line for each group of a rollup; both axes logarithmic.
 
     Times are read from buckets, so they are at most rollups.ERROR too large. Raises InvalidValueError.
@@ -43,77 +57,128 @@ def waits(rolled: DataFrame, measure: str = "latency", by: str | Sequence[str] =
     if not is_rollup(rolled):
         raise InvalidValueError("waits() needs a rollup: give it rollup(df, ...)")
     names = [by] if isinstance(by, str) else list(by)
-    rows = merged(rolled, names).select(*names, measure, f"{measure}_max_ns").limit(GROUPS_MAX).collect()
+    groups = merged(rolled, names).select(*names, measure, f"{measure}_max_ns")
+    rows = _at_most(GROUPS_MAX, groups, "waits(): there are more than {} groups: select some, or give fewer columns")
     figure, axes = _axes(MEASURES[measure], "share that took longer")
-    for colour, row in zip(_colours(), sorted(rows, key=lambda row: str(tuple(row)[: len(names)])), strict=False):
+    for row in sorted(rows, key=lambda row: str(tuple(row)[: len(names)])):
         counts = [one["count"] for one in row[measure]]
         total = sum(counts)
         left = [1 - part / total for part in accumulate(counts)]
         at = [min(upper_bound(one["bucket"]), row[f"{measure}_max_ns"]) / 1e6 for one in row[measure]]
-        shown = [(x, y) for x, y in zip(at, left, strict=True) if x > 0 and y > 1e-12]
-        if shown:
-            axes.step(*zip(*shown, strict=True), where="post", color=colour, label=_label(row, names))
+        shown = [(x, y) for x, y in zip(at, left, strict=True) if x > 0 and 1e-12 < y <= UNSETTLED_MAX]
+        if at:  # all in one bucket are a point
+            label, marker = _label(row, names), "" if shown else "."
+            points = zip(*(shown or [(max(at[-1], POINT_MS), 1.0)]), strict=True)
+            axes.step(*points, where="post", color=_colour(axes, label, colours), label=label, marker=marker)
     _finish(axes, names)
     if axes.lines:
         axes.set_xscale("log")
         axes.set_yscale("log")
+        _plain_ticks(axes.xaxis)
+        _plain_ticks(axes.yaxis, of_share=True)
     return figure
 
 
-def timeout_ratio(reported: DataFrame, by: str | Sequence[str] = ()) -> Figure:
-    """The timeout ratio over time, from a report with windows; a line for each group. Raises InvalidValueError."""
-    names = [by] if isinstance(by, str) else list(by)
-    _need_columns(reported, [*names, "start", "timeout_ratio"], "timeout_ratio()", "report(df, window=...)")
+def over_time(
+    reported: DataFrame, measures: str | Sequence[str], by: str | Sequence[str] = (), colours: Colours | None = None
+) -> Figure:
+    """Columns of a report with windows, over time; a line for each group and measure. Raises InvalidValueError.
+
+    Lines of the second measure are dashed, those of the third dotted. A line is broken where windows are missing. The
+    first and the last window of each part are left out if it has others: they are seldom full.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    names, wanted = ([given] if isinstance(given, str) else list(given) for given in (by, measures))
+    _need_columns(reported, [*names, "start", "end", *wanted], "over_time()", "report(df, window=...)")
     # In microseconds, not in local time: a local hour may be skipped or repeated.
-    columns = [*(f"`{name}`" for name in names), "unix_micros(timestamp(start)) AS start", "timeout_ratio"]
-    rows = reported.selectExpr(*columns).orderBy("start").limit(POINTS_MAX).collect()
-    figure, axes = _axes("seconds since the first window", "timeout ratio")
-    first = rows[0]["start"] if rows else None
-    for colour, (label, group) in zip(_colours(), sorted(_groups(rows, names).items()), strict=False):
-        seconds = [(row["start"] - first) / 1e6 for row in group]
-        axes.plot(seconds, [row["timeout_ratio"] for row in group], color=colour, label=label, marker=".")
-    axes.set_ylim(bottom=0)
-    _finish(axes, names)
+    times = ("unix_micros(timestamp(start)) AS start", "unix_micros(timestamp(`end`)) AS `end`")
+    columns = [*(f"`{name}`" for name in [*names, *wanted]), *times]
+    ordered = reported.selectExpr(*columns).orderBy("start")
+    rows = _at_most(POINTS_MAX, ordered, "over_time(): there are more than {} rows: give report() a longer window")
+    first, last = (rows[0]["start"], max(row["start"] for row in rows)) if rows else (0, 0)
+    unit_s, unit = next((one for one in UNITS if last - first >= 2e6 * one[0]), UNITS[-1])
+    figure, axes = _axes(f"{unit} since the first window", _measured(wanted))
+    is_share = all(name.endswith("_ratio") for name in wanted)
+    largest = smallest = math.nan
+    for label, group in sorted(_groups(rows, names).items()):
+        colour = _colour(axes, label, colours)
+        for style, measure in zip(LINES, wanted, strict=False):
+            points: list[tuple[float, float]] = []
+            for part in _parts(group):
+                values = [(row["start"], math.nan if row[measure] is None else float(row[measure])) for row in part]
+                points += [((start - first) / 1e6 / unit_s, value) for start, value in values]
+                points.append((points[-1][0], math.nan))  # the line is broken here
+            points.pop()
+            seen = [y for _, y in points if not math.isnan(y)]
+            if seen:
+                named = ", ".join([label] * bool(label) + [_short(measure)] * (len(wanted) > 1))
+                axes.plot(*zip(*points, strict=True), style, color=colour, label=named, marker=".", markersize=3)
+                largest, smallest = max([*seen, largest]), min([*seen, smallest])
+    if largest > 0:  # the axis begins near the values, and noise of a few parts in a hundred looks like noise
+        axes.set_ylim(bottom=max(0.0, largest - max(1.1 * (largest - smallest), SPAN_MIN * largest)))
+    _finish(axes, [*names, *wanted[1:]])
+    if axes.lines:
+        axes.yaxis.set_major_formatter(_percent if is_share else _number)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     return figure
 
 
-def what_if(asked: DataFrame, by: str | Sequence[str] = ()) -> Figure:
-    """The timeout ratio under other timeouts, from what_if(). Beyond the data points are hollow: upper bounds."""
+def what_if(asked: DataFrame, by: str | Sequence[str] = (), colours: Colours | None = None) -> Figure:
+    """The timeout ratio under other timeouts, from what_if(), with its limits of confidence.
+
+    Beyond the data points are hollow: upper bounds.
+    """
     names = [by] if isinstance(by, str) else list(by)
-    columns = [*names, "timeout_ns", "timeout_ratio", "timeout_ratio_high", "beyond"]
+    limits = ["timeout_ratio_low", "timeout_ratio_high"]
+    columns = [*names, "timeout_ns", "timeout_ratio", *limits, "beyond"]
     _need_columns(asked, columns, "what_if()", "what_if(df, timeouts)")
-    rows = asked.select(*columns).orderBy("timeout_ns").limit(POINTS_MAX).collect()
-    figure, axes = _axes("timeout (ms)", "timeout ratio")
-    for colour, (label, group) in zip(_colours(), sorted(_groups(rows, names).items()), strict=False):
-        known = [(row["timeout_ns"] / 1e6, row["timeout_ratio"]) for row in group if not row["beyond"]]
+    points = asked.select(*columns).orderBy("timeout_ns")
+    rows = _at_most(POINTS_MAX, points, "what_if(): there are more than {} rows: select some groups")
+    figure, axes = _axes("timeout (ms)", "share that would expire")
+    for label, group in sorted(_groups(rows, names).items()):
+        colour = _colour(axes, label, colours)
+        known = [row for row in group if not row["beyond"]]
+        at = [row["timeout_ns"] / 1e6 for row in known]
         beyond = [(row["timeout_ns"] / 1e6, row["timeout_ratio_high"]) for row in group if row["beyond"]]
         if known:
-            axes.plot(*zip(*known, strict=True), color=colour, label=label, marker=".")
+            axes.plot(at, [row["timeout_ratio"] for row in known], color=colour, label=label, marker=".")
+            low, high = ([row[name] for row in known] for name in limits)
+            axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
         if beyond:
-            bounds = zip(*(known[-1:] + beyond), strict=True)
-            axes.plot(*bounds, color=colour, linestyle=":", marker="o", markerfacecolor="white")
+            last = [(at[-1], known[-1]["timeout_ratio"])] if known else []
+            bounds = zip(*(last + beyond), strict=True)
+            axes.plot(*bounds, color=colour, linestyle=":", marker="o", markerfacecolor="none")
     if axes.lines:
         axes.set_xscale("log")
         timeouts_ms = sorted({row["timeout_ns"] / 1e6 for row in rows})
-        if len(timeouts_ms) <= LABELS_MAX:  # a log scale's minor labels would overlap
+        _plain_ticks(axes.xaxis)
+        if len(timeouts_ms) <= LABELS_MAX:
             axes.set_xticks(timeouts_ms, [f"{timeout_ms:g}" for timeout_ms in timeouts_ms])
             axes.minorticks_off()
+        axes.yaxis.set_major_formatter(_percent)
     axes.set_ylim(bottom=0)
     _finish(axes, names)
     return figure
 
 
-def svg(figure: Figure) -> str:
-    """A figure as an SVG element for a page of HTML; text stays text."""
+def svg(figure: Figure, title: str = "") -> str:
+    """A figure as an SVG element for a page of HTML. Text stays text, and the page may replace colours: VARIABLES."""
     import matplotlib
 
     target = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "timerd"}):
-        figure.savefig(target, format="svg", metadata={"Date": None}, bbox_inches="tight")
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"timerd {title}"}):
+        figure.savefig(target, format="svg", metadata={"Date": None}, bbox_inches="tight", transparent=True)
     text = target.getvalue()
+    for colour, name in VARIABLES.items():
+        text = re.sub(rf"(?<=: ){colour}\b", f"var(--{name}, {colour})", text)
     element = text[text.index("<svg") :]
     head, rest = element.split(">", 1)
-    return re.sub(r' (width|height)="[^"]*"', "", head) + ">" + rest  # the page gives the figure its width
+    head = re.sub(r' (width|height)="[^"]*"', "", head)  # the page gives the figure its width
+    return head + ' role="img">' + rest
+
+
+# parts of a figure ----------------------------------------------------------------------------------------------------
 
 
 def _axes(x: str, y: str) -> tuple[Figure, Axes]:
@@ -121,24 +186,66 @@ def _axes(x: str, y: str) -> tuple[Figure, Axes]:
 
     figure = Figure(figsize=SIZE)
     axes = figure.add_subplot()
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.grid(alpha=0.25)
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in ("left", "bottom"))
+        spine.set_color(GRID)
+    axes.tick_params(which="both", color=GRID, labelcolor=INK)
+    axes.grid(color=GRID, alpha=0.5)
     return figure, axes
 
 
 def _finish(axes: Axes, names: Sequence[str]) -> None:
     if not axes.lines:
-        axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center")
+        axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", color=INK)
+        axes.set(xticks=[], yticks=[])
     elif names and axes.get_legend_handles_labels()[1]:
-        for text in axes.legend(frameon=False).get_texts():
+        # Above the figure, where it hides no line.
+        legend = axes.legend(frameon=False, labelcolor=INK, loc="lower left", bbox_to_anchor=(0, 1), fontsize="small")
+        for text in legend.get_texts():
             text.set_parse_math(False)  # a $ in a name is no formula
 
 
-def _colours() -> list[str]:
-    return [COLOURS[at % len(COLOURS)] for at in range(GROUPS_MAX)]
+def _plain_ticks(axis: Any, of_share: bool = False) -> None:
+    """Plain numbers on a logarithmic axis. With little more than one power of ten, also at 2 and 5."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0,) if low > 0 and high / low > 300 else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter(_percent if of_share else _number)
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _number(value: float, _: object = None) -> str:
+    return f"{value:,.10g}"
+
+
+def _percent(value: float, _: object = None) -> str:
+    return f"{value * 100:,.6g}%"
+
+
+def _measured(measures: Sequence[str]) -> str:
+    """The name of an axis."""
+    first = measures[0]
+    if first.endswith("_ms"):
+        what = {"latency": "wait", "lateness": "late"}[first.partition("_")[0]]
+        return f"{what}, {', '.join(map(_short, measures))} (ms)"
+    if first in NAMES:
+        return NAMES[first]
+    return first.replace("_", " ") if len(measures) == 1 else first.rpartition("_")[0].replace("_", " ")
+
+
+def _short(measure: str) -> str:
+    """ "p99" of "latency_p99_ms", "max" of "in_flight_max"."""
+    return measure.removesuffix("_ms").rpartition("_")[2].replace("p999", "p99.9")
+
+
+def _colour(axes: Axes, label: str, colours: Colours | None) -> str:
+    """The colour of a group: that which it has in all figures, or the next one."""
+    own = (colours or {}).get(label)
+    drawn = len({line.get_color() for line in axes.lines})
+    return own or COLOURS[drawn % len(COLOURS)]
 
 
 def _label(row: Any, names: Sequence[str]) -> str:
@@ -152,6 +259,21 @@ def _groups(rows: Iterable[Any], names: Sequence[str]) -> dict[str, list[Any]]:
     for row in rows:
         found.setdefault(_label(row, names), []).append(row)
     return found
+
+
+def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """The windows of a group in parts without a gap, and without those at both ends of a part."""
+    ends = [at for at, (row, following) in enumerate(pairwise(rows), 1) if following["start"] > row["end"]]
+    for begin, end in pairwise([0, *ends, len(rows)]):
+        yield rows[begin + 1 : end - 1] if end - begin > 2 else rows[begin:end]
+
+
+def _at_most(most: int, df: DataFrame, wrong: str) -> list[Any]:
+    """All rows of a DataFrame. Raises InvalidValueError for more than so many, which no figure shows."""
+    rows: list[Any] = df.limit(most + 1).collect()
+    if len(rows) > most:
+        raise InvalidValueError(wrong.format(f"{most:,}"))
+    return rows
 
 
 def _need_columns(df: DataFrame, names: Sequence[str], what: str, given: str) -> None:

@@ -13,17 +13,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # The kinds of lives in a run: values of the column `what` of each result.
-PLAYED: Final = "played, from the daemon's journal"
-SEEN: Final = "played, from the intended time"
+PLAYED: Final = "from the registration"  # of played operations: the daemon's journal
+SEEN: Final = "from the intended time"  # of the same operations: the clients
 PLANNED: Final = "planned, not played"
-RECORDED: Final = "recorded in the journal"
+RECORDED: Final = "recorded"  # in a journal that was given
 
 
 class Results(Protocol):
     """A run whose steps are done: options, state and stored results."""
 
     options: Options
-    state: dict[str, Any]  # the content of state.json: each step with its seconds, and the peak of the memory in bytes
+    # The content of state.json: the machine, each step with its seconds and the machine's load, the peak of the memory.
+    state: dict[str, Any]
 
     @property
     def seconds(self) -> float:

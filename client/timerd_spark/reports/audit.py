@@ -5,6 +5,7 @@ Operations depend on each other only through their keys, their ids, and the gran
 states of clients and the clocks of turns matter to all operations. So rows are grouped by (host, incarnation,
 purgatory, key) if all operations of the purgatory have one key and an id of their own, else by (host, incarnation,
 purgatory). Each group is audited in the order of its rows. Each task gets all CLIENT, SEGMENT, TURN, GAP and END rows.
+Spark sees no single rows: audit_parcels.py has those that stay together in parcels.
 """
 
 from __future__ import annotations
@@ -12,35 +13,62 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from secrets import token_hex
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, NamedTuple
 
 from timerd_client.audit.audit import NEEDS_BEGINNING, NEEDS_COLUMNS, NEEDS_EVENTS
 from timerd_client.audit.journal import OPEN_END
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.declare.journal import RowKind
 
-from .audit_rows import (
-    COLUMNS,
-    FACTS,
+from .audit_parcels import (
+    ABOUT,
+    BOUND,
+    EVERY,
     FINDINGS,
-    FRAGMENT,
-    OF_ALL,
-    PACKED,
-    Facts,
-    audited,
-    facts_of,
-    join_fragments,
-    pack,
+    FRAGMENTS,
+    INDEX,
+    PARCELS,
+    PLACED,
+    SHARES,
+    bound,
+    index,
+    parcels,
+    parcels_of_fragments,
+    placed,
+    rows_of,
+    twice,
 )
+from .audit_rows import COLUMNS, NEVER, Facts, facts_of
+from .audit_tasks import audited
 from .inputs import need_view
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 PARTITIONS_MIN, OUTCOMES_OF_TASK = 4, 500_000
-OF_OPERATIONS: Final = (RowKind.ACTION, RowKind.GROUP)  # rows that go to the task of their operation's registration
 
 log = logging.getLogger("timerd_spark")
+
+
+class AuditedArena(NamedTuple):
+    """What an audit had before it of one arena's journal. As text: one line for people."""
+
+    host: str
+    incarnation: str  # of the arena: another one after each fresh start
+    outcomes: int
+    segments: int
+    gaps: int  # times in which the daemon could not write its journal
+    rows: int  # of the journal, complete to here
+
+    def __str__(self) -> str:
+        return (
+            f"{self.host}, arena {self.incarnation}: {self.outcomes:,} outcomes, {counted(self.segments, 'segment')}, "
+            f"{counted(self.gaps, 'gap')}, complete to row {self.rows:,}"
+        )
+
+
+def counted(count: int, what: str) -> str:
+    """ "no gaps", "1 segment", "2 segments"."""
+    return f"{f'{count:,}' if count else 'no'} {what}{'s' * (count != 1)}"
 
 
 def audit(
@@ -48,7 +76,7 @@ def audit(
     partitions: int | None = None,
     *,
     open_end: bool = False,
-    show: Callable[[str], None] = log.info,
+    show: Callable[[AuditedArena], object] = log.info,
 ) -> DataFrame:
     """Compute all outcomes again from a journal's events. The result has a row for each defect of the daemon.
 
@@ -57,12 +85,13 @@ def audit(
     -1: the journal's end), op_id (null: no operation) and what (the defect in words).
 
     A journal without an END row at its end may lack its last rows: that is a finding as well, unless `open_end`. `show`
-    gets a line for each arena, such as "web1: 4,711 outcomes, 2 segments, complete to row 29,873".
+    gets an AuditedArena of each arena, as text "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps, complete to row
+    29,873".
 
     The call does all the work. It reads `df` once, keeps the needed parts meanwhile (in memory, else on the disk), and
     runs `partitions` tasks (None: one for each 500,000 operations, and at least four). A task holds the rows of its
-    share in memory, some 600 bytes an operation; of more than 3,000,000 rows it holds only what is pending. The
-    findings stay on the executors as long as the result is referred to.
+    share in memory, some 600 bytes an operation, and 3,000,000 rows at most beside what is pending. The findings stay
+    on the executors as long as the result is referred to.
 
     Raises InvalidValueError for another DataFrame, and for a journal of level outcomes or without its beginning.
     """
@@ -75,60 +104,64 @@ def audit(
     # Spark uses persisted rows for each plan that looks the same, and a path looks the same after its files changed. A
     # killed audit may have left persisted rows. So this plan has a condition of its own, which Spark folds away.
     new = F.lit(token_hex()).isNotNull()
-    packed = df.select(*COLUMNS).where(new).mapInArrow(pack, PACKED).persist()
+    sent = df.select(*COLUMNS).where(new).mapInArrow(parcels, PARCELS).persist()
     try:
         # Findings are not persisted, for the same reason. A checkpoint is freed with its last reference.
-        return _findings(packed, partitions, open_end, show).localCheckpoint()
+        return _findings(sent, partitions, open_end, show).localCheckpoint()
     finally:
-        packed.unpersist()
+        sent.unpersist()
 
 
-def _findings(packed: DataFrame, partitions: int | None, open_end: bool, show: Callable[[str], None]) -> DataFrame:
-    """The findings of packed rows, with the columns FINDINGS."""
+def _findings(
+    sent: DataFrame, partitions: int | None, open_end: bool, show: Callable[[AuditedArena], object]
+) -> DataFrame:
+    """The findings in parcels, with the columns FINDINGS."""
     from pyspark.sql import functions as F
 
-    arenas = _arenas(packed)
+    arenas = _arenas(sent)
     for (host, incarnation), facts in arenas.items():
-        show(
-            f"{host}: {facts.outcomes:,} outcomes, {facts.segments:,} segments, complete to row {facts.newest:,}"
-            + (f"; arena {incarnation}" if len(arenas) > 1 else "")
-        )
+        show(AuditedArena(host, incarnation, facts.outcomes, facts.segments, facts.gaps, facts.newest))
     outcomes = sum(facts.outcomes for facts in arenas.values())
     partitions = partitions or max(PARTITIONS_MIN, -(-outcomes // OUTCOMES_OF_TASK))
-    kind, of_operation = F.col("kind"), ("host", "incarnation", "operation")
-    rows = packed.where(kind > 0)
+    share = F.col("share")
+    of_keys, of_operations = sent.where(share.between(0, SHARES - 1)), sent.where(share >= SHARES)
+    is_index, by = F.col("first") == INDEX, ("host", "incarnation", "share")
+    numbers, of_operations = of_operations.where(is_index), of_operations.where(~is_index)
     if any(facts.fragments for facts in arenas.values()):
-        fragments = packed.where(kind == FRAGMENT).repartition(1).sortWithinPartitions(*of_operation, "row")
-        rows = rows.unionByName(fragments.mapInArrow(join_fragments, PACKED))
-    registrations = rows.where(kind == int(RowKind.REGISTER))
-    is_bound = any(facts.bound for facts in arenas.values())
-    bucket = _bucket(_shared(registrations) if is_bound else [], partitions)
-    every = F.sequence(F.lit(0), F.lit(partitions - 1))
-    its = F.when(kind.isin(*map(int, OF_ALL)), every).otherwise(F.array(bucket))
-    of_operations = kind.isin(*map(int, OF_OPERATIONS))
-    sent = rows.where(~of_operations).select(F.explode(its).alias("bucket"), "*")
+        fragments = sent.where(share == FRAGMENTS).repartition(1).mapInArrow(parcels_of_fragments, PARCELS)
+        of_keys, numbers = (
+            of_keys.unionByName(fragments.where(~is_index)),
+            numbers.unionByName(fragments.where(is_index)),
+        )
+    shared = _shared(of_keys) if any(facts.bound for facts in arenas.values()) else []
+    every = F.explode(F.sequence(F.lit(0), F.lit(partitions - 1))).alias("bucket")
+    of_keys = of_keys.withColumn("bucket", _bucket(shared, partitions))
+    given = of_keys.unionByName(sent.where(share == EVERY).select("*", every))
     if any(facts.others for facts in arenas.values()):
-        theirs = registrations.select(*of_operation, bucket.alias("bucket")).dropDuplicates(of_operation)
-        others = rows.where(of_operations).join(theirs, list(of_operation), "left")
-        sent = sent.unionByName(others.withColumn("bucket", F.coalesce("bucket", F.lit(0))))
-    buckets = sent.repartitionById(partitions, F.col("bucket")).sortWithinPartitions("host", "incarnation", "row")
-    found = buckets.mapInArrow(audited, FINDINGS).dropDuplicates()
+        both = of_keys.mapInArrow(index, PLACED).unionByName(of_operations.withColumn("bucket", F.lit(0)))
+        those = both.repartition(partitions, *by).sortWithinPartitions(*by, "first")
+        given = given.unionByName(those.mapInArrow(placed, PLACED))
+    buckets = given.repartitionById(partitions, F.col("bucket")).sortWithinPartitions("host", "incarnation", "first")
+    again = numbers.repartition(partitions, *by).mapInArrow(twice, FINDINGS)
+    found = buckets.mapInArrow(audited, FINDINGS).unionByName(again).dropDuplicates()
     if missing := _missing(arenas, open_end):
-        found = found.unionByName(packed.sparkSession.createDataFrame(missing, FINDINGS))
+        found = found.unionByName(sent.sparkSession.createDataFrame(missing, FINDINGS))
     return found
 
 
-def _arenas(packed: DataFrame) -> dict[tuple[str, str], Facts]:
+def _arenas(sent: DataFrame) -> dict[tuple[str, str], Facts]:
     """Facts about each arena, by host and incarnation.
 
     Raises InvalidValueError for a journal without events, or without its beginning.
     """
     from pyspark.sql import functions as F
 
-    found: dict[tuple[str, str], Facts] = {}
-    for row in packed.where(F.col("kind") == FACTS).select("host", "incarnation", "bytes").collect():
-        of, facts = (row["host"], row["incarnation"]), facts_of(bytes(row["bytes"]))
-        found[of] = found[of].with_more(facts) if of in found else facts
+    parts = sent.where(F.col("share") == ABOUT).select("host", "incarnation", "content").collect()
+    found = facts_of(
+        (part["host"], part["incarnation"], data)
+        for part in parts
+        for data in rows_of(bytes(part["content"]))["bytes"].to_pylist()
+    )
     for (host, _), facts in found.items():
         journal = f"the journal of {host}"
         if facts.lacks == "events":
@@ -141,25 +174,32 @@ def _arenas(packed: DataFrame) -> dict[tuple[str, str], Facts]:
 
 
 def _missing(arenas: Mapping[tuple[str, str], Facts], open_end: bool) -> list[tuple[str, str, int, None, str]]:
-    """The findings that say that rows are not there."""
+    """The findings that say that rows are not there, or that events are not in their order."""
     found = []
     for (host, incarnation), facts in arenas.items():
         wanted = facts.last - facts.first + 1 if facts.events else 0
         if wanted != facts.events:
             what = f"{wanted} events are numbered, and {facts.events} are there"
             found.append((host, incarnation, -1, None, what))
+        if facts.apart != NEVER:
+            what = "it is a part of a registration, and the row before it is none"
+            found.append((host, incarnation, facts.apart, None, what))
+        if facts.fall != NEVER:
+            what = "the number of this event is not above that of the event before it"
+            found.append((host, incarnation, facts.fall, None, what))
         if facts.end != facts.newest and not open_end:
             found.append((host, incarnation, facts.newest, None, OPEN_END))
     return found
 
 
-def _shared(registrations: DataFrame) -> list[str]:
+def _shared(of_keys: DataFrame) -> list[str]:
     """The purgatories whose keys are not independent: an operation has several, or two operations have one id."""
     from pyspark.sql import functions as F
 
-    ids = registrations.where("id IS NOT NULL").groupBy(_purgatory().alias("name"), "id")
+    registered = of_keys.mapInArrow(bound, BOUND).select(_purgatory().alias("name"), "id", "operation", "several")
+    ids = registered.where("id IS NOT NULL").groupBy("name", "id")
     again = ids.agg((F.min("operation") != F.max("operation")).alias("again")).where("again").select("name")
-    several = registrations.where("names IS NOT NULL").select(_purgatory().alias("name"))
+    several = registered.where("several").select("name")
     return sorted(row.name for row in several.unionByName(again).distinct().collect())
 
 
@@ -170,10 +210,10 @@ def _purgatory() -> Column:
 
 
 def _bucket(shared: Sequence[str], partitions: int) -> Column:
-    """The number of the task that audits a row with a purgatory and a key."""
+    """The number of the task that audits a parcel: by its purgatory, and its share of the keys."""
     from pyspark.sql import functions as F
 
-    key = F.col("key")
+    share = F.col("share")
     if shared:
-        key = F.when(_purgatory().isin(*shared), F.lit("")).otherwise(key)
-    return F.pmod(F.xxhash64("host", "incarnation", "purgatory", key), F.lit(partitions)).cast("int")
+        share = F.when(_purgatory().isin(*shared), F.lit(-1)).otherwise(share)
+    return F.pmod(F.xxhash64("host", "incarnation", "purgatory", share), F.lit(partitions)).cast("int")

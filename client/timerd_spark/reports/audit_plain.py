@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from timerd_shm.declare.journal import ROW_SIZE, RowKind
+from timerd_shm.declare.journal import ROW_SIZE, GroupStep, RowKind
 from timerd_shm.declare.limits import CALL_AHEAD_NS_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.states import ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
@@ -42,7 +42,7 @@ def accepted(part: pyarrow.Table) -> Mask:
     found = np.zeros(part.num_rows, bool)
     rows = Rows(part)
     operations, events = Operations(rows), Events(rows)
-    if rows.has_gap or not commands_rise(operations, events):
+    if rows.has_gap or not commands_rise(rows, operations, events):
         return found
     right = operations.right(events)
     found[operations.places[right]] = True
@@ -61,24 +61,26 @@ class Rows:
         self.part = part
         self.kinds = part["kind"].to_numpy()
         self.purgatories, self.keys, self.owners = (self._codes(name) for name in ("purgatory", "key", "owner"))
+        self.is_named = (self._lengths("purgatory") > 0) & (self._lengths("key") > 0)
         self.is_grouped, self.has_id = (~_nulls(part, name) for name in ("group", "id"))
         self.watches = self.purgatories * (int(self.keys.max(initial=0)) + 1) + self.keys
-        self.is_named = (self.purgatories > 0) & (self.keys > 0)
         self.has_gap = bool((self.kinds == RowKind.GAP).any())
         self._marks = np.flatnonzero(np.isin(self.kinds, [RowKind.TURN, RowKind.SEGMENT, RowKind.END]))
         self._load_turns()
         self._load_clients()
 
     def _codes(self, name: str) -> Numbers:
-        """A number for each text; 0: there is none, or it is empty."""
+        """A number for each text; 0: there is none. A client may have an empty name."""
         import pyarrow.compute as pc
 
         encoded = self.part[name].combine_chunks().dictionary_encode()
-        codes = np.asarray(pc.fill_null(encoded.indices, -1)).astype(np.int64) + 1
-        empty = pc.index(encoded.dictionary, "").as_py()
-        if empty >= 0:
-            codes[codes == empty + 1] = 0
-        return codes
+        return np.asarray(pc.fill_null(encoded.indices, -1)).astype(np.int64) + 1
+
+    def _lengths(self, name: str) -> Numbers:
+        """The length of each text; 0: there is none."""
+        import pyarrow.compute as pc
+
+        return np.asarray(pc.fill_null(pc.binary_length(self.part[name].combine_chunks()), 0))
 
     def places(self, *kinds: RowKind) -> Numbers:
         """The places of the rows of these kinds."""
@@ -89,6 +91,14 @@ class Rows:
         import pyarrow as pa
 
         return lines_of(self.part["bytes"].combine_chunks().take(pa.array(places)), size)
+
+    def heads(self, places: Numbers, at: int) -> np.ndarray:
+        """The row number `at` of each of these registrations, which have several keys."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        data = self.part["bytes"].combine_chunks().take(pa.array(places))
+        return lines_of(pc.binary_slice(data, at * ROW_SIZE, (at + 1) * ROW_SIZE))
 
     def records(self, kind: RowKind, places: Numbers) -> np.ndarray:
         """These rows as numpy sees them."""
@@ -130,6 +140,12 @@ class Rows:
         is_its = (taken(self._owners, at, NOBODY) == owner) & (owner > 0)
         is_its &= (taken(self._begun, at, _NEVER) < places) & (places < taken(self._died, at, 0))
         return is_its, taken(self._orphans, at, 0)
+
+    def never_died(self, clients: Numbers) -> Mask:
+        """Whether these clients live at the end."""
+        at = found_in(self._names, clients)
+        lives: Mask = taken(self._died, at, 0) == _NEVER
+        return lives
 
 
 class Events:
@@ -195,8 +211,9 @@ class Operations:
         registered = rows.places(RowKind.REGISTER)
         has_one = _nulls(part, "names")[registered]
         self.purgatories_of_others = np.unique(rows.purgatories[registered[~has_one]])
-        is_whole = np.asarray(pc.binary_length(part["bytes"].combine_chunks()))[registered] == REGISTRATION_SIZE
-        self.places = places = registered[has_one & is_whole]
+        sizes = np.asarray(pc.binary_length(part["bytes"].combine_chunks()))[registered]
+        self.places = places = registered[has_one & (sizes == REGISTRATION_SIZE)]
+        self.places_of_others = registered[~has_one & (sizes > REGISTRATION_SIZE)]
         lines = rows.lines(places, REGISTRATION_SIZE)
         self.r, self.s, self._k = (
             as_records(kind, lines[:, at * ROW_SIZE : (at + 1) * ROW_SIZE])
@@ -204,15 +221,17 @@ class Operations:
         )
         self.watches, self.clients, self.commands = rows.watches[places], clients_of(self.s), self.r["command"]
         self._numbers, self._first = np.unique(self.r["operation"], return_index=True)
-        self.is_alone = np.ones(len(places), bool)
-        again = np.ones(len(places), bool)
-        again[self._first] = False
-        self.is_alone[self.of(self.r["operation"][again])] = False
+        # Among all registrations, also those with several keys: of two with one number none is plain.
+        every = np.asarray(pc.fill_null(part["operation"].combine_chunks(), -1))[registered].astype(np.int64)
+        numbers, times = np.unique(every, return_counts=True)
+        self.is_alone = ~np.isin(_signed(self.r["operation"]), numbers[times > 1])
         self.outcomes, self.actions = rows.places(RowKind.OUTCOME), rows.places(RowKind.ACTION)
         self._o = rows.records(RowKind.OUTCOME, self.outcomes)
         self.a = rows.records(RowKind.ACTION, self.actions)
         self.outcome_of, self.action_of = self._one(self._o["operation"]), self._one(self.a["operation"])
-        groups = self.of(rows.records(RowKind.GROUP, rows.places(RowKind.GROUP))["operation"])
+        self.steps = rows.places(RowKind.GROUP)
+        self.g = rows.records(RowKind.GROUP, self.steps)
+        groups = self.of(self.g["operation"])
         self.is_alone[groups[groups >= 0]] = False
 
     def of(self, operations: np.ndarray) -> Numbers:
@@ -247,7 +266,8 @@ class Operations:
         cancelled = (o["outcome"] == Outcome.CANCELLED) & self._cancelled_rightly(a, action_place)
         cancelled &= (action_place < outcome_place) & (action_place < event_place)
         ends = self._said_rightly(o, outcome_place) & np.where(acted, cancelled, completed | expired)
-        found: Mask = fine & np.where(settled, ends & (self.places < outcome_place), ~acted & ~has_event)
+        pending = ~acted & ~has_event & self._rows.never_died(self.clients)  # a dead client's operations are settled
+        found: Mask = fine & np.where(settled, ends & (self.places < outcome_place), pending)
         return found
 
     def _registered_rightly(self, effective: Numbers) -> Mask:
@@ -317,6 +337,7 @@ class Operations:
             & (o["registered_ns"] == r["registered_ns"])
             & (o["deadline_ns"] == r["deadline_ns"])
             & (_signed(o["settled_ns"]) == now)
+            & (now >= 0)
             & (taken(rows.watches, places, -1) == self.watches)
             & ~taken(rows.is_grouped, places, True)
             & ~taken(rows.has_id, places, True)
@@ -336,23 +357,34 @@ class Operations:
             & (a["rest"] == np.void(bytes(16)))
             & (a["deadline_ns"] == self.r["deadline_ns"])
             & (_signed(a["applied_ns"]) == now)
+            & (now >= 0)
             & (clients_of(a) == self.clients)
             & (self.places < places)
             & is_its
         )
 
 
-def commands_rise(operations: Operations, events: Events) -> bool:
-    """Whether the numbers of each client's commands rise from 1 on, in all rows together."""
+def commands_rise(rows: Rows, operations: Operations, events: Events) -> bool:
+    """Whether the numbers of each client's commands rise from 1 on, in all rows together.
+
+    A member's acknowledgement of several operations is one command with a row for each.
+    """
+    several, acknowledged = operations.places_of_others, operations.g["step"] == GroupStep.ACKNOWLEDGED
+    r, s = (as_records(kind, rows.heads(several, at)) for at, kind in enumerate((RowKind.REGISTER, RowKind.REGISTERED)))
+    g, is_command = operations.g[acknowledged], events.is_command
     parts = (
         (operations.clients, operations.commands, operations.places),
-        (events.clients[events.is_command], events.commands[events.is_command], events.places[events.is_command]),
+        (clients_of(s), r["command"], several),
+        (events.clients[is_command], events.commands[is_command], events.places[is_command]),
         (clients_of(operations.a), operations.a["command"], operations.actions),
+        (clients_of(g), g["command"], operations.steps[acknowledged]),
     )
     clients, commands, places = (np.concatenate(each) for each in zip(*parts, strict=True))
     order = np.lexsort((places, clients))
+    again = np.isin(places, parts[-1][2])[order][1:]
     same = clients[order][1:] == clients[order][:-1]
-    falls = same & (commands[order][1:] <= commands[order][:-1])
+    before, after = commands[order][:-1], commands[order][1:]
+    falls = same & ((after < before) | (after == before) & ~again)
     return bool((commands > 0).all() and not falls.any())
 
 

@@ -1,22 +1,20 @@
-"""The work of an audit's tasks on rows: pack() makes them few, and audited() gives them to Audits.
+"""The rows of an audit: pack() makes fewer rows of those of the events view, and says what there is of each arena.
 
 A registration is three or more neighbouring rows of a journal: REGISTER, REGISTERED, and a KEY row for each key. pack()
 makes one row of them, with the bytes of all. If a part of the journal ends between them, pack() leaves fragments, and
-join_fragments() puts these together after Spark has sorted them. The bytes of a row have its numbers. The other columns
-are its texts, and what Spark groups by.
+join_fragments() puts these together once they are sorted. The bytes of a row have its numbers. The other columns are
+its texts, and what rows are grouped by.
 """
 
 from __future__ import annotations
 
 import marshal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from timerd_client.audit.audit import Audit
-from timerd_client.audit.records import APART, Finding, Owner, registration_of
+from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.fields import offset_of, struct_of
-from timerd_shm.declare.journal import ROW_SIZE, ROWS, JournalLevel, OutcomeRow, RegisterRow, RowKind, SegmentRow
+from timerd_shm.declare.journal import JournalLevel, OutcomeRow, RegisterRow, RowKind, SegmentRow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,22 +23,19 @@ if TYPE_CHECKING:
 FRAGMENT: Final = -1  # the kind of a packed row that is one row of a registration
 FACTS: Final = -2  # the kind of a packed row that says what a batch had of an arena
 # The columns of the events view that an audit needs.
-COLUMNS: Final = ("host", "incarnation", "row", "bytes", "purgatory", "key", "owner", "group", "id")
+NAMED: Final = ("host", "incarnation", "row", "bytes")  # never null
+COLUMNS: Final = (*NAMED, "purgatory", "key", "owner", "group", "id")
 # The columns of packed rows. `kind` is a RowKind. `operation` is of registrations, outcomes, actions, groups and
 # fragments, `names` of registrations with several keys: all of them.
 PACKED: Final = (
     "host string, incarnation string, row bigint, kind int, operation bigint, purgatory string, key string, "
     "owner string, `group` string, id string, names binary, bytes binary"
 )
-FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, what string"
-HELD_MAX: Final = 3_000_000  # rows of a task: some 900 MB
-# Kinds of rows that each task has.
-OF_ALL: Final = (RowKind.CLIENT, RowKind.SEGMENT, RowKind.TURN, RowKind.ANCHOR, RowKind.GAP, RowKind.END)
 OF_REGISTRATIONS: Final = tuple(int(kind) for kind in (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY))
 _REGISTER, _REGISTERED, _KEY = OF_REGISTRATIONS
 _OF_OPERATIONS: Final = tuple(int(kind) for kind in (RowKind.OUTCOME, RowKind.ACTION, RowKind.GROUP))
-_TEXTS: Final = ("purgatory", "key", "owner", "group", "id")
-_WORD: Final = (1 << 64) - 1
+NEVER: Final = (1 << 63) - 1
+TEXTS: Final = ("purgatory", "key", "owner", "group", "id")
 NUMBER_AT: Final = offset_of(OutcomeRow, "operation")  # in all rows of operations; an event has its sequence there
 _KEYS_AT: Final = offset_of(RegisterRow, "keys")
 
@@ -52,7 +47,7 @@ class Fragment(NamedTuple):
     row: int
     kind: int
     data: bytes
-    texts: tuple[str | None, ...]  # as _TEXTS
+    texts: tuple[str | None, ...]  # as TEXTS
 
 
 # packing --------------------------------------------------------------------------------------------------------------
@@ -66,46 +61,60 @@ class Facts(NamedTuple):
     end: int = -1  # the row of the newest END row; -1: none
     outcomes: int = 0
     segments: int = 0
+    gaps: int = 0  # times in which the journal was not written
     others: int = 0  # ACTION and GROUP rows
     fragments: int = 0
     bound: int = 0  # registrations with an id or with several keys, whose keys may depend on each other
     events: int = 0
-    first: int = (1 << 63) - 1  # the numbers of its events
+    first: int = NEVER  # the numbers of its events
     last: int = 0
+    first_event: int = -1  # the rows of its first and last events
+    last_event: int = -1
+    fall: int = NEVER  # the first row of an event whose number is not above that of the event before
+    apart: int = NEVER  # the first row of a registration with a row of another kind right before it
     lacks: str = ""  # a segment is not of level "events", or is of an older version, and lacks "columns"
 
     def with_more(self, more: Facts) -> Facts:
-        """These facts and those of another part."""
+        """These facts and those of a part whose events are behind these, or among them."""
+        falls = 0 <= self.last_event < more.first_event and more.first <= self.last
         return Facts(
             oldest=min(self.oldest, more.oldest),
             newest=max(self.newest, more.newest),
             end=max(self.end, more.end),
             outcomes=self.outcomes + more.outcomes,
             segments=self.segments + more.segments,
+            gaps=self.gaps + more.gaps,
             others=self.others + more.others,
             fragments=self.fragments + more.fragments,
             bound=self.bound + more.bound,
             events=self.events + more.events,
             first=min(self.first, more.first),
             last=max(self.last, more.last),
+            first_event=self.first_event if self.events else more.first_event,
+            last_event=max(self.last_event, more.last_event),
+            fall=min(self.fall, more.fall, more.first_event if falls else NEVER),
+            apart=min(self.apart, more.apart),
             lacks=max(self.lacks, more.lacks),
         )
 
 
 def pack(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Pack rows of the events view: batches with the columns PACKED."""
+    """Pack rows of the events view: batches with the columns PACKED. Raises InvalidValueError for a null in NAMED."""
     import numpy as np
 
     from .audit_plain import lines_of
 
     joiner = Joiner()
     for batch in batches:
+        for name in NAMED:
+            if batch[name].null_count:
+                raise InvalidValueError(f"audit(): column {name!r} has a null: the events view has none in it")
         lines = lines_of(batch["bytes"])
         if not len(lines):
             continue
         kinds = lines[:, 0]
-        yield _batch(PACKED, list(_facts(batch, lines)))
         is_part = np.isin(kinds, OF_REGISTRATIONS)
+        yield batch_of(PACKED, list(_facts(batch, lines, is_part)))
         yield _packed(batch, lines, np.flatnonzero(~is_part))
         parts = np.flatnonzero(is_part)
         first = _whole(batch, lines, parts)
@@ -125,7 +134,7 @@ def pack(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch
         yield from joiner.packed(left=_packed_fragment)
     joiner.end()
     yield from joiner.packed(left=_packed_fragment)
-    yield _batch(PACKED, [_packed_facts(*each) for each in joiner.left_over.items()])
+    yield batch_of(PACKED, [_packed_facts(*each) for each in joiner.left_over.items()])
 
 
 def _runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -166,8 +175,8 @@ def _packed_registrations(
 
     one, two, three = (parts[first + at] for at in range(3))
     data = np.hstack([lines[one], lines[two], lines[three]])
-    texts = {name: batch[name].take(pa.array(three if name == "key" else two)) for name in _TEXTS}
-    return _batch_of(batch, one, lines, data, texts)
+    texts = {name: batch[name].take(pa.array(three if name == "key" else two)) for name in TEXTS}
+    return _packed_batch(batch, one, lines, data, texts)
 
 
 def _packed(batch: pyarrow.RecordBatch, lines: np.ndarray, at: np.ndarray) -> pyarrow.RecordBatch:
@@ -175,10 +184,10 @@ def _packed(batch: pyarrow.RecordBatch, lines: np.ndarray, at: np.ndarray) -> py
     import pyarrow as pa
 
     index = pa.array(at)
-    return _batch_of(batch, at, lines, lines[at], {name: batch[name].take(index) for name in _TEXTS})
+    return _packed_batch(batch, at, lines, lines[at], {name: batch[name].take(index) for name in TEXTS})
 
 
-def _batch_of(
+def _packed_batch(
     batch: pyarrow.RecordBatch,
     at: np.ndarray,
     lines: np.ndarray,
@@ -202,14 +211,14 @@ def _batch_of(
         *(batch[name].take(index) for name in ("host", "incarnation", "row")),
         pa.array(kinds.astype(np.int32)),
         pa.array(numbers, mask=~of_operation),
-        *(texts[name] for name in _TEXTS),
+        *(texts[name] for name in TEXTS),
         pa.nulls(count, pa.binary()),
         packed,
     ]
-    return pa.RecordBatch.from_arrays(columns, names=_names(PACKED))
+    return pa.RecordBatch.from_arrays(columns, names=schema_of(PACKED).names)
 
 
-def _facts(batch: pyarrow.RecordBatch, lines: np.ndarray) -> Iterator[tuple[Any, ...]]:
+def _facts(batch: pyarrow.RecordBatch, lines: np.ndarray, is_part: np.ndarray) -> Iterator[tuple[Any, ...]]:
     """A packed row for each arena of a batch: its Facts."""
     import numpy as np
 
@@ -217,6 +226,9 @@ def _facts(batch: pyarrow.RecordBatch, lines: np.ndarray) -> Iterator[tuple[Any,
 
     kinds, numbers, rows = lines[:, 0], numbers_at(lines, NUMBER_AT), batch["row"].to_numpy()
     has_id = ~batch["id"].is_null().to_numpy(zero_copy_only=False)
+    follows = np.diff(rows, prepend=-1) == 1
+    follows[1:] &= is_part[1:] & (kinds[1:] != _REGISTER) & ~is_part[:-1]
+    follows[0] = False
     hosts, incarnations = (batch[name].dictionary_encode() for name in ("host", "incarnation"))
     arenas = hosts.indices.to_numpy().astype(np.int64) << 32 | incarnations.indices.to_numpy()
     for arena in np.unique(arenas).tolist():
@@ -225,7 +237,9 @@ def _facts(batch: pyarrow.RecordBatch, lines: np.ndarray) -> Iterator[tuple[Any,
         def count(*kinds_of: RowKind, mine: np.ndarray = mine) -> int:
             return int((mine & np.isin(kinds, [int(each) for each in kinds_of])).sum())
 
-        ends, events = rows[mine & (kinds == RowKind.END)], numbers[mine & (kinds == RowKind.EVENT)]
+        ends, at = rows[mine & (kinds == RowKind.END)], np.flatnonzero(mine & (kinds == RowKind.EVENT))
+        at = at[np.argsort(rows[at], kind="stable")]
+        events, falls = numbers[at], rows[at[1:]][np.diff(numbers[at]) <= 0]
         is_bound = (kinds == _REGISTER) & (lines[:, _KEYS_AT] != 1) | (kinds == _REGISTERED) & has_id
         facts = Facts(
             oldest=int(rows[mine].min()),
@@ -233,12 +247,21 @@ def _facts(batch: pyarrow.RecordBatch, lines: np.ndarray) -> Iterator[tuple[Any,
             end=int(ends.max(initial=-1)),
             outcomes=count(RowKind.OUTCOME),
             segments=count(RowKind.SEGMENT),
+            gaps=count(RowKind.GAP),
             others=count(RowKind.ACTION, RowKind.GROUP),
             bound=int((mine & is_bound).sum()),
+            apart=int(rows[mine & follows].min(initial=NEVER)),
             lacks=max((_lacks(line) for line in lines[mine & (kinds == RowKind.SEGMENT)]), default=""),
         )
         if len(events):
-            facts = facts._replace(events=len(events), first=int(events.min()), last=int(events.max()))
+            facts = facts._replace(
+                events=len(events),
+                first=int(events.min()),
+                last=int(events.max()),
+                first_event=int(rows[at[0]]),
+                last_event=int(rows[at[-1]]),
+                fall=int(falls.min(initial=NEVER)),
+            )
         names = hosts.dictionary[arena >> 32].as_py(), incarnations.dictionary[arena & 0xFFFF_FFFF].as_py()
         yield _packed_facts(names, facts)
 
@@ -262,7 +285,7 @@ def _fragments(batch: pyarrow.RecordBatch, lines: np.ndarray, at: np.ndarray) ->
     some = batch.take(pa.array(at))
     operations = numbers_at(lines[at], NUMBER_AT).tolist()
     of = zip(some["host"].to_pylist(), some["incarnation"].to_pylist(), operations, strict=True)
-    texts = zip(*(some[name].to_pylist() for name in _TEXTS), strict=True)
+    texts = zip(*(some[name].to_pylist() for name in TEXTS), strict=True)
     columns = (of, some["row"].to_pylist(), lines[at, 0].tolist(), some["bytes"].to_pylist(), texts)
     return (Fragment(*each) for each in zip(*columns, strict=True))
 
@@ -272,7 +295,7 @@ def join_fragments(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.R
     joiner = Joiner()
     for batch in batches:
         of = zip(*(batch[name].to_pylist() for name in ("host", "incarnation", "operation")), strict=True)
-        texts = zip(*(batch[name].to_pylist() for name in _TEXTS), strict=True)
+        texts = zip(*(batch[name].to_pylist() for name in TEXTS), strict=True)
         data = batch["bytes"].to_pylist()
         kinds = [each[0] for each in data]
         columns = (of, batch["row"].to_pylist(), kinds, data, texts)
@@ -322,7 +345,7 @@ class Joiner:
             self.left_over[of[:2]] = before.with_more(one) if before else one
         self._whole, self._left = [], []
         if rows:
-            yield _batch(PACKED, rows)
+            yield batch_of(PACKED, rows)
 
 
 def _packed_registration(fragments: Sequence[Fragment]) -> tuple[Any, ...]:
@@ -334,9 +357,14 @@ def _packed_registration(fragments: Sequence[Fragment]) -> tuple[Any, ...]:
     return (*first.of[:2], first.row, _REGISTER, first.of[2], purgatory, names[0], owner, group, id_, more, data)
 
 
-def facts_of(packed: bytes) -> Facts:
-    """The facts in a packed row."""
-    return Facts(*marshal.loads(packed))
+def facts_of(packed: Iterable[tuple[str, str, bytes]]) -> dict[tuple[str, str], Facts]:
+    """The facts of each arena, from the packed rows of its parts, which may come in any order."""
+    parts = [(of, Facts(*marshal.loads(data))) for *of, data in packed]
+    found: dict[tuple[str, str], Facts] = {}
+    for (host, incarnation), part in sorted(parts, key=lambda one: one[1].first_event):
+        before = found.get((host, incarnation))
+        found[host, incarnation] = before.with_more(part) if before else part
+    return found
 
 
 def _packed_fragment(fragment: Fragment) -> tuple[Any, ...]:
@@ -350,165 +378,26 @@ def _incomplete(fragment: Fragment) -> tuple[Any, ...]:
     return (*of[:2], row, _REGISTER, of[2], None, None, None, None, None, None, data)
 
 
-def _names(ddl: str) -> list[str]:
-    return [field.split()[0].strip("`") for field in ddl.split(", ")]
-
-
-def _batch(ddl: str, rows: Sequence[tuple[Any, ...]]) -> pyarrow.RecordBatch:
+def schema_of(ddl: str) -> pyarrow.Schema:
+    """The Arrow schema of columns in Spark's words."""
     import pyarrow as pa
 
-    types = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "binary": pa.binary()}
-    columns: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else [()] * len(_names(ddl))
-    kinds = [types[field.split()[1]] for field in ddl.split(", ")]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=_names(ddl))
+    types = {
+        "string": pa.string(),
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "boolean": pa.bool_(),
+        "binary": pa.binary(),
+    }
+    columns = (column.split() for column in ddl.split(", "))
+    return pa.schema([(name.strip("`"), types[kind]) for name, kind in columns])
 
 
-# auditing -------------------------------------------------------------------------------------------------------------
+def batch_of(ddl: str, rows: Sequence[tuple[Any, ...]]) -> pyarrow.RecordBatch:
+    """A batch with these rows."""
+    import pyarrow as pa
 
-
-def audited(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Audit the packed rows of a bucket, sorted by arena and row: an Audit for each arena. Yields FINDINGS."""
-    found: list[tuple[str, str, int, str | None, str]] = []
-    task: Task | None = None
-    for batch in batches:
-        for of, rows in _arenas(batch):
-            if task is None or task.of != of:
-                found += task.findings() if task else ()
-                task = Task(of, is_first=rows["bucket"][0].as_py() == 0)
-            task.take(rows)
-    found += task.findings() if task else ()
-    yield _batch(FINDINGS, found)
-
-
-def _arenas(batch: pyarrow.RecordBatch) -> Iterator[tuple[tuple[str, str], pyarrow.RecordBatch]]:
-    """((host, incarnation), rows) of each arena of a batch that is sorted by arena."""
-    import numpy as np
-
-    if batch.num_rows == 0:
-        return
-    changes = np.zeros(batch.num_rows - 1, bool)
-    for name in ("host", "incarnation"):
-        codes = batch[name].dictionary_encode().indices.to_numpy()
-        changes |= codes[1:] != codes[:-1]
-    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), batch.num_rows]
-    for first, end in pairwise(edges):
-        rows = batch.slice(first, end - first)
-        yield (rows["host"][0].as_py(), rows["incarnation"][0].as_py()), rows
-
-
-class Task:
-    """The rows of one arena in a bucket.
-
-    What audit_plain.py accepts is not given to an Audit. If nothing else is there, the first bucket alone looks at the
-    rows that all buckets have. Of more rows than HELD_MAX, none is held: the Audit gets all of them as they come.
-    """
-
-    def __init__(self, of: tuple[str, str], *, is_first: bool) -> None:
-        self.of, self._is_first = of, is_first
-        self._held: list[pyarrow.RecordBatch] = []
-        self._rows = 0
-        self._audit = Audit(whole=False)
-        self._handlers = _handlers(self._audit)
-
-    def take(self, rows: pyarrow.RecordBatch) -> None:
-        """The next rows of the arena."""
-        self._held.append(rows)
-        self._rows += rows.num_rows
-        if self._rows > HELD_MAX:
-            self._release()
-
-    def findings(self) -> Iterator[tuple[str, str, int, str | None, str]]:
-        """What is wrong, as no row comes any more."""
-        if self._rows > HELD_MAX or self._is_needed():
-            self._release()
-            host, incarnation = self.of
-            for row, operation, what in self._audit.finish():
-                op_id = f"{incarnation}-{operation & _WORD:016x}" if operation else None
-                yield host, incarnation, row, op_id, what
-
-    def _is_needed(self) -> bool:
-        """Whether there is something that the Audit has to see. What it need not see is not held any more."""
-        import numpy as np
-        import pyarrow as pa
-
-        from .audit_plain import accepted
-
-        rows = pa.Table.from_batches(self._held).combine_chunks()
-        left = ~accepted(rows)
-        self._held = rows.filter(pa.array(left)).to_batches()
-        is_own = ~np.isin(rows["kind"].to_numpy(), [int(kind) for kind in OF_ALL])
-        return self._is_first or bool((left & is_own).any())
-
-    def _release(self) -> None:
-        """Give the held rows to the Audit."""
-        held, self._held = self._held, []
-        for rows in held:
-            columns = (rows[name].to_pylist() for name in ("kind", "row", "bytes", *_TEXTS, "names"))
-            for kind, row, data, *texts in zip(*columns, strict=True):
-                if kind in self._handlers:
-                    self._handlers[kind](row, data, *texts)
-                else:
-                    what = f"it is of kind {kind}, which no row of the events view has"
-                    self._audit.wrong.append(Finding(row, 0, what))
-
-
-def _owner(owner: str | None, group: str | None) -> Owner:
-    return (owner, False) if owner is not None else (group, True) if group is not None else None
-
-
-def _record_of(kind: RowKind) -> Callable[[bytes], Any]:
-    """What makes the row of a kind from its bytes."""
-    unpack, record, new = struct_of(ROWS[kind]).unpack, ROWS[kind], tuple.__new__
-    return lambda data: new(record, unpack(data))
-
-
-def _handlers(audit: Audit) -> dict[int, Callable[..., None]]:
-    """For each kind of row a function that gives the row, with its texts, to the audit."""
-    made = {kind: _record_of(kind) for kind in ROWS}
-    first, second, key_row = (made[RowKind(kind)] for kind in OF_REGISTRATIONS)
-
-    def register(
-        row: int, data: bytes, purgatory: str, key: str, owner: str, group: str, id_: str, names: bytes | None
-    ) -> None:
-        makes = (first, second, *repeat(key_row, len(data) // ROW_SIZE - 2))
-        rows = [
-            make(data[at * ROW_SIZE : (at + 1) * ROW_SIZE]) for at, make in enumerate(makes[: len(data) // ROW_SIZE])
-        ]
-        if len(rows) < 3:
-            audit.wrong.append(Finding(row, rows[0].operation, "its registration lacks rows"))
-            return
-        texts = marshal.loads(names) if names else [key]
-        found, fits = registration_of(row, rows, texts, _owner(owner, group), purgatory, id_)
-        if not fits:
-            audit.wrong.append(Finding(row, found.operation, APART))
-        audit.registration(found)
-
-    def of(kind: RowKind, give: Callable[..., None]) -> Callable[..., None]:
-        make = made[kind]
-        return lambda row, data, *texts: give(row, make(data), *texts)
-
-    return {
-        int(kind): of(kind, give)
-        for kind, give in {
-            RowKind.EVENT: lambda row, r, purgatory, key, owner, *_: audit.event(
-                row, r, (purgatory, key), _owner(owner, None)
-            ),
-            RowKind.OUTCOME: lambda row, r, purgatory, key, owner, group, id_, _: audit.outcome(
-                row, r, key, _owner(owner, group), purgatory, id_
-            ),
-            RowKind.ACTION: lambda row, r, purgatory, key, owner, *_: audit.action(row, r, _owner(owner, None)),
-            RowKind.GROUP: lambda row, r, purgatory, key, owner, group, *_: audit.group(
-                row, r, group, _owner(owner, None)
-            ),
-            RowKind.CLIENT: lambda row, r, purgatory, key, owner, group, *_: audit.client(
-                row, r, _owner(owner, None), group
-            ),
-            RowKind.WATERMARK: lambda row, r, purgatory, key, *_: audit.watermark(row, r, (purgatory, key)),
-            RowKind.SEGMENT: lambda row, r, *_: audit.segment(row, r),
-            RowKind.TURN: lambda row, r, *_: audit.turn(row, r),
-            RowKind.ANCHOR: lambda row, r, *_: audit.anchor(row, r),
-            RowKind.GAP: lambda row, r, *_: audit.gap(row, r),
-            RowKind.END: lambda row, r, *_: audit.end(row, r),
-        }.items()
-    } | {_REGISTER: register}
+    schema = schema_of(ddl)
+    columns: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

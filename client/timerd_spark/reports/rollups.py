@@ -221,7 +221,6 @@ def _in_flight(names: str, window_ns: int | None) -> str:
     And for the pauses that begin in the window. It adds up within parts of time first, and then over the parts, so that
     no task has to see a whole group.
     """
-    moves = "array(struct(registered_at AS at, 1 AS move), struct(settled_at AS at, -1 AS move))"
     return f"""
         SELECT {names} cell, greatest(peak, 0) + before AS in_flight_max, concat(
             transform(filter(silent, one -> one.run + before = 0), one -> one.length),
@@ -234,9 +233,9 @@ def _in_flight(names: str, window_ns: int | None) -> str:
                          AS silent
               FROM (SELECT *, sum(net) OVER (PARTITION BY {names} cell ORDER BY step) AS run,
                               lead(step) OVER (PARTITION BY {names} cell ORDER BY step) AS next
-                    FROM (SELECT {names} {start_of("one.at", window_ns or CELL_NS)} AS cell,
-                                 unix_millis(timestamp(one.at)) AS step, sum(one.move) AS net
-                          FROM (SELECT {names} explode({moves}) AS one FROM {{rows}})
+                    FROM (SELECT {names} {start_of("at", window_ns or CELL_NS)} AS cell,
+                                 unix_millis(timestamp(at)) AS step, sum(move) AS net
+                          FROM (SELECT {names} stack(2, registered_at, 1, settled_at, -1) AS (at, move) FROM {{rows}})
                           GROUP BY {names} cell, step))
               GROUP BY {names} cell))"""
 

@@ -15,6 +15,7 @@ from timerd_spark.options import known_options, local_path, one_of
 from .positions import EARLIEST, LATEST, Start
 from .schema import VIEWS, Column
 
+MS_MIN = 10_000_000_000  # April 1970: a smaller number is of seconds
 CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 READ_OPTIONS = (
     "path", "paths", "view", "columns", "startingOffsets", "startingTimestamp", "endingOffsets", "failOnDataLoss",
@@ -100,6 +101,8 @@ def time_of(given: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if text.isascii() and text.isdecimal() and len(text) <= 15:
+        if 0 < int(text) < MS_MIN:
+            raise InvalidConfigError(f"option {name}={text!r}: that is in 1970; give milliseconds, not seconds")
         return int(text) * 1_000
     try:
         time = datetime.fromisoformat(text)

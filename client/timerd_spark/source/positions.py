@@ -6,6 +6,11 @@
 `incarnation` is that of the arena whose rows the segment has: a journal that was begun anew has segments of the same
 numbers, and rows of another arena. `number` counts the arena's rows from its first one. `at_us` is the time of the
 newest row before the position, in microseconds since 1970: how far behind a reader is follows from these two.
+
+`begun` is in the offsets of a stream, up to the end of the first batch that has rows of the journal: the position where
+that batch begins. Spark keeps the ends of batches, and asks again where the first one begins when it reads it again. By
+then "latest" is elsewhere.
+
 Standard library only, as segments.py.
 """
 
@@ -28,19 +33,21 @@ CLOCKS = {
     for kind, name in TIMES.items()
     if kind not in (RowKind.REGISTER, RowKind.REGISTERED, RowKind.EVENT)
 }
-LOOK_BACK_BLOCKS = 64  # so far back a row with a time is looked for
+LOOK_BACK_BLOCKS = 64  # so far back a row with a time is looked for, to say how old a position is
 EARLIEST, LATEST = "earliest", "latest"
 Vector = Mapping[str, Mapping[str, Any]]
 Start = str | Mapping[str, Any]  # of a journal: "earliest", "latest", or a position
 
 
 class Places:
-    """The positions of journals, by their names."""
+    """The positions of journals, by their names. `begun`: where the first batch of a journal begins that ends here."""
 
     def __init__(self, vector: Vector = MappingProxyType({})) -> None:
         self.offsets = {host: Offset(place["segment"], place["row"]) for host, place in vector.items()}
+        self.begun = {host: Offset(*place["begun"]) for host, place in vector.items() if "begun" in place}
+        self._unread = {host for host, offset in self.begun.items() if offset == self.offsets[host]}
         self._more: dict[str, dict[str, Any]] = {
-            host: {name: value for name, value in place.items() if name not in ("segment", "row")}
+            host: {name: value for name, value in place.items() if name not in ("segment", "row", "begun")}
             for host, place in vector.items()
         }
 
@@ -48,15 +55,30 @@ class Places:
         """Raises JournalError if the segment is of another arena than when the offset was taken."""
         check_incarnation(directory, self.offsets[host], self._more[host].get("incarnation"))
 
+    def begin(self, host: str, directory: Path, offset: Offset) -> None:
+        """A stream begins to read the host's journal at this offset."""
+        self.move(host, directory, offset)
+        self.begun[host] = offset
+        self._unread.add(host)
+
     def move(self, host: str, directory: Path, offset: Offset) -> None:
         """The host is at this offset now."""
         if self.offsets.get(host) != offset or not self._more[host]:
             self.offsets[host], self._more[host] = offset, facts_at(directory, offset)
+            if host not in self._unread:  # a batch before this one was its first
+                self.begun.pop(host, None)
+
+    def first(self, host: str, end: Places) -> Offset:
+        """Where a batch of the host begins that ends at `end`: here, or where its first batch has begun."""
+        if host in self.offsets and (host not in self._unread or host not in end.begun):
+            return self.offsets[host]
+        return end.begun.get(host, BEGINNING)
 
     def vector(self) -> dict[str, dict[str, Any]]:
         """Their form in Spark's logs."""
+        begun = {host: {"begun": list(offset)} for host, offset in self.begun.items()}
         return {
-            host: {"segment": at.segment, "row": at.record, **self._more[host]}
+            host: {"segment": at.segment, "row": at.record, **self._more[host], **begun.get(host, {})}
             for host, at in sorted(self.offsets.items())
         }
 
@@ -108,10 +130,10 @@ def times_of(segment: Segment, block: int) -> list[tuple[int, int]]:
     return found
 
 
-def time_before(segment: Segment, record: int) -> int | None:
-    """The time of the newest row before a record; None: none is near."""
+def time_before(segment: Segment, record: int, blocks: int = LOOK_BACK_BLOCKS) -> int | None:
+    """The time of the newest row before a record; None: none is in so many blocks."""
     last = (record - 1) // BLOCK_ROWS
-    for block in range(last, max(last - LOOK_BACK_BLOCKS, segment.header.first_block - 1), -1):
+    for block in range(last, max(last - blocks, segment.header.first_block - 1), -1):
         earlier = [ns for at, ns in times_of(segment, block) if at < record]
         if earlier:
             return earlier[-1]
@@ -162,7 +184,7 @@ def _record_at(segment: Segment, at_us: int) -> int | None:
     low, high = segment.header.first_block, -(-segment.end() // BLOCK_ROWS)
     while low < high:  # the first block whose last time is not before it
         middle = (low + high) // 2
-        ns = time_before(segment, (middle + 1) * BLOCK_ROWS)
+        ns = time_before(segment, (middle + 1) * BLOCK_ROWS, blocks=middle + 1 - low)
         if ns is None or wall_us(segment, ns) < at_us:
             low = middle + 1
         else:

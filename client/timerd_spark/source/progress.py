@@ -31,6 +31,10 @@ def progress(query: StreamingQuery) -> list[Behind]:
     at the end of a batch, and each ten seconds while there is nothing new. Raises InvalidValueError for a query that
     reads no journal.
     """
+    if not hasattr(query, "lastProgress"):
+        raise InvalidValueError(
+            f"progress({query!r}): give the query itself, as start() or spark.streams.get(id) has it"
+        )
     last = query.lastProgress
     if last is None:
         return []

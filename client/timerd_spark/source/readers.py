@@ -14,11 +14,11 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
 from timerd_shm.declare.errors import InvalidConfigError
-from timerd_shm.read.holds import hold
+from timerd_shm.read.holds import hold, holds_of
 from timerd_shm.read.segment import JournalError, Offset
 
 from .options import ReadOptions
-from .positions import LATEST, Places, Start, offset_at, start_of
+from .positions import EARLIEST, LATEST, Places, Start, offset_at, start_of
 from .schema import VIEWS, Column, spark_schema
 from .segments import (
     BEGINNING,
@@ -58,11 +58,17 @@ def columns_of(schema: StructType, view: str) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def beginnings(journals: Mapping[str, Path], options: ReadOptions) -> dict[str, Offset]:
-    """Where reading begins in each journal. Raises JournalError, InvalidConfigError."""
+def beginnings(journals: Mapping[str, Path], options: ReadOptions, *, others: Start | None = None) -> dict[str, Offset]:
+    """Where reading begins in each journal. Raises JournalError, InvalidConfigError.
+
+    `others`: where journals begin that the option does not name; None: it has to name all.
+    """
     if options.start_us is not None:
         return {host: offset_at(directory, options.start_us) for host, directory in journals.items()}
-    starts = starts_in(journals, options.start, "startingOffsets")
+    start = options.start
+    if others is not None and not isinstance(start, str):
+        start = dict.fromkeys(journals, others) | dict(start)
+    starts = starts_in(journals, start, "startingOffsets")
     return {host: start_of(directory, starts[host]) for host, directory in journals.items()}
 
 
@@ -140,8 +146,10 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._held: dict[str, int] = {}
 
     def initialOffset(self) -> Vector:
-        places = self._places(beginnings(self._hosts(), self.options))
-        self._hold(places.offsets)
+        places, hosts = Places(), self._hosts()
+        for host, offset in beginnings(hosts, self.options, others=EARLIEST).items():
+            places.begin(host, hosts[host], offset)
+        self._hold(places.offsets, first=True)
         return places.vector()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -159,7 +167,7 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if host in places.offsets:
                 places.check(host, directory)
             else:
-                places.move(host, directory, self._begin_of_new(directory))
+                places.begin(host, directory, self._begin_of_new(directory))
         self._hold(places.offsets)
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         waiting = sorted(hosts)
@@ -186,7 +194,7 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         begin, until, hosts = Places(start), Places(end), self._hosts()
         found: list[InputPartition] = []
         for host, last in until.offsets.items():
-            first = begin.offsets.get(host, BEGINNING)
+            first = begin.first(host, until)
             if first >= last:
                 continue
             if host not in hosts:
@@ -197,8 +205,6 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             until.check(host, hosts[host])
             if host in begin.offsets:
                 begin.check(host, hosts[host])
-            else:
-                first = self._begin_of_new(hosts[host])
             found += [Part(span) for span in Walk(hosts[host], first, last, skip=self.options.skip).spans()]
         return found
 
@@ -227,11 +233,18 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def _end_of(self, host: str) -> Offset | None:
         return None if self._until is None else self._until.get(host, BEGINNING)
 
-    def _hold(self, offsets: Mapping[str, Offset]) -> None:
-        if self.options.consumer is None:
+    def _hold(self, offsets: Mapping[str, Offset], *, first: bool = False) -> None:
+        """Hold the files behind these offsets. At the beginning, also those that a run before this one has held.
+
+        Spark asks for the beginning also when it reads the first batch again.
+        """
+        consumer = self.options.consumer
+        if consumer is None:
             return
         for host, directory in self._hosts().items():
             segment = offsets[host].segment if host in offsets else None
+            if segment is not None and first:
+                segment = min(segment, holds_of(directory).get(consumer, segment))
             if segment is not None and self._held.get(host) != segment:
-                hold(directory, self.options.consumer, segment)
+                hold(directory, consumer, segment)
                 self._held[host] = segment

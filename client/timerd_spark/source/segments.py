@@ -66,10 +66,21 @@ def hosts_of(path: str) -> dict[str, Path]:
 
 
 def journals_of(paths: Sequence[str]) -> dict[str, Path]:
-    """The journals of one path or several. Those of several are called by their whole paths. Raises JournalError."""
+    """The journals of one path or several. Those of several are called by their whole paths. Raises JournalError.
+
+    A journal that is there twice, as itself and as a link to it, would be read twice: this is refused.
+    """
     if len(paths) == 1:
-        return hosts_of(paths[0])
-    return {str(journal.absolute()): journal for path in paths for journal in hosts_of(path).values()}
+        found = hosts_of(paths[0])
+    else:
+        found = {str(journal.absolute()): journal for path in paths for journal in hosts_of(path).values()}
+    seen: dict[Path, Path] = {}
+    for journal in found.values():
+        if (other := seen.setdefault(journal.resolve(), journal)) is not journal:
+            raise JournalError(
+                f"{other} and {journal} are one journal, whose rows would be read twice: give a path that has it once"
+            )
+    return found
 
 
 def check_names(known: Collection[str], hosts: Mapping[str, Path], paths: Sequence[str]) -> None:
@@ -216,7 +227,7 @@ class Walk:
         if seen > (listed[-1] if listed else 0):
             has = f"the newest is {listed[-1]}" if listed else "there is none"
             raise JournalError(f"{self.directory}: segment {seen} was here, and {has}: {OTHER_JOURNAL}")
-        if listed and start != BEGINNING and start.segment < listed[0] and not self._skip:
+        if listed and max(start.segment, 1) < listed[0] and not self._skip:
             raise JournalError(
                 f"{self.directory}: rows from {start} on were removed, the oldest segment is {listed[0]}: hold "
                 'unread files with option("consumer", NAME), raise --journal-keep, or go on without these rows by '

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from spans import rows_of, spans_of
 from tiers import in_tiers
@@ -18,7 +19,7 @@ from timerd_spark.source.schema import TERMINAL, spark_schema
 def test_spark_finds_the_format_by_itself_and_reads_a_part_for_each_segment(spark: SparkSession, small: Path) -> None:
     found = spark.read.format("timerd").load(str(small))
     assert found.schema == spark_schema(TERMINAL)
-    assert found.rdd.getNumPartitions() == len(segments_of(small))
+    assert found.select(F.spark_partition_id()).distinct().count() == len(segments_of(small))
     expected = rows_of(spans_of(small), "terminal")
     by_id = {row["op_id"]: row for row in expected}
     for row in found.collect():
@@ -130,7 +131,7 @@ def test_conditions_of_every_kind_find_the_same_rows_whatever_the_switch(
 def test_the_option_pushdown_is_refused(spark: SparkSession, small: Path) -> None:
     """The option gave wrong rows: Spark kept the filter of one query in the frame, for all later queries."""
     with pytest.raises(Exception, match="format timerd has no option 'pushdown'"):
-        spark.read.format("timerd").option("pushdown", "true").load(str(small))
+        spark.read.format("timerd").option("pushdown", "true").load(str(small)).collect()
 
 
 def test_a_stream_on_spark_continues_and_reads_a_lost_batch_again(
@@ -160,3 +161,22 @@ def test_a_stream_on_spark_continues_and_reads_a_lost_batch_again(
     run()
     found = [row.op_id for row in spark.read.parquet(str(tmp_path / "out")).collect()]
     assert sorted(found) == sorted(row["op_id"] for row in rows_of(spans_of(small), "terminal"))
+
+
+def test_a_first_batch_on_spark_that_is_lost_with_its_files_is_an_error(
+    spark: SparkSession, small: Path, tmp_path: Path
+) -> None:
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    shutil.copytree(small, journal)
+
+    def run() -> None:
+        rows = spark.readStream.format("timerd").option("columns", "op_id").load(str(journal))
+        query = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "c"))
+        query.trigger(availableNow=True).start(str(out)).awaitTermination()
+
+    run()
+    shutil.rmtree(out)
+    shutil.rmtree(tmp_path / "c/commits")
+    segment_path(journal, 1).unlink()
+    with pytest.raises(Exception, match="rows from 1:0 on were removed"):
+        run()

@@ -15,7 +15,7 @@ from timerd_spark.format import TimerdDataSource
 from timerd_spark.source.frame import is_parquet
 from timerd_spark.source.options import ReadOptions
 from timerd_spark.source.schema import TERMINAL, spark_schema
-from timerd_spark.source.segments import hosts_of
+from timerd_spark.source.segments import hosts_of, journals_of
 
 
 def test_a_journal_keeps_its_name_when_the_pattern_matches_another_one(small: Path, tmp_path: Path) -> None:
@@ -43,6 +43,19 @@ def test_a_pattern_that_matches_a_journal_and_a_directory_with_another_is_refuse
     assert hosts_of(str(tmp_path)) == {"journal": tmp_path / "journal"}
     shutil.rmtree(tmp_path / "journal")
     assert hosts_of(f"{tmp_path}/*") == {"backup/journal": copy}
+
+
+def test_a_journal_and_a_link_to_it_are_not_read_twice(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "in" / "web1")
+    (tmp_path / "current").symlink_to(tmp_path / "in" / "web1")
+    for paths in ((f"{tmp_path}/current", f"{tmp_path}/in/web1"), (f"{tmp_path}/cur*", f"{tmp_path}/in")):
+        with pytest.raises(JournalError, match=f"{tmp_path}/current and {tmp_path}/in/web1 are one journal, whose"):
+            journals_of(paths)
+    assert list(journals_of([f"{tmp_path}/current"])) == ["current"]
+    (tmp_path / "in" / "newest").symlink_to("web1")
+    for path in (f"{tmp_path}/in", f"{tmp_path}/in/*"):
+        with pytest.raises(JournalError, match="are one journal, whose rows would be read twice"):
+            source(path).schema()
 
 
 def test_a_path_that_exists_literally_is_no_pattern(small: Path, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from commands import Key, Register
+from harness import MS, S
 from journals import JournaledRig
 from patience import eventually
 from spans import read, rows_of, settle_all, source, spans_of, stream
@@ -44,7 +46,9 @@ def test_a_stream_begins_where_the_option_says(journal: Path) -> None:
     every = rows_of(spans_of(journal), "terminal")
     assert to_end(stream(journal)) == to_end(stream(journal, startingOffsets="EARLIEST")) == every
     latest = stream(journal, startingOffsets="latest")
-    assert to_end(latest) == [] and latest.initialOffset() == latest.reportLatestOffset()
+    (place,) = latest.reportLatestOffset().values()
+    begun = {"begun": [place["segment"], place["row"]]}
+    assert to_end(latest) == [] and latest.initialOffset() == {journal.name: place | begun}
     middle = stream(journal).latestOffset(stream(journal).initialOffset(), ReadMaxRows(1_000))
     rest = to_end(stream(journal, startingOffsets=json.dumps(middle)))
     assert 0 < len(rest) < len(every) and rest == every[-len(rest) :]
@@ -143,6 +147,27 @@ def test_several_paths_are_read_together_and_keep_their_names_in_offsets(small: 
     assert len(to_end(reader)) == 3 * len(rows_of(spans_of(small), "terminal"))
 
 
+def test_a_time_is_found_behind_a_long_part_without_times(tmp_path: Path) -> None:
+    """Within a turn the rows of registrations have no time of the daemon's, and a turn may be long."""
+    rig = JournaledRig(tmp_path, capacity=8192, buffer_rows=1 << 15, segment_size=8 << 20)
+    client = rig.client()
+    settle_all(rig, client, 0, 20)
+    register = Register((Key(b"k"),), timeout_ns=S)
+    for _ in range(3_000):
+        client.issue(register)
+    rig.turn(rig.now_ns + MS)
+    before = len(rows_of(spans_of(tmp_path), "events"))
+    rig.turn(rig.now_ns + 2 * S)
+    rows = [row for row in rows_of(spans_of(tmp_path), "terminal") if row["outcome"] == "expired"]
+    assert before > 64 * BLOCK_ROWS and len(rows) == 3_000
+    at = min(row["settled_at"] for row in rows)
+    assert len(batch(tmp_path, startingTimestamp=at.isoformat())) == 3_000
+    turn = at - timedelta(seconds=2)
+    found = offset_at(tmp_path, int(turn.timestamp() * 1e6))
+    assert found.record < before - 64 * BLOCK_ROWS, "of the long turn's beginning"
+    rig.drop_journal()
+
+
 def test_offsets_say_how_many_rows_there_are_and_of_when(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path)
     client = rig.client()
@@ -160,6 +185,8 @@ def test_offsets_say_how_many_rows_there_are_and_of_when(tmp_path: Path) -> None
     assert found.rows is not None and found.bytes == -(-found.rows * BLOCK_SIZE // BLOCK_ROWS)
     assert found.read_until is not None and found.age is not None
     assert found.read_until + found.age == datetime.fromtimestamp(newest[tmp_path.name]["at_us"] / 1e6, UTC)
+    with pytest.raises(InvalidValueError, match=r"progress\('q'\): give the query itself"):
+        progress("q")
     other = {**newest[tmp_path.name], "incarnation": "0"}
     assert behind("j", read_until[tmp_path.name], other)[:3] == ("j", None, None)
     assert behind("j", {}, newest[tmp_path.name]).rows == newest[tmp_path.name]["number"], "it has just come"
@@ -175,7 +202,7 @@ def test_a_query_on_spark_says_how_far_it_is_behind(spark: SparkSession, small: 
         eventually(lambda: progress(query)[0].rows == 0)
         (at_end,) = progress(query)
         assert at_end == Behind(small.name, 0, 0, timedelta(0), at_end.read_until)
-        first = next(one for one in query.recentProgress if one["numInputRows"])
+        first = next(one for one in query.recentProgress if one["sources"][0]["numInputRows"])
         place = json.loads(first["sources"][0]["endOffset"])[small.name]
         assert place["number"] == 500
     finally:

@@ -72,6 +72,76 @@ def test_a_batch_that_is_read_again_later_is_the_same(tmp_path: Path) -> None:
     rig.drop_journal()
 
 
+@pytest.mark.parametrize("options", [{}, {"startingOffsets": "latest"}, {"startingTimestamp": "2026-11-01T00:00:00Z"}])
+def test_the_first_batch_begins_where_it_began_when_it_is_read_again(tmp_path: Path, options: dict[str, str]) -> None:
+    """Spark keeps no beginning of it: it asks for one again, and then "latest" is elsewhere."""
+    rig = JournaledRig(tmp_path)
+    client = rig.client()
+    settle_all(rig, client, 0, 100)
+    reader = stream(tmp_path, consumer="etl", **options)
+    start = reader.initialOffset()
+    settle_all(rig, client, 100, 2_000)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    rows = read(reader, start, end)
+    settle_all(rig, client, 2_100, 400)
+    again = stream(tmp_path, consumer="etl", **options)
+    assert read(again, again.initialOffset(), end) == rows and len(rows) >= 2_000
+    assert holds_of(tmp_path) == {"etl": start[tmp_path.name]["segment"]}, "it is not committed"
+    more = again.latestOffset(end, ReadAllAvailable())
+    assert len(read(again, end, more)) == 400 and "begun" not in more[tmp_path.name]
+    assert again.latestOffset(more, ReadAllAvailable()) == more
+    rig.drop_journal()
+
+
+def test_a_host_that_comes_is_begun_where_it_was_when_its_first_batch_is_read_again(tmp_path: Path) -> None:
+    first = JournaledRig(tmp_path / "a")
+    settle_all(first, first.client(), 0, 20)
+    reader = stream(tmp_path)
+    start = reader.initialOffset()
+    late = JournaledRig(tmp_path / "b", keep=2 * 64 << 10)
+    client = late.client()
+    settle_all(late, client, 0, 100)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert len(read(reader, start, end)) == 120
+    settle_all(late, client, 100, 2_000)
+    assert segments_of(tmp_path / "b")[0] > 1
+    with pytest.raises(JournalError, match=r"rows from 1:0 on were removed"):
+        read(stream(tmp_path), start, end)
+    first.drop_journal()
+    late.drop_journal()
+
+
+def test_rows_that_were_removed_are_missed_also_where_a_journal_had_no_segment_yet(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path, keep=2 * 64 << 10)
+    client = rig.client()
+    reader = stream(tmp_path)
+    start = reader.initialOffset()
+    assert start[tmp_path.name]["begun"] == [0, 0]
+    settle_all(rig, client, 0, 100)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert len(read(reader, start, end)) == 100
+    settle_all(rig, client, 100, 2_000)
+    again = stream(tmp_path)
+    for ask in (lambda: read(again, again.initialOffset(), end), lambda: again.latestOffset(start, ReadAllAvailable())):
+        with pytest.raises(JournalError, match="rows from 0:0 on were removed, the oldest segment is"):
+            ask()
+    rig.drop_journal()
+
+
+def test_a_host_that_comes_is_no_reason_to_refuse_the_positions_of_the_others(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "a")
+    options = {"startingOffsets": '{"a": {"segment": 2, "row": 0}}'}
+    reader = stream(tmp_path, **options)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    rows = read(reader, start, end)
+    shutil.copytree(small, tmp_path / "b")
+    again = stream(tmp_path, **options)
+    assert read(again, again.initialOffset(), end) == rows != []
+    both = again.latestOffset(end, ReadAllAvailable())
+    assert read(again, end, both) == rows_of(spans_of(tmp_path / "b"), "terminal")
+
+
 @pytest.mark.parametrize("there", [0, 100, 500])
 def test_a_checkpoint_is_refused_with_another_journal(there: int, tmp_path: Path) -> None:
     directory = tmp_path / "journal"
@@ -120,7 +190,8 @@ def test_a_journal_that_was_begun_anew_is_refused_also_where_its_numbers_fit(tmp
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     assert {place["journal"]["incarnation"] for place in (start, end)} == {f"{0xAB:016x}"}
-    assert reader.latestOffset(end, ReadAllAvailable()) == end and reader.reportLatestOffset() == end
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert all(end["journal"][name] == value for name, value in reader.reportLatestOffset()["journal"].items())
     shutil.rmtree(directory)
     written(0xCD)
     said = rf"segment \d+ has rows of arena {0xCD:016x}, and had rows of {0xAB:016x}: this is not the checkpoint's"

@@ -1,0 +1,111 @@
+"""The parts that the page is made of: style, tables, figures. HTML without scripts, and nothing that is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, Final
+
+from . import plots
+from .verdicts import Verdict
+
+# Of the dark form: colours of figures are lighter there.
+DARK: Final = ("#7db1ea", "#f08a72", "#6cc5a1", "#c3a5dd", "#dcb45f", "#a5b0b8")
+SERIES_LIGHT: Final = " ".join(f"--series-{at}: {colour};" for at, colour in enumerate(plots.COLOURS))
+SERIES_DARK: Final = " ".join(f"--series-{at}: {colour};" for at, colour in enumerate(DARK))
+STYLE: Final = f"""
+:root {{ color-scheme: light dark; --ink: {plots.INK}; --paper: #fff; --soft: #56616b; --grid: {plots.GRID};
+         --line: #dde3e8; --good: #21744f; --bad: #b3261e; {SERIES_LIGHT} }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ink: #e4e9ed; --paper: #14181c; --soft: #a3afb9; --grid: #48525b; --line: #323a41; --good: #6fcf9f;
+           --bad: #ff8a80; {SERIES_DARK} }}
+}}
+body {{ font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 70rem;
+        margin: 2rem auto; padding: 0 1rem; overflow-wrap: break-word; }}
+h1 {{ font-size: 1.7rem; line-height: 1.2; margin-bottom: 0; }} h2 {{ font-size: 1.25rem; margin: 2.4rem 0 .4rem; }}
+p, ul {{ max-width: 46rem; }} .note {{ color: var(--soft); font-size: .9rem; }}
+.verdicts {{ list-style: none; padding: 0; }}
+.verdicts li {{ border-left: 4px solid var(--grid); padding: .1rem 0 .1rem .8rem; margin: .7rem 0; }}
+.verdicts .good {{ border-color: var(--good); }} .verdicts .bad {{ border-color: var(--bad); }}
+.facts {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: .7rem; margin: 1.4rem 0; }}
+.fact {{ border: 1px solid var(--line); border-radius: 6px; padding: .5rem .8rem; font-size: .9rem; }}
+.fact b {{ display: block; font-size: 1.3rem; }} .good b {{ color: var(--good); }} .bad b {{ color: var(--bad); }}
+.wide {{ overflow-x: auto; }} table {{ border-collapse: collapse; font-size: .9rem; }}
+th, td {{ text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top;
+          font-variant-numeric: tabular-nums; }}
+th {{ font-weight: 600; vertical-align: bottom; }} td + td {{ white-space: nowrap; }}
+th:first-child, td:first-child {{ text-align: left; padding-left: 0; }}
+td small, th small {{ display: block; color: var(--soft); font-weight: 400; }}
+.texts td {{ text-align: left; white-space: normal; overflow-wrap: anywhere; }}
+.texts td:first-child {{ overflow-wrap: normal; }} .texts {{ margin-bottom: 1.2rem; }}
+.figures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.2rem 2rem; }}
+figure {{ margin: 0; max-width: 36rem; }} figcaption {{ font-weight: 600; font-size: .95rem; }}
+figure svg {{ width: 100%; height: auto; }}
+"""
+
+
+def document(title: str, parts: Iterable[str]) -> str:
+    """A whole page."""
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style>"
+    )
+    body = "\n".join(part for part in parts if part)
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def section(title: str, *parts: str) -> str:
+    """A part with a title; nothing if it has nothing in it."""
+    return "\n".join([f"<h2>{escape(title)}</h2>", *parts]) if any(parts) else ""
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
+
+
+def note(text: str) -> str:
+    return paragraph(text, "note")
+
+
+def verdicts(found: Iterable[Verdict]) -> str:
+    """A list of sentences."""
+    lines = "".join(f'<li class="{kind}">{escape(text)}</li>' for kind, text in found)
+    return f'<ul class="verdicts">{lines}</ul>'
+
+
+def facts(found: Iterable[tuple[str, str, str]]) -> str:
+    """The most important figures: (name, value, kind of Verdict) each."""
+    boxes = (f'<div class="fact {kind}"><b>{escape(value)}</b>{escape(name)}</div>' for name, value, kind in found)
+    return f'<div class="facts">{"".join(boxes)}</div>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table. What follows a line break in a cell is small."""
+    lines = list(rows)
+    if not lines:
+        return ""
+    body = "".join(_line(row, "td") for row in lines)
+    return f'<div class="wide"><table>{_line(head, "th")}{body}</table></div>'
+
+
+def texts(rows: Iterable[tuple[str, str] | Sequence[str]]) -> str:
+    """Names and texts, which may be long."""
+    return '<table class="texts">' + "".join(_line(row, "td") for row in rows) + "</table>"
+
+
+def _line(cells: Sequence[str], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{_cell(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+
+def _cell(text: str) -> str:
+    first, _, small = text.partition("\n")
+    return escape(first) + (f"<small>{escape(small)}</small>" if small else "")
+
+
+def figures(drawn: Iterable[tuple[str, Any]]) -> str:
+    """Figures with their titles, side by side where there is room."""
+    each = "".join(
+        f"<figure><figcaption>{escape(title)}</figcaption>{plots.svg(figure, title)}</figure>"
+        for title, figure in drawn
+    )
+    return f'<div class="figures">{each}</div>'

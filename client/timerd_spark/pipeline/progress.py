@@ -1,0 +1,106 @@
+"""How long the rest of a run takes: estimated from the work of each step, and from what the steps before have shown.
+
+[2/9] play operations 100,000 to 199,999: 17 s, some 1 min 20 s for all that is left
+      60 % of it, 7 s left; 1 min 10 s for all
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+SAY_S: Final = 5.0  # between two lines of a step
+# Limits of what finished steps may say about one to come: those of its kind, and others, which may have been cold.
+OWN, OTHERS = (0.1, 10.0), (0.5, 2.0)
+
+
+class Step(NamedTuple):
+    """A step of a run. Its estimate is for a machine on which the estimates were measured."""
+
+    name: str  # in state.json, and, to "-", its kind: "play" of "play-100000"
+    what: str  # for people
+    run: Callable[[], Mapping[str, Any] | None]
+    estimate_s: float
+
+    @property
+    def kind(self) -> str:
+        return self.name.partition("-")[0]
+
+
+class Rest:
+    """The estimates of all steps of a run. Those that are done say how fast this machine is."""
+
+    def __init__(self, steps: Sequence[Step], took: Mapping[str, float]) -> None:
+        """`took` has the seconds of the steps that are done, by name."""
+        self._steps, self._took = steps, dict(took)
+
+    def done(self, step: Step, seconds: float) -> None:
+        """A step is done."""
+        self._took[step.name] = seconds
+
+    def of(self, step: Step) -> float:
+        """The seconds that a step takes: as those of its kind took, else by the pace of all that are done."""
+        same = [one for one in self._steps if one.name in self._took and one.kind == step.kind]
+        known = same or [one for one in self._steps if one.name in self._took and one.kind != "play"]
+        expected = sum(one.estimate_s for one in known)
+        pace = sum(self._took[one.name] for one in known) / expected if expected > 0 else 1.0
+        least, most = OWN if same else OTHERS
+        return step.estimate_s * min(max(pace, least), most)
+
+    def after(self, step: Step) -> float:
+        """The seconds of all steps behind this one."""
+        at = self._steps.index(step)
+        return sum(self.of(one) for one in self._steps[at + 1 :] if one.name not in self._took)
+
+    def head(self, step: Step) -> str:
+        """The line at the start of a step."""
+        own = self.of(step)
+        rest = own + self.after(step)
+        more = f", some {short(rest)} for all that is left" if rest > own else ""
+        return f"[{self._steps.index(step) + 1}/{len(self._steps)}] {step.what}: some {short(own)}{more}"
+
+    def line(self, step: Step, elapsed: float, share: float | None = None) -> str:
+        """How far a step is, after so many seconds. `share`: the part that is done, if that is known."""
+        own = self.of(step)
+        if not share and elapsed > own:
+            more = f"; then {short(self.after(step))} for the rest" if self.after(step) else ""
+            return f"{short(elapsed)} so far, where {short(own)} were expected{more}"
+        left = elapsed * (1 - share) / share if share else max(own - elapsed, 0.0)
+        part = share if share else elapsed / own
+        behind = self.after(step)
+        return f"{min(part, 0.99):.0%} of it, {short(left)} left" + (
+            f"; {short(left + behind)} for all" if behind else ""
+        )
+
+
+@contextmanager
+def said(rest: Rest, step: Step, show: Callable[[str], None], share: Callable[[], float | None]) -> Iterator[None]:
+    """Say every few seconds how far a step is."""
+    ended, begun = threading.Event(), time.monotonic()
+
+    def say() -> None:
+        while not ended.wait(SAY_S):
+            show(f"      {rest.line(step, time.monotonic() - begun, share())}")
+
+    teller = threading.Thread(target=say, name="timerd-progress", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+
+
+def short(seconds: float) -> str:
+    """A time for people: "7 s", "1 min 20 s", "2 h 5 min"."""
+    whole = max(round(seconds), 1)
+    if whole >= 60:
+        whole = round(whole, -1) if whole < 3_600 else whole
+    minutes, rest = divmod(whole, 60)
+    if minutes >= 60:
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{minutes} min {rest} s" if minutes and rest else f"{minutes} min" if minutes else f"{rest} s"

@@ -1,0 +1,108 @@
+"""What a run says, in sentences. Pure functions of a few numbers: the page shows the sentences first.
+
+This machine was overloaded: p99 352 ms from the intended time, 184 ms from the registration.
+With a timeout of 100 ms, 16.2 % would expire instead of 7.9 %, and 29 % fewer would be in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from timerd_spark.reports.audit import counted
+
+LATE_MS: Final = 10.0  # calls that are later at p99 are not the plan's any more
+OTHERS: Final = 0.10  # of the processors, for work that is not of the run
+SAVING: Final = 0.10  # of what is in flight: less is not worth a sentence
+
+
+class Verdict(NamedTuple):
+    """A sentence, and whether it is good news, bad news, or neither ("")."""
+
+    kind: str  # "good", "bad" or ""
+    text: str
+
+
+def of_machine(played: Any, seen: Any, added: Any, load: tuple[float, float] | None) -> Verdict:
+    """Whether the figures are those of the plan: `played` and `seen` are rows of a report, `added` of the rounds."""
+    behind = added["behind_p99_ms"]
+    intended, registered = ms(seen["latency_p99_ms"]), ms(played["latency_p99_ms"])
+    two = (
+        f"p99 {intended} from the intended time, {registered} from the registration" if registered else "none completed"
+    )
+    of_load = ""
+    if load is not None:
+        busy, others = load
+        of_load = f" Its processors were {busy:.0%} busy" + (f", {others:.0%} with other work." if others else ".")
+    if behind > LATE_MS:
+        why = "other work took part of it" if load and load[1] > OTHERS else "it could not send this rate in time"
+        return Verdict(
+            "bad",
+            f"This machine was overloaded, {why}: {two}. One call in a hundred was more than {ms(behind)} late."
+            f"{of_load} Give a lower rate, or a machine that does nothing else, before you quote a figure.",
+        )
+    is_disturbed = load is not None and load[1] > OTHERS
+    kept = "was disturbed by other work, and kept up" if is_disturbed else "kept up"
+    late = f"calls were {ms(behind)} late at p99, and waits {ms(added['added_p99_ms'])} longer than planned"
+    text = f"This machine {kept}: {late} ({two})."
+    if is_disturbed:
+        return Verdict("bad", f"{text}{of_load} Figures of another run may differ.")
+    return Verdict("good", text + of_load)
+
+
+def of_outcomes(row: Any) -> Verdict:
+    """How operations settled: a row of a report."""
+    parts = [f"{row['timeout_ratio']:.2%} of {row['n']:,} operations expired"]
+    if row["expired"]:
+        parts.append(f"{ms(row['lateness_p99_ms'])} late at p99 and {ms(row['lateness_max_ms'])} at most")
+    others = [f"{row[name]:,} were {name}" for name in ("cancelled", "failed") if row[name]]
+    return Verdict("", ", ".join(parts) + (f"; {' and '.join(others)}" if others else "") + ".")
+
+
+def of_audit(disagreements: int | None, arenas: Sequence[dict[str, Any]], why: str = "") -> Verdict:
+    """What the audit has found; None: there was none, and why not."""
+    if disagreements is None:
+        return Verdict("", f"There was no audit: {why.removeprefix('audit(): ')}.")
+    outcomes, segments, gaps = (sum(arena[name] for arena in arenas) for name in ("outcomes", "segments", "gaps"))
+    base = (
+        f"{outcomes:,} outcomes were computed again from the events in {counted(segments, 'segment')} of the journal, "
+        f"with {counted(gaps, 'gap')}"
+    )
+    if not outcomes and not disagreements:
+        return Verdict("", "There was nothing to audit: no operation has settled.")
+    if disagreements:
+        return Verdict("bad", f"The audit disagrees with the daemon: {base}, and {disagreements:,} defects were found.")
+    return Verdict("good", f"The audit holds: {base}, and each is as it should be.")
+
+
+def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
+    """What another timeout would save: a row of a report, and the rows of its what_if().
+
+    The sentence is about the longest of the timeouts that would save a tenth of what is in flight.
+    """
+    now, waited_s = row["timeout_ratio"], (row["in_flight_mean"] or 0.0) / (row["rate"] or 1.0)
+    known = [one for one in asked if not one["beyond"] and one["in_flight"] is not None]
+    if not known or not waited_s:
+        return None
+    flying = known[0]["rate"] * waited_s  # at the rate of what_if(), which is that of the registrations
+    saving = [one for one in known if one["in_flight"] <= (1 - SAVING) * flying and one["timeout_ratio"] >= now]
+    if not saving:
+        return Verdict(
+            "", f"No timeout of the {len(known)} that the data reach would save a tenth of what is in flight."
+        )
+    best = max(saving, key=lambda one: one["timeout_ns"])
+    saved = 1 - best["in_flight"] / flying
+    return Verdict(
+        "",
+        f"With a timeout of {ms(best['timeout_ns'] / 1e6)}, {best['timeout_ratio']:.1%} would expire instead of "
+        f"{now:.1%}, and {saved:.0%} fewer would be in flight.",
+    )
+
+
+def ms(value: float | None) -> str:
+    """Milliseconds for people, with three digits: "0.42 ms", "184 ms", "1.5 s"."""
+    if value is None:
+        return ""
+    if value >= 1_000:
+        return f"{value / 1_000:,.3g} s" if value < 1e6 else f"{value / 1_000:,.0f} s"
+    return f"{value:.3g} ms"
