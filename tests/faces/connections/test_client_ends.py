@@ -337,13 +337,10 @@ def test_a_client_that_noticed_the_end_of_its_daemon_waits_two_seconds_for_the_n
         line, silence = client._link.lifeline, client._protocol.silence
         connection = line if isinstance(line, Lifeline) else client._link.sockets
 
-        def is_quiet() -> bool:
-            """No connection that was refused; and no frame is under way, which would say that the daemon is there."""
-            now_ns = time.monotonic_ns()
-            taken = line.fileno() >= 0 and now_ns - made_ns(connection) > REFUSED_NS
-            return bool(taken and 50_000_000 < now_ns - silence.last_frame_ns < 500_000_000)
-
-        eventually(is_quiet)
+        eventually(lambda: line.fileno() >= 0 and time.monotonic_ns() - made_ns(connection) > REFUSED_NS)
+        os.kill(daemon.pid, signal.SIGSTOP)  # no frame is under way at its end, which would say that it is there
+        stopped_ns = time.monotonic_ns()
+        eventually(lambda: silence._looked_ns > stopped_ns + 300_000_000, "the client does not look")
         start = time.monotonic()
         daemon.kill()
         eventually(lambda: not client.connected, "it did not notice")
