@@ -207,8 +207,8 @@ def _over_time(run: Results) -> str:
             ]
         ),
         note(
-            f"In windows of {window}, by the time of the outcome. The first and the last window, and those beside a "
-            "pause, are left out: they are not full."
+            f"In windows of {window}, by the time of the outcome. The first window and the last two, and those beside "
+            "a pause in the same way, are left out: they are not full."
         ),
     )
 

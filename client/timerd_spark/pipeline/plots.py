@@ -85,7 +85,8 @@ def over_time(
     """Columns of a report with windows, over time; a line for each group and measure. Raises InvalidValueError.
 
     Lines of the second measure are dashed, those of the third dotted. A line is broken where windows are missing. The
-    first and the last window of each part are left out if it has others: they are seldom full.
+    first window of each part and its last two are left out if it has others. Work seldom begins and ends with a window,
+    and what waited longest settles in the next one.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -262,10 +263,10 @@ def _groups(rows: Iterable[Any], names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """The windows of a group in parts without a gap, and without those at both ends of a part."""
+    """The windows of a group in parts without a gap, and without those at both ends of a part, which are not full."""
     ends = [at for at, (row, following) in enumerate(pairwise(rows), 1) if following["start"] > row["end"]]
     for begin, end in pairwise([0, *ends, len(rows)]):
-        yield rows[begin + 1 : end - 1] if end - begin > 2 else rows[begin:end]
+        yield rows[begin + 1 : end - 2] if end - begin > 3 else rows[begin:end]
 
 
 def _at_most(most: int, df: DataFrame, wrong: str) -> list[Any]:
