@@ -35,6 +35,7 @@ cdef unsigned char received[SIZE_MAX]  # one for all: a call keeps the GIL
 
 
 cdef class Packets:
+    cdef object __weakref__
     cdef int descriptor
     cdef readonly int kind
 

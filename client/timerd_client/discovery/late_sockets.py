@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from typing import Final
 
 from timerd_client.protocol.deadlines import NEVER
-from timerd_client.transport.lifeline import changing
 from timerd_client.transport.make import make_sockets
 from timerd_client.transport.sockets import Held, Sockets
 from timerd_shm.declare.errors import ResourceLimitError, TimerdError
@@ -96,8 +95,7 @@ class LateSockets:
             self.is_hopeless = not (self._target.autostart or has_run_lately(paths))
             return
         self._trouble = ""
-        with changing:  # a fork waits, because a child has to know of all that it has to close
-            self.found = make_sockets(self._target.transport, paths)
+        self.found = make_sockets(self._target.transport, paths)
         self.paths = paths
 
     def look_again(self, trouble: str) -> None:
@@ -144,7 +142,8 @@ class LateSockets:
         return map_arena(find_instance(self._target.instance, self._target.runtime_dir))
 
     def forked(self) -> None:
-        pass
+        if self.found is not None:
+            self.found.forked()
 
     def close(self, *, linger: bool) -> None:
         self.due_ns = NEVER

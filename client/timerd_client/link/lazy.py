@@ -95,7 +95,7 @@ class Lazy(Generic[LinkT]):
     def _open(self, paths: InstancePaths, sockets_to: Callable[[], Sockets]) -> LinkT:
         self._refuse_closed()
         target = self.target
-        with changing, files_named():  # a fork waits, because a child has to know of all that it has to close
+        with changing, files_named():  # a fork waits, because a child closes whole links
             sockets = sockets_to()
             try:
                 link = self._make(

@@ -61,8 +61,8 @@ def _after_fork_in_child() -> None:
             link.idle = False
             link.lock = lock()
             link.sockets.forked()
-        except Exception:  # the connections of the others are closed all the same
-            link_module.logger.exception("this forked child may have a copy of a connection of its parent")
+        except Exception:  # those of the others are closed all the same
+            link_module.logger.exception("this forked child may have copies of descriptors of its parent")
     link_module.links.clear()
 
 

@@ -71,7 +71,7 @@ class Sockets(Protocol):
         """Map the arena of the daemon that runs now. Raises TimerdError, OSError."""
 
     def forked(self) -> None:
-        """In a forked child: close what the child must not keep, because its end says something to the daemon."""
+        """In a forked child: close what is the parent's. Copies of connections are closed already."""
 
     def close(self, *, linger: bool) -> None:
         """Close all. With `linger`, what was sent last may still go out for a moment."""

@@ -11,6 +11,7 @@ import errno
 import os
 import select
 import socket
+import weakref
 from collections import deque
 from collections.abc import Callable
 from io import FileIO
@@ -31,6 +32,8 @@ BUFFER: Final = 1 << 20  # bytes for packets that the daemon has not read; the k
 SENDABLE: Final = 1 + PACKET_SIZE_MAX + 32  # of a buffer, so that the kernel takes the largest packet
 RETRY_FIRST_NS: Final = 20_000_000
 RETRY_LAST_NS: Final = 500_000_000
+
+_connections: weakref.WeakSet[Packets] = weakref.WeakSet()  # of this process, also those that no link knows yet
 
 
 class UnixSockets:
@@ -115,6 +118,7 @@ class UnixSockets:
             made.connect(self._address)
             self._descriptor = made.detach()
         self._packets = Packets(self._descriptor)
+        _connections.add(self._packets)
         self._epoll.register(self._descriptor, select.EPOLLIN)
 
     def _retry(self) -> None:
@@ -277,3 +281,13 @@ class End:
     def _take_bell(self) -> None:
         with contextlib.suppress(BlockingIOError, ValueError):  # it has not rung; it is closed
             os.eventfd_read(self._bell.fileno())
+
+
+def _after_fork_in_child() -> None:
+    """Close the copies: they would keep the parent's client alive after its end."""
+    for connection in list(_connections):
+        connection.close()
+    _connections.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

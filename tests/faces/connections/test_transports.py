@@ -21,6 +21,7 @@ from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S, eventually
 from timerd_client import aio
+from timerd_client.discovery.late_sockets import LateSockets
 from timerd_client.link import lazy, link
 from timerd_client.transport.make import make_sockets
 from timerd_shm.host.paths import read_location
@@ -164,6 +165,35 @@ def test_a_child_closes_its_copies_although_one_cannot_be_closed(
         links: Any = weakref.WeakSet([*link.links, *broken])
         monkeypatch.setattr(link, "links", links)
         assert not inherited_by_a_child() & (connections_of_this_process() - before)
+
+
+@pytest.mark.parametrize("runs_first", [True, False])
+def test_a_child_has_no_copy_of_a_connection_that_no_link_has_yet(
+    make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch, runs_first: bool
+) -> None:
+    """A copy would keep a dead client alive: the daemon was found a moment ago, and a thread forks."""
+    daemon = make_daemon()
+    if not runs_first:
+        daemon.stop()
+    inherited: list[set[int]] = []
+    before = connections_of_this_process()
+    tend = LateSockets.tend
+
+    def found(late: LateSockets, now_ns: int) -> None:
+        was_there = late.found
+        tend(late, now_ns)
+        if late.found is not was_there:
+            inherited.append(inherited_by_a_child())
+
+    monkeypatch.setattr(LateSockets, "tend", found)
+    with face.make() as client:
+        client.fire("k")
+        if not runs_first:
+            daemon.start()
+        eventually(lambda: inherited, "it did not find its daemon")
+        own = connections_of_this_process() - before
+        assert bool(own) == (os.environ[TRANSPORT_VARIABLE] == "unix")
+        assert not own & inherited[0]
 
 
 def test_a_child_that_is_forked_while_a_client_is_made_has_no_copy_of_its_connection(
