@@ -35,14 +35,16 @@ def parser() -> argparse.ArgumentParser:
         "interrupted. Exit status: 0; 1 if the audit disagrees with the daemon; 2 for wrong use, and if a step has "
         "failed; 130 if it was interrupted.",
     )
-    run.add_argument("--out", default="timerd-pipeline", metavar="DIR", help="results (default: %(default)s)")
-    run.add_argument("--journal", metavar="DIR", help="read this journal, and play nothing")
+    run.add_argument("--out", default="timerd-pipeline", metavar="DIR", help="results (default: ./%(default)s)")
+    run.add_argument(
+        "--journal", metavar="DIR", help="read this journal, and play nothing (the audit needs level events)"
+    )
     run.add_argument("--ops", type=int, default=5_000_000, help="operations, played and planned (default: %(default)s)")
     run.add_argument("--played", type=int, help=f"how many of these are played (default: {PLAYED:,} at most)")
     run.add_argument("--rate", type=float, default=10_000.0, help="operations a second (default: %(default)s)")
     run.add_argument("--profile", default="seed", help="seed (7.9 %% expire) or slow (half) (default: %(default)s)")
     run.add_argument("--seed", type=int, default=1, help="seed of the workload (default: %(default)s)")
-    run.add_argument("--window", default="auto", help='of rollup and report, as "10 seconds" (default: by the time)')
+    run.add_argument("--window", default="auto", help='of rollup and report, as "10 seconds" (default: by the length)')
     run.add_argument("--timeouts", default=TIMEOUTS, help="other timeouts to estimate (default: %(default)s)")
     run.add_argument("--cores", type=int, default=2, help="cores of the local Spark session (default: %(default)s)")
     run.add_argument("--memory", default="2g", help="memory of the session's JVM (default: %(default)s)")

@@ -44,14 +44,32 @@ def test_a_machine_that_sends_late_is_called_overloaded_and_one_with_other_work_
         "from the registration. One call in a hundred was more than 168 ms late. Its processors were 99% busy"
     )
     assert "other work took part of it" in verdicts.of_machine(reported(), seen, slow, (0.99, 0.4)).text
-    good = {"behind_p99_ms": 1.3, "added_p99_ms": 2.5}
+    good = {"behind_p99_ms": 1.3, "behind_max_ms": 57.5, "added_p99_ms": 2.5, "added_max_ms": 59.5}
     kind, text = verdicts.of_machine(reported(), reported(), good, (0.6, 0.03))
-    assert kind == "good" and text.startswith("This machine kept up: calls were 1.3 ms late at p99, and waits 2.5 ms")
+    assert kind == "good" and text == (
+        "This machine kept up. Of the calls, 99 % were sent within 1.3 ms (at most 57.5 ms) of their time. Of the "
+        "operations, 99 % waited at most 2.5 ms longer than planned (the worst 59.5 ms). Waits of completed ones: p99 "
+        "184 ms from the intended time, 184 ms from the registration. Its processors were 60% busy, 3% by other "
+        "programs."
+    )
     assert verdicts.of_machine(reported(), reported(), good, None).kind == "good"
     none = reported(latency_p99_ms=None)
-    assert "(none completed)" in verdicts.of_machine(none, none, good, None).text
+    assert "None completed." in verdicts.of_machine(none, none, good, None).text
     kind, text = verdicts.of_machine(reported(), reported(), good, (0.6, 0.3))
-    assert kind == "bad" and text.startswith("This machine was disturbed by other work, and kept up: calls were")
+    assert kind == "bad" and text.startswith("This machine was disturbed by other work, and kept up. Of the calls,")
+
+
+def test_windows_at_the_ends_are_left_out_where_work_did_not_fill_them() -> None:
+    def shown(*rates: float | None) -> list[list[int]]:
+        rows = [{"start": at, "end": at + 1, "rate": rate} for at, rate in enumerate(rates) if rate is not None]
+        return [[row["start"] for row in part] for part in plots._parts(rows)]
+
+    assert shown(10, 100, 100, 100, 95, 20) == [[1, 2, 3, 4]], "the last but one is full"
+    assert shown(10, 100, 100, 100, 60, 20) == [[1, 2, 3]], "the work ended within the last but one"
+    assert shown(100, 99, 100, 101) == [[0, 1, 2, 3]], "all are full"
+    assert shown(100, 10, 100, 100, 100) == [[0, 1, 2, 3, 4]], "a dip in the middle is one"
+    assert shown(10, 100, 100, 100, None, 5, 100, 100, 100, 7) == [[1, 2, 3], [6, 7, 8]], "so are those beside a pause"
+    assert shown(1, 100, 1) == [[0, 1, 2]], "too few to tell"
 
 
 def test_the_audit_is_told_with_what_was_audited() -> None:
@@ -188,7 +206,8 @@ def test_the_page_shows_what_was_played_first_and_planned_operations_never_on_it
     run = FewOperations(spark)
     html = page(run)
     assert html.index("This machine kept up") < html.index("The audit holds: 40 outcomes") < html.index("<table>")
-    assert "Played on 28 November 2025, 14:05:00 to 14:05:11 UTC, on web1 (2 processors, 8 GiB): timerd 1.0." in html
+    assert re.search(r"Played on 1 January 2026, 00:00:00 to 00:00:\d\d UTC\. This run began on 28 November", html)
+    assert "2025, 14:05:00 UTC, on web1 (2 processors, 8 GiB): timerd 1.0." in html
     assert "<b>40</b>operations played" in html and "<b>holds</b>audit" in html and "a &lt;fast&gt; one" in html
     assert "Hot keys" not in html, "no key has two operations"
     drawn = re.findall(r"<svg.*?</svg>", html, re.DOTALL)

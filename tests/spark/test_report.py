@@ -154,7 +154,7 @@ def test_no_hour_is_lost_or_counted_twice_when_clocks_change(
         for name in hours:
             reported = report(df.where(f"key = '{name}'"), "key", "1 hour")
             axes = plots.over_time(reported, "timeout_ratio", "key").axes[0]
-            assert list(axes.lines[0].get_xdata()) == [1, 2, 3], name  # hours, and those at the ends may not be full
+            assert list(axes.lines[0].get_xdata()) == list(range(6)), name  # hours
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         monkeypatch.undo()
@@ -191,7 +191,7 @@ def test_bad_input_is_refused_when_report_is_called(spark: SparkSession, many: D
     )
     assert set(stored.columns) == {"purgatory", *ROLLUP}
     calls: list[tuple[Callable[[], object], str]] = [
-        (lambda: report(spark.range(3)), "needs the column 'outcome'"),
+        (lambda: report(spark.range(3)), "needs the columns 'outcome', 'registered_at'"),
         (lambda: report(many.withColumn("wait_ns", many.wait_ns.cast("string"))), "of type string"),
         (lambda: report(many, by="tenant"), "by='tenant' is no column"),
         (lambda: report(many, by=["key", "key"]), "names a column twice"),

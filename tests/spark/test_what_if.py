@@ -138,5 +138,5 @@ def test_groups_are_estimated_separately_and_senseless_arguments_are_refused(spa
     for timeouts, said in (([], "give 1 to"), (["0s"], "above 0"), (["soon"], "timeouts='soon' is no duration")):
         with pytest.raises(InvalidValueError, match=said):
             what_if(df, timeouts)
-    with pytest.raises(InvalidValueError, match="needs the column 'outcome'"):
+    with pytest.raises(InvalidValueError, match="needs the columns 'outcome', 'registered_at'"):
         what_if(spark.range(1), ["1s"])

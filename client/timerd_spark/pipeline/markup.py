@@ -30,7 +30,11 @@ p, ul {{ max-width: 46rem; }} .note {{ color: var(--soft); font-size: .9rem; }}
 .facts {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: .7rem; margin: 1.4rem 0; }}
 .fact {{ border: 1px solid var(--line); border-radius: 6px; padding: .5rem .8rem; font-size: .9rem; }}
 .fact b {{ display: block; font-size: 1.3rem; }} .good b {{ color: var(--good); }} .bad b {{ color: var(--bad); }}
-.wide {{ overflow-x: auto; }} table {{ border-collapse: collapse; font-size: .9rem; }}
+/* A shadow at the right while there is more to scroll to: the cover moves with what is scrolled. */
+.wide {{ overflow-x: auto; background:
+         linear-gradient(to left, var(--paper) 2rem, transparent) right / 4rem 100% no-repeat local,
+         linear-gradient(to left, var(--grid), transparent) right / 1rem 100% no-repeat scroll; }}
+table {{ border-collapse: collapse; font-size: .9rem; }}
 th, td {{ text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top;
           font-variant-numeric: tabular-nums; }}
 th {{ font-weight: 600; vertical-align: bottom; }} td + td {{ white-space: nowrap; }}
@@ -38,7 +42,8 @@ th:first-child, td:first-child {{ text-align: left; padding-left: 0; }}
 td small, th small {{ display: block; color: var(--soft); font-weight: 400; }}
 .texts td {{ text-align: left; white-space: normal; overflow-wrap: anywhere; }}
 .texts td:first-child {{ overflow-wrap: normal; }} .texts {{ margin-bottom: 1.2rem; }}
-.figures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.2rem 2rem; }}
+.figures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.2rem 2rem;
+            margin-top: 1.2rem; }}
 figure {{ margin: 0; max-width: 36rem; }} figcaption {{ font-weight: 600; font-size: .95rem; }}
 figure svg {{ width: 100%; height: auto; }}
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from timerd_spark.reports.rollups import ERROR
@@ -32,7 +33,9 @@ FINDINGS_MAX = 20  # on the page; the directory audit/ has all
 def page(run: Results) -> str:
     """The HTML of the page. All steps before it must be done."""
     o = run.options
-    reports = {row["what"]: row for row in run.stored("report").collect()}
+    # Times as numbers: those of Python would be in the zone of this process.
+    at = ("unix_micros(start) / 1e6D AS start_at", "unix_micros(`end`) / 1e6D AS end_at")
+    reports = {row["what"]: row for row in run.stored("report").selectExpr("*", *at).collect()}
     real = [reports[what] for what in (RECORDED, PLAYED, SEEN) if what in reports]
     title = "a journal" if o.journal else "a load test"
     first = real[0] if real else None
@@ -41,7 +44,7 @@ def page(run: Results) -> str:
         [
             f"<h1>timerd: {title}</h1>",
             paragraph(_subject(run)),
-            note(_provenance(run)),
+            note(_provenance(run, first)),
             listed(_verdicts(run, reports)),
             facts(_headlines(run, first)),
             _settled(run, real),
@@ -62,21 +65,26 @@ def page(run: Results) -> str:
 def _subject(run: Results) -> str:
     o = run.options
     if o.journal is not None:
-        return f"The operations that settled in the journal {o.journal}."
+        return f"The operations that settled in the journal {Path(o.journal).absolute()}."
     return (
         f"{o.played:,} operations of the {o.profile} workload, seed {o.seed}, played against a daemon at {o.rate:,.0f} "
         f"a second by {o.players} clients. The daemon wrote its journal at level events."
     )
 
 
-def _provenance(run: Results) -> str:
+def _provenance(run: Results, row: Any) -> str:
+    """When the operations of a report's row were there, and what read them."""
     machine, steps = run.state["machine"], run.state["steps"]
-    played = [step for name, step in steps.items() if name.startswith("play-")] or list(steps.values())
-    begun, ended = min(step["at"] for step in played), max(step["at"] + step["seconds"] for step in played)
-    what = "Read" if run.options.journal else "Played"
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    there = ""
+    if row:
+        begun, ended = row["start_at"], row["end_at"]
+        until = _clock(ended) if _date(begun) == _date(ended) else f"{_date(ended)}, {_clock(ended)}"
+        what = "Recorded" if run.options.journal else "Played"
+        there = f"{what} on {_date(begun)}, {_clock(begun)} to {until} UTC. "
+    run_at = min(step["at"] for step in steps.values())
     return (
-        f"{what} on {_date(begun)}, {_clock(begun)} to {_clock(ended)} UTC, on {machine['host']} "
+        f"{there}This run began on {_date(run_at)}, {_clock(run_at)} UTC, on {machine['host']} "
         f"({machine['processors']} processors, {machine['memory_bytes'] / 2**30:.0f} GiB): {versions}."
     )
 
@@ -119,7 +127,7 @@ def _headlines(run: Results, row: Any) -> Iterator[tuple[str, str, str]]:
         yield "expired", f"{row['timeout_ratio']:.2%}", ""
         yield "completed within, p99", ms(row["latency_p99_ms"]) or "none", ""
         if row["expired"]:
-            yield "expired late by, p99", ms(row["lateness_p99_ms"]), ""
+            yield "late at expiry, p99", ms(row["lateness_p99_ms"]), ""
         yield "in flight, at most", f"{row['in_flight_max'] or 0:,}", ""
     else:
         yield "operations", "0", ""
@@ -207,8 +215,9 @@ def _over_time(run: Results) -> str:
             ]
         ),
         note(
-            f"In windows of {window}, by the time of the outcome. The first window and the last two, and those beside "
-            "a pause in the same way, are left out: they are not full."
+            f"In windows of {window}, by the time of the outcome. Windows at both ends, and beside a pause, are left "
+            "out where work did not fill them. The mean in flight is the sum of the waits that ended in the window, "
+            "divided by its length."
         ),
     )
 
@@ -238,17 +247,17 @@ def _rounds(run: Results) -> str:
     for name, (column, shown) in measures.items():
         values = sorted(row[column] for row in rounds if row[column] is not None)
         if values:
-            lines.append([name, shown(values[0]), shown(values[len(values) // 2]), shown(values[-1])])
-    every = (
-        f"Each of the {len(rounds)} rounds had a daemon of its own."
-        if len(rounds) > 1
-        else "One round was played: with more operations there are more."
-    )
+            spread = [values[0], values[len(values) // 2], values[-1]] if len(rounds) > 1 else values
+            lines.append([name, *map(shown, spread)])
+    title, head, every = "The round", [], ""
+    if len(rounds) > 1:
+        title, head = "The spread of the rounds", ["least", "median", "most"]
+        every = f"Each of the {len(rounds)} rounds had a daemon of its own. "
     return section(
-        "The spread of the rounds",
-        table(["", "least", "median", "most"], lines),
+        title,
+        table(["", *(head or ["all"])], lines),
         note(
-            f"{every} Waits count from the intended time, and are not read from histograms. Longer than planned: the "
+            f"{every}Waits count from the intended time, and are not read from histograms. Longer than planned: the "
             "plan says when each event is fired, so all beyond that is of the client, the daemon and the machine."
         ),
     )
@@ -274,7 +283,7 @@ def _timeouts(run: Results) -> str:
         note(
             "An operation that expired did not show how long it would have waited: it is censored at its timeout. The "
             "share is the Kaplan-Meier estimate, with its limits at 95 % confidence. Where fewer than one in a hundred "
-            "operations were watched there are bounds only (hollow and dotted). In flight: the rate times the mean "
+            "operations were watched there are bounds only (hollow triangles). In flight: the rate times the mean "
             "wait, cut off at the timeout (Little's law)."
         ),
     )
@@ -369,7 +378,7 @@ def _machine(run: Results) -> str:
         for name, step in steps.items()
     ]
     rows.append(["all before this page", f"{run.seconds:.0f} s", "", ""])
-    return section("This run", texts(lines), table(["step", "took", "processors busy", "with other work"], rows))
+    return section("This run", texts(lines), table(["step", "took", "processors busy", "by other programs"], rows))
 
 
 def _gib(run: Results) -> str:

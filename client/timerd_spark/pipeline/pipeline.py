@@ -41,7 +41,7 @@ from .loadtest import loadtest
 from .machine import Machine, described
 from .options import AUTO, Options
 from .page import page
-from .plans import planned_lives, shape_of, workload
+from .plans import due_of, planned_lives, shape_of, workload
 from .progress import Rest, Step, said
 from .results import PLANNED, PLAYED, RECORDED, SEEN
 
@@ -194,9 +194,10 @@ class Pipeline:
 
     def _play(self, first: int, count: int) -> dict[str, Any]:
         o = self.options
+        begun_ns = due_of(shape_of(o.profile, ops=first + count, rate=o.rate, seed=o.seed, timeout=None), first)
         plan = workload(
             self.spark, o.profile, ops=count, first=first, rate=o.rate, seed=o.seed, partitions=o.players
-        ).selectExpr("op", f"due_ns - {int(first / o.rate * 1e9)} AS due_ns", "delay_ns", "timeout_ns", "key")
+        ).selectExpr("op", f"due_ns - {begun_ns} AS due_ns", "delay_ns", "timeout_ns", "key")
         shape = shape_of(o.profile, ops=count, rate=o.rate, seed=o.seed, timeout=None)._replace(payload=100)
         journal = Path(self.journal, f"round={first}")
         shutil.rmtree(journal, ignore_errors=True)  # the rest of an interrupted round

@@ -117,6 +117,12 @@ def block_of(shape: Workload, block: int, first: int = 0) -> pyarrow.RecordBatch
     return pa.RecordBatch.from_arrays([pa.array(column[rows]) for column in columns], names=list(DRAWN))
 
 
+def due_of(shape: Workload, op: int) -> int:
+    """When an operation of a plan is due, in ns from the start of the plan."""
+    due: int = block_of(shape, op // BLOCK, op)["due_ns"][0].as_py()
+    return due
+
+
 def need_plan(df: DataFrame, what: str) -> None:
     """Raises InvalidValueError if a DataFrame is no plan."""
     there = types_of(df)

@@ -11,7 +11,10 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
 from itertools import accumulate, pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from timerd_shm.declare.errors import InvalidValueError
@@ -38,6 +41,8 @@ SIZE: Final = (4.8, 3.1)  # inches: legible on a phone, and beside a second one 
 GROUPS_MAX = 12
 LABELS_MAX = 12  # on an axis
 POINTS_MAX = 5_000
+FULL: Final = 0.9  # of the median rate: a window at an end that has less is not full
+PARTLY_MAX: Final = 3  # such windows of a part: one at its beginning, and two at its end
 POINT_MS: Final = 1e-6  # where waits of 0 are drawn: the axis is logarithmic
 UNSETTLED_MAX: Final = 0.999  # a figure of waits begins where one in a thousand has ended
 UNITS: Final = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
@@ -85,21 +90,27 @@ def over_time(
     """Columns of a report with windows, over time; a line for each group and measure. Raises InvalidValueError.
 
     Lines of the second measure are dashed, those of the third dotted. A line is broken where windows are missing. The
-    first window of each part and its last two are left out if it has others. Work seldom begins and ends with a window,
-    and what waited longest settles in the next one.
+    first window of each part, and its last two, are left out if they are not full: work seldom begins and ends with a
+    window, and what waited longest settles in the next one. A window is not full if its rate is below nine tenths of
+    the part's median.
     """
     from matplotlib.ticker import MaxNLocator
 
     names, wanted = ([given] if isinstance(given, str) else list(given) for given in (by, measures))
-    _need_columns(reported, [*names, "start", "end", *wanted], "over_time()", "report(df, window=...)")
+    _need_columns(reported, [*names, "start", "end", "rate"], "over_time()", "report(df, window=...)")
+    if unknown := [name for name in wanted if name not in reported.columns]:
+        raise InvalidValueError(
+            f"over_time(): measures={unknown[0]!r} is no column of the report; there are {', '.join(reported.columns)}"
+        )
     # In microseconds, not in local time: a local hour may be skipped or repeated.
     times = ("unix_micros(timestamp(start)) AS start", "unix_micros(timestamp(`end`)) AS `end`")
-    columns = [*(f"`{name}`" for name in [*names, *wanted]), *times]
+    columns = [*(f"`{name}`" for name in dict.fromkeys([*names, *wanted, "rate"])), *times]
     ordered = reported.selectExpr(*columns).orderBy("start")
     rows = _at_most(POINTS_MAX, ordered, "over_time(): there are more than {} rows: give report() a longer window")
     first, last = (rows[0]["start"], max(row["start"] for row in rows)) if rows else (0, 0)
     unit_s, unit = next((one for one in UNITS if last - first >= 2e6 * one[0]), UNITS[-1])
-    figure, axes = _axes(f"{unit} since the first window", _measured(wanted))
+    begun = f"{datetime.fromtimestamp(first // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    figure, axes = _axes(f"{unit} since {begun}", _measured(wanted))
     is_share = all(name.endswith("_ratio") for name in wanted)
     largest = smallest = math.nan
     for label, group in sorted(_groups(rows, names).items()):
@@ -128,7 +139,7 @@ def over_time(
 def what_if(asked: DataFrame, by: str | Sequence[str] = (), colours: Colours | None = None) -> Figure:
     """The timeout ratio under other timeouts, from what_if(), with its limits of confidence.
 
-    Beyond the data points are hollow: upper bounds.
+    Beyond the data there are hollow triangles that point down: upper bounds.
     """
     names = [by] if isinstance(by, str) else list(by)
     limits = ["timeout_ratio_low", "timeout_ratio_high"]
@@ -147,9 +158,10 @@ def what_if(asked: DataFrame, by: str | Sequence[str] = (), colours: Colours | N
             low, high = ([row[name] for row in known] for name in limits)
             axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
         if beyond:
-            last = [(at[-1], known[-1]["timeout_ratio"])] if known else []
-            bounds = zip(*(last + beyond), strict=True)
-            axes.plot(*bounds, color=colour, linestyle=":", marker="o", markerfacecolor="none")
+            named = "" if known else label
+            axes.plot(
+                *zip(*beyond, strict=True), color=colour, linestyle="", marker="v", markerfacecolor="none", label=named
+            )
     if axes.lines:
         axes.set_xscale("log")
         timeouts_ms = sorted({row["timeout_ns"] / 1e6 for row in rows})
@@ -176,7 +188,7 @@ def svg(figure: Figure, title: str = "") -> str:
     element = text[text.index("<svg") :]
     head, rest = element.split(">", 1)
     head = re.sub(r' (width|height)="[^"]*"', "", head)  # the page gives the figure its width
-    return head + ' role="img">' + rest
+    return f'{head} role="img" aria-label="{escape(title)}">{rest}'
 
 
 # parts of a figure ----------------------------------------------------------------------------------------------------
@@ -185,7 +197,7 @@ def svg(figure: Figure, title: str = "") -> str:
 def _axes(x: str, y: str) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE)
+    figure = Figure(figsize=SIZE, layout="constrained")  # savefig() has the labels and the legend
     axes = figure.add_subplot()
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)
@@ -263,10 +275,16 @@ def _groups(rows: Iterable[Any], names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """The windows of a group in parts without a gap, and without those at both ends of a part, which are not full."""
+    """The windows of a group in parts without a gap, and without those at both ends of a part that are not full."""
     ends = [at for at, (row, following) in enumerate(pairwise(rows), 1) if following["start"] > row["end"]]
     for begin, end in pairwise([0, *ends, len(rows)]):
-        yield rows[begin + 1 : end - 2] if end - begin > 3 else rows[begin:end]
+        part = rows[begin:end]
+        if len(part) > PARTLY_MAX:
+            full = FULL * median(row["rate"] for row in part)
+            from_ = int(part[0]["rate"] < full)
+            to = next(at for at in range(PARTLY_MAX) if at == PARTLY_MAX - 1 or part[-1 - at]["rate"] >= full)
+            part = part[from_ : len(part) - to]
+        yield part
 
 
 def _at_most(most: int, df: DataFrame, wrong: str) -> list[Any]:

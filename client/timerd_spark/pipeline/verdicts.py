@@ -33,7 +33,7 @@ def of_machine(played: Any, seen: Any, added: Any, load: tuple[float, float] | N
     of_load = ""
     if load is not None:
         busy, others = load
-        of_load = f" Its processors were {busy:.0%} busy" + (f", {others:.0%} with other work." if others else ".")
+        of_load = f" Its processors were {busy:.0%} busy" + (f", {others:.0%} by other programs." if others else ".")
     if behind > LATE_MS:
         why = "other work took part of it" if load and load[1] > OTHERS else "it could not send this rate in time"
         return Verdict(
@@ -43,8 +43,12 @@ def of_machine(played: Any, seen: Any, added: Any, load: tuple[float, float] | N
         )
     is_disturbed = load is not None and load[1] > OTHERS
     kept = "was disturbed by other work, and kept up" if is_disturbed else "kept up"
-    late = f"calls were {ms(behind)} late at p99, and waits {ms(added['added_p99_ms'])} longer than planned"
-    text = f"This machine {kept}: {late} ({two})."
+    late, longer = f"{ms(behind)} (at most {ms(added['behind_max_ms'])})", ms(added["added_p99_ms"])
+    text = (
+        f"This machine {kept}. Of the calls, 99 % were sent within {late} of their time. Of the operations, 99 % "
+        f"waited at most {longer} longer than planned (the worst {ms(added['added_max_ms'])}). "
+        + (f"Waits of completed ones: {two}." if registered else "None completed.")
+    )
     if is_disturbed:
         return Verdict("bad", f"{text}{of_load} Figures of another run may differ.")
     return Verdict("good", text + of_load)
