@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 from timerd_shm.declare.errors import InvalidConfigError
 
@@ -35,7 +36,9 @@ def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[st
         if name.lower() in OF_TABLES or name.lower().startswith(AGAIN):
             continue
         if name.lower() not in proper:
-            raise InvalidConfigError(f"format timerd has no option {name!r}: it has {', '.join(names)}")
+            near = get_close_matches(name.lower(), proper, 1)
+            hint = f"did you mean {proper[near[0]]}? It has" if near else "it has"
+            raise InvalidConfigError(f"format timerd has no option {name!r}: {hint} {', '.join(names)}")
         found[proper[name.lower()]] = value
     return found
 

@@ -31,7 +31,7 @@ VERSION_PATIENCE_S = 20.0
 REMEDY = f"install a Java runtime {JAVA_MIN} or newer and set JAVA_HOME, or pip install 'timerd[spark-local]'"
 # Java maps Spark's classes from this file, if it is there: `make` writes it. To read them from 280 jars takes some 4 s.
 CLASSES = Path(sys.prefix, "classes.jsa")
-MAP_CLASSES = f"-XX:SharedArchiveFile={CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off" if CLASSES.exists() else ""
+MAP_CLASSES = f'-XX:SharedArchiveFile="{CLASSES}" -Xlog:cds=off -Xlog:cds+dynamic=off' if CLASSES.exists() else ""
 # A quiet session of one machine: no port open to other machines, no web pages, times in UTC.
 DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
@@ -71,7 +71,7 @@ def local_session(cores: int = 2, **conf: object) -> SparkSession:
 
     settings = {**DEFAULTS, "spark.sql.shuffle.partitions": str(2 * cores)}
     if MAP_CLASSES:
-        settings["spark.driver.extraJavaOptions"] = MAP_CLASSES
+        settings["spark.driver.defaultJavaOptions"] = MAP_CLASSES  # those of users are extraJavaOptions
     settings |= {name.replace("__", "."): str(value) for name, value in conf.items()}
     builder = SparkSession.builder.master(f"local[{cores}]").appName(settings.pop("spark.app.name", "timerd"))
     for name, value in settings.items():

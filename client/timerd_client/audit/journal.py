@@ -47,9 +47,9 @@ _CONTINUED = int(RowKind.CONTINUED)
 _OF_KEY, _OF_CLIENT, _OF_GROUP = int(TextKind.KEY), int(TextKind.CLIENT), int(TextKind.GROUP)
 _OF_PURGATORY, _OF_ID = int(TextKind.PURGATORY), int(TextKind.ID)
 OPEN_END = (
-    "the journal's end is not known: its last row is no END row, and no arena says how many rows there are. Audit it "
-    "beside its arena. If the daemon was killed and the arena is gone, say that the end is open: --open-end, in Python "
-    "open_end=True"
+    "the journal's end is not known: its last row is no END row, and no arena says how many rows there are. If the "
+    "daemon still runs, audit it beside its arena, or stop the daemon and read the journal again. If the daemon was "
+    "killed and the arena is gone, say that the end is open: --open-end, in Python open_end=True"
 )
 
 

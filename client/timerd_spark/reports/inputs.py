@@ -23,17 +23,18 @@ def need_view(df: DataFrame, view: str, names: Iterable[str], what: str) -> None
     """Raises InvalidValueError if a column of `names` is missing, or has another type than in the view."""
     declared: Mapping[str, Column] = {column.name: column for column in VIEW_OF[view]}
     there = types_of(df)
-    for name in names:
-        wanted = declared[name].type
-        found = there.get(name)
-        if found is None:
-            other = 'option("view", "events")' if view == "events" else "the terminal view, which is the default"
-            raise InvalidValueError(
-                f"{what} needs the column {name!r} of the {view} view, and there are {', '.join(there) or 'none'}: "
-                f'read it with spark.read.format("timerd") and {other}'
-            )
-        if found != wanted and not (found == "timestamp_ntz" and wanted == "timestamp"):
-            raise InvalidValueError(f"{what}: column {name!r} is of type {found}, and should be {wanted}")
+    wanted = list(names)
+    if missing := [name for name in wanted if name not in there]:
+        other = 'option("view", "events")' if view == "events" else "the terminal view, which is the default"
+        raise InvalidValueError(
+            f"{what} needs the column{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))} of the {view} view, "
+            f'and there are {", ".join(there) or "none"}: read it with spark.read.format("timerd") and {other}, and '
+            'with all of these if you give option("columns")'
+        )
+    for name in wanted:
+        kind, found = declared[name].type, there[name]
+        if found != kind and not (found == "timestamp_ntz" and kind == "timestamp"):
+            raise InvalidValueError(f"{what}: column {name!r} is of type {found}, and should be {kind}")
 
 
 def names_of(by: str | Sequence[str], df: DataFrame, what: str, taken: Iterable[str] = ()) -> list[str]:

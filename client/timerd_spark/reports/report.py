@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from timerd_shm.declare.errors import InvalidValueError
 
 from .inputs import names_of, need_view
-from .rollups import idle_of, is_rollup, merged, percentiles_of, rollup
+from .rollups import NEEDED, idle_of, is_rollup, merged, percentiles_of, rollup
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,11 +26,14 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
         start, end                the window; without windows, from the first registration to the last outcome
         n, completed, expired, cancelled, failed
         idle_s                    of the time from start to end: pauses, if there are no windows
-        rate                      outcomes a second, without the pauses
+        rate                      n / the window's length; without windows, n / the time from start to end that is no
+                                  pause. A window that work did not fill has a low rate
         timeout_ratio             expired / n
         latency_p50_ms .. p999_ms, latency_max_ms     from registration to outcome, of the completed ones
         lateness_p50_ms .. p999_ms, lateness_max_ms   from deadline to outcome, of the expired ones
-        in_flight_mean            by Little's law: the sum of all waits / the window's length, without the pauses
+        in_flight_mean            by Little's law: the sum of all waits / the same time as for `rate`. With windows, a
+                                  wait counts where it ends, as a whole. So it is right if waits are short against the
+                                  windows; otherwise take `in_flight_max`, or no windows
         in_flight_max             see rollup()
 
     A pause is a time in which nothing was in flight. It is longer than a second and than 100 mean intervals between
@@ -51,6 +54,8 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
         "lateness_shares",
     }
     names = [f"`{name}`" for name in names_of(by, df, "report()", taken)]
+    if not is_rollup(df):
+        need_view(df, "terminal", NEEDED, "report()")
     rolled = merged(df, by, window) if is_rollup(df) else rollup(df, by, window)
     shares, measures = [], []
     for measure, total in (("latency", "completed"), ("lateness", "expired")):

@@ -114,7 +114,9 @@ class JournalSource(Reading, DataSourceReader):
 
     def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
         if options.start == LATEST:
-            raise InvalidConfigError("option startingOffsets='latest' is for a stream: a query of a table ends there")
+            raise InvalidConfigError(
+                "option startingOffsets='latest' is for a stream: a batch query would read nothing"
+            )
         super().__init__(options, columns)
 
     def partitions(self) -> Sequence[InputPartition]:
