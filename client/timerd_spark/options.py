@@ -36,7 +36,7 @@ def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[st
         if name.lower() in OF_TABLES or name.lower().startswith(AGAIN):
             continue
         if name.lower() not in proper:
-            near = get_close_matches(name.lower(), proper, 1)
+            near = get_close_matches(name.lower(), proper, 1, cutoff=0.7)
             hint = f"did you mean {proper[near[0]]}? It has" if near else "it has"
             raise InvalidConfigError(f"format timerd has no option {name!r}: {hint} {', '.join(names)}")
         found[proper[name.lower()]] = value
