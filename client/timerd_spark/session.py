@@ -31,7 +31,14 @@ VERSION_PATIENCE_S = 20.0
 REMEDY = f"install a Java runtime {JAVA_MIN} or newer and set JAVA_HOME, or pip install 'timerd[spark-local]'"
 # Java maps Spark's classes from this file, if it is there: `make` writes it. To read them from 280 jars takes some 4 s.
 CLASSES = Path(sys.prefix, "classes.jsa")
-MAP_CLASSES = f'-XX:SharedArchiveFile="{CLASSES}" -Xlog:cds=off -Xlog:cds+dynamic=off' if CLASSES.exists() else ""
+
+
+def mapping(classes: Path) -> str:
+    """Java's options that map a file of classes; none if there is no such file."""
+    return f'-XX:SharedArchiveFile="{classes}" -Xlog:cds=off -Xlog:cds+dynamic=off' if classes.exists() else ""
+
+
+MAP_CLASSES = mapping(CLASSES)
 # A quiet session of one machine: no port open to other machines, no web pages, times in UTC.
 DEFAULTS = {
     "spark.driver.host": "127.0.0.1",

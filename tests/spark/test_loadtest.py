@@ -17,7 +17,7 @@ from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 from timerd_spark import loadtest, report, workload
 from timerd_spark.pipeline.loadtest import part_of
-from timerd_spark.pipeline.plans import BLOCK, block_of, draws, planned_lives, shape_of
+from timerd_spark.pipeline.plans import BLOCK, block_of, draws, due_of, planned_lives, shape_of
 from timerd_spark.source.schema import TERMINAL, spark_schema
 
 if TYPE_CHECKING:
@@ -49,6 +49,14 @@ def test_a_plan_does_not_depend_on_its_partitions_and_can_be_continued(spark: Sp
     assert sorted(whole) == list(range(BLOCK + 500))
     rest = workload(spark, ops=700, seed=9, partitions=1, first=BLOCK - 200).collect()
     assert len(rest) == 700 and all(whole[row.op] == row for row in rest)
+
+
+@pytest.mark.parametrize("rate", [3.7, 10_000.0])
+@pytest.mark.parametrize("first", [0, BLOCK, 510_000])
+def test_no_operation_of_a_part_is_due_before_its_first_one(first: int, rate: float) -> None:
+    shape = shape_of("seed", ops=first + 10, rate=rate, seed=1, timeout=None)
+    due = block_of(shape, first // BLOCK, first)["due_ns"].to_pylist()
+    assert due_of(shape, first) == due[0] == min(due)
 
 
 def test_planned_lives_are_a_terminal_view(spark: SparkSession) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from timerd_spark import JavaMissingError
-from timerd_spark.session import java_home, java_version
+from timerd_spark.session import MAP_CLASSES, java_home, java_version, mapping
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,3 +80,18 @@ def test_the_session_listens_on_this_machine_alone_and_its_workers_run_this_pyth
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert spark.range(3).count() == 3
+
+
+def test_a_file_of_classes_may_have_a_blank_in_its_path(tmp_path: Path) -> None:
+    classes = tmp_path / "a b.jsa"
+    assert mapping(classes) == ""
+    classes.touch()
+    assert shlex.split(mapping(classes))[0] == f"-XX:SharedArchiveFile={classes}"
+
+
+def test_a_user_has_java_options_beside_ours(spark: SparkSession, is_connect: bool) -> None:
+    if is_connect:
+        pytest.skip("the options are those of the server")
+    conf = spark.sparkContext.getConf()
+    assert "-Dderby.system.home=" in (conf.get("spark.driver.extraJavaOptions") or "")
+    assert (conf.get("spark.driver.defaultJavaOptions") or "") == MAP_CLASSES
