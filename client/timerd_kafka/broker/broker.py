@@ -125,10 +125,8 @@ class Broker:
             self.loop.call_soon(self._open)
             return
         self.followers.refresh()
-        is_new, self._opened = (
-            self._opened != self._taken,
-            self._taken,
-        )  # but for what cannot be opened: nobody waits for that
+        is_new = self._opened != self._taken
+        self._opened = self._taken  # but for what cannot be opened: nobody waits for that
         try:
             self.readers.acknowledge(CATALOG, str(self.id), self._opened)
         except td.TimerdError:

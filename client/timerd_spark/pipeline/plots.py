@@ -280,10 +280,10 @@ def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for begin, end in pairwise([0, *ends, len(rows)]):
         part = rows[begin:end]
         if len(part) > PARTLY_MAX:
-            full = FULL * median(row["rate"] for row in part)
-            from_ = int(part[0]["rate"] < full)
-            to = next(at for at in range(PARTLY_MAX) if at == PARTLY_MAX - 1 or part[-1 - at]["rate"] >= full)
-            part = part[from_ : len(part) - to]
+            rates = [row["rate"] or 0.0 for row in part]  # null where no time has passed: a report without windows
+            full = FULL * median(rates)
+            to = next(at for at in range(PARTLY_MAX) if at == PARTLY_MAX - 1 or rates[-1 - at] >= full)
+            part = part[int(rates[0] < full) : len(part) - to]
         yield part
 
 
