@@ -46,6 +46,17 @@ class OperationCancelled(TimerdError):
     """The operation was cancelled by its owner, by key or by id, or it was replaced."""
 
 
+class CallGivenUpError(TimerdError):
+    """A call is given up: processes ended while it ran, as often as `deliveries` of its handler says.
+
+    `on_failure` gets it. It also stands for the error of a handler where the process ended before `on_failure` was done.
+    """
+
+
+class CallTimeLimitError(TimerdError, TimeoutError):
+    """A handler has run for longer than its `time_limit`, and was cancelled."""
+
+
 class RequestEnded(BaseException):
     """The request in which a caller waited has ended: `reason` is "disconnect" (its peer has gone) or "drain".
 

@@ -24,7 +24,7 @@ Payload: TypeAlias = bytes | bytearray | memoryview
 IfExists: TypeAlias = Literal["error", "keep", "replace", "replace_cancelled"]
 """What a registration with an id does when there is an operation of that id."""
 
-CallExists: TypeAlias = Literal["error", "keep", "replace"]
+CallExists: TypeAlias = Literal["error", "keep", "replace", "again"]
 """What `call_later` with an id does when a call of that id is pending or being done."""
 
 OrphanPolicy: TypeAlias = Literal["cancel", "keep", "group"]

@@ -17,6 +17,7 @@ from timerd_shm.declare.fields import Field, Role, fields, size_of
 
 from .declare import counters, errors, journal, layout, limits, records, wire
 from .declare.states import (
+    CallPhase,
     ClientFlag,
     ClientState,
     Condition,
@@ -44,6 +45,7 @@ ENUMS: tuple[type[IntEnum], ...] = (
     Orphans,
     ClientState,
     IdState,
+    CallPhase,
     layout.Region,
     layout.Histogram,
     layout.DaemonHistogram,

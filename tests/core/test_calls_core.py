@@ -44,9 +44,9 @@ def delivered(*clients: Client) -> list[list[bytes]]:
 
 
 def waiting(rig: Rig) -> int:
-    """Outcomes and calls of groups that nobody is told now."""
+    """Outcomes and calls of groups that wait for a member."""
     return sum(
-        op.state == OpState.SETTLED and op.group != 0 and op.client_generation == 0
+        op.state == OpState.SETTLED and op.group != 0 and op.client_generation == 0 and op.outcome_number == 0
         for op in rig.arena.records(Region.OPS)
     )
 
@@ -237,7 +237,7 @@ def test_a_call_without_a_handler_is_kept_for_the_retention_and_one_with_a_busy_
     rig.turn(START_NS + GROUP_KEPT_NS - 1)
     assert waiting(rig) == 2
     rig.turn(START_NS + GROUP_KEPT_NS)
-    assert (waiting(rig), rig.arena.count("group_outcomes_dropped")) == (1, 1)
+    assert (waiting(rig), rig.arena.count("dead_letters")) == (1, 1)
     rig.core.silence(worker.slot, rig.now_ns)
     rig.turn(START_NS + 3 * GROUP_KEPT_NS)
     assert waiting(rig) == 2, "a silent member may come back"
@@ -247,8 +247,8 @@ def test_a_call_without_a_handler_is_kept_for_the_retention_and_one_with_a_busy_
     rig.close(worker)
     rig.turn(rig.now_ns + GROUP_KEPT_NS)
     rig.turn(rig.now_ns + GROUP_KEPT_NS)
-    assert (waiting(rig), rig.arena.count("group_outcomes_dropped")) == (0, 3)
-    assert rig.core.next_wake_ns() == timerd.core.NEVER
+    assert (waiting(rig), rig.arena.count("dead_letters")) == (0, 3)
+    assert (rig.arena.count("group_outcomes_dropped"), rig.core.next_wake_ns()) == (0, timerd.core.NEVER)
     rig.check()
 
 
@@ -274,8 +274,9 @@ def test_an_operation_without_a_deadline_is_cancelled_when_its_group_was_empty_f
     assert waiting(rig) == 0
     for hours in (9, 10):
         rig.turn(gone + hours * HOUR)
-    assert rig.arena.in_use()["OPS"] == 0
-    assert rig.core.group(b"others"), "the record is free"
+    assert rig.arena.in_use()["OPS"] == 1, "its call is a dead letter"
+    with pytest.raises(ArenaFullError):
+        rig.core.group(b"others")
     rig.check()
 
 

@@ -168,22 +168,6 @@ def test_outcomes_held_by_a_member_that_stops_listening_are_requeued() -> None:
     rig.check()
 
 
-def test_done_can_require_that_the_following_operation_is_pending() -> None:
-    rig = Rig()
-    a, follower = worker(rig), b"follower".ljust(16, b".")
-    rig.do(a, work(b"k"), fire(b"k"))
-    (delivered,) = a.delivered_for_group
-    conditional = OperationAct(CommandKind.GROUP_ACK, delivered.operation, id=follower, wants_answer=True)
-    assert a.answer(rig.do(a, conditional)).value == 2, "nothing of that id is pending"  # type: ignore[union-attr]
-    rig.do(a, work(b"k", id=follower, timeout_ns=MS))
-    rig.turn(rig.now_ns + MS)
-    assert a.answer(rig.do(a, conditional)).value == 2, "it has settled"  # type: ignore[union-attr]
-    rig.do(a, work(b"k", id=follower, if_exists="replace"))
-    assert a.answer(rig.do(a, conditional)).value == 1  # type: ignore[union-attr]
-    assert a.answer(rig.do(a, conditional)).value == 0, "it was done"  # type: ignore[union-attr]
-    rig.check()
-
-
 def test_a_member_listens_again_only_after_all_that_it_held_is_requeued() -> None:
     rig = Rig()
     a = worker(rig)

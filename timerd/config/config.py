@@ -17,6 +17,7 @@ from timerd_shm.declare.limits import (
     CAPACITY_MAX,
     CAPACITY_MIN,
     CLIENTS_MAX,
+    DEAD_LETTERS,
     GROUP_KEPT_NS,
     HEARTBEAT_NS,
     LEASE_NS,
@@ -205,6 +206,9 @@ class Config(NamedTuple):
             word="group_kept_ns",
         ),
     ] = GROUP_KEPT_NS
+    dead_letters: Annotated[
+        int, Knob("count", "dead letters that a group keeps; the oldest give way", 0, 65_536, word="letters_max")
+    ] = DEAD_LETTERS
     settled_ids_kept: Annotated[
         int,
         Knob(

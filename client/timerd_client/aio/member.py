@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any, ClassVar
 
+from timerd_client.arguments import shown
+from timerd_client.errors import CallTimeLimitError
 from timerd_client.groups import flows
 from timerd_client.groups.commands import Made
 from timerd_client.groups.duties import Duties, Duty
@@ -92,10 +94,10 @@ class Runner:
                 step = duty.steps.send(value)
                 value = None
                 match step:
-                    case Ask(command, done):
-                        value = await drive(flows.ask(self._link, command, done))
-                    case Run(function, arguments):
-                        value = await _error_of(function, arguments)
+                    case Ask():
+                        value = await drive(flows.ask(self._link, step))
+                    case Run(function, arguments, limit_s):
+                        value = await _error_of(function, arguments, limit_s)
                     case Acknowledge(command, done):
                         issue(self._link, command, done, purgatory=CALLS)
                     case Pause(seconds):
@@ -104,11 +106,14 @@ class Runner:
             self._link.notify_locked()  # the next call of that name may run
 
 
-async def _error_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseException | None:
+async def _error_of(
+    function: Callable[..., Any], arguments: tuple[Any, ...], limit_s: float | None
+) -> BaseException | None:
     """Run a function of the user's; its error.
 
     What it awaits is a task of its own. So only the runner's own cancellation, at the close, ends the steps of a call.
-    If the handler raises CancelledError, or cancels its task, it has failed.
+    If the handler raises CancelledError, or cancels its task, it has failed. So it has after `limit_s` seconds: its task
+    is cancelled, and what it does about that is waited for.
     """
     try:
         result = function(*arguments)
@@ -118,10 +123,15 @@ async def _error_of(function: Callable[..., Any], arguments: tuple[Any, ...]) ->
         return None
     task = asyncio.ensure_future(result)
     try:
-        await asyncio.wait({task})
+        _, late = await asyncio.wait({task}, timeout=limit_s)
+        if late:
+            task.cancel()
+            await asyncio.wait({task})
     except asyncio.CancelledError:
         task.cancel()
         raise
+    if late:
+        return CallTimeLimitError(f"{shown(function)} ran for longer than its time_limit of {limit_s:g} s: cancelled")
     if task.cancelled():
         return asyncio.CancelledError("the handler was cancelled, and not by its client")
     return task.exception()

@@ -13,6 +13,8 @@ from .words import name_of, shown, shown_owner
 
 _ADOPTED, _DELIVERED, _REQUEUED = int(GroupStep.ADOPTED), int(GroupStep.DELIVERED), int(GroupStep.REQUEUED)
 _ACKNOWLEDGED, _DROPPED = int(GroupStep.ACKNOWLEDGED), int(GroupStep.DROPPED)
+_BEGAN, _KEPT, _CANCELLED = int(GroupStep.BEGAN), int(GroupStep.KEPT), int(GroupStep.CANCELLED)
+_NUMBERED = (_DELIVERED, _ACKNOWLEDGED, _BEGAN)  # their rows have the holder's number of the outcome
 _GROUP = int(Orphans.GROUP)
 _STEPS = frozenset(int(step) for step in GroupStep)
 DELIVERIES_MAX = 255  # so often, or more often
@@ -31,35 +33,42 @@ class Groups:
         """A GROUP row. `op`: its operation, None if it is not known."""
         step, name = r.step, (r.client, r.client_generation)
         self._turns.at(r.at_ns, r.operation)
-        member = None if step == _DROPPED else self._clients.members.get(name)
-        if step not in _STEPS or op is None or (member is None and step != _DROPPED):
+        by_daemon = step == _DROPPED or (step == _KEPT and not r.command)
+        member = None if by_daemon else self._clients.members.get(name)
+        if step not in _STEPS or op is None or (member is None and not by_daemon):
             return self._findings.report(
                 r.operation, f"{name_of(GroupStep, step)}: the operation or client {name} is not known"
             )
-        if owner != (member.text if member is not None else None) or (step == _DROPPED and name != (0, 0)):
+        if owner != (member.text if member is not None else None) or (by_daemon and name != (0, 0)):
             self._findings.report(op.number, f"its row names {shown_owner(owner)}, and client {name}")
         if r.reserved or r.reserved_half or r.reserved_word or r.rest.strip(b"\0"):
             self._findings.report(op.number, "its row has bytes that are not zero")
-        if step != _ACKNOWLEDGED and r.command:
+        if bool(r.command) != (step in (_ACKNOWLEDGED, _BEGAN, _CANCELLED) or (step == _KEPT and not by_daemon)):
             self._findings.report(op.number, f"its row names the command {r.command}")
         wrong = self._adopted(op, member, group) if step == _ADOPTED else self._step(step, r, op, member, group)
-        number = op.outcome_number if step in (_DELIVERED, _ACKNOWLEDGED) else 0
+        number = op.outcome_number if step in _NUMBERED else 0
         if r.deliveries != op.deliveries or (self._whole and r.outcome_number != number):
             what = f"delivered {r.deliveries} times, now as outcome {r.outcome_number}"
             self._findings.report(op.number, f"it is {what}, and should be {op.deliveries}, as {number}")
         if wrong:
             what = f"it is of group {shown(op.group)}, and cannot be {GroupStep(step).name} by {shown(group)} now"
             self._findings.report(op.number, what)
-        if step != _DELIVERED:
+        if step not in (_DELIVERED, _BEGAN):
             op.outcome_number = 0
         return None
 
     def _step(self, step: int, r: GroupRow, op: Operation, member: Member | None, group: Text) -> bool:
         """Apply a step behind the settlement; whether it is wrong."""
+        wrong = op.settled is None or op.done or op.group != group
+        if step in (_ACKNOWLEDGED, _BEGAN, _CANCELLED) or (step == _KEPT and r.command):
+            text = member.text if member is not None else None
+            self._clients.sender((r.client, r.client_generation), text, r.command, op.number, again=True)
+        of_group = member is not None and member.group == group
+        if step == _BEGAN:  # any member may give a call up
+            return wrong or not op.call or op.letter or not of_group
         holder, op.holder = op.holder, None
         if holder is not None:
             holder.concerned.discard(op)
-        wrong = op.settled is None or op.done or op.group != group
         if step == _DELIVERED:
             there = member is not None and member.takes(op) and member.group == group
             op.deliveries = min(op.deliveries + 1, DELIVERIES_MAX)
@@ -70,16 +79,18 @@ class Groups:
             return wrong or holder is not None or not there
         if step == _REQUEUED:
             return wrong or holder is not member or member is None or (member.takes(op) and not op.call)
-        op.done = True
-        if step == _ACKNOWLEDGED:
-            text = member.text if member is not None else None
-            self._clients.sender((r.client, r.client_generation), text, r.command, op.number, again=True)
+        was_letter, op.letter, op.done = op.letter, step == _KEPT, step != _KEPT
+        if step == _CANCELLED:
+            return wrong or not op.call or was_letter
+        if step == _ACKNOWLEDGED or (step == _KEPT and r.command):
             # Any member may say that a call is done: it may have been silent meanwhile.
-            return wrong or (holder is not member and not (op.call and member is not None and member.group == group))
+            return wrong or (holder is not member and not (op.call and of_group)) or (step == _KEPT and not op.call)
+        if was_letter:
+            return wrong or step == _KEPT  # it gives way to a newer one
         there = any(m.group == group and m.state in LIVING for m in self._clients.members.values())
         early = r.at_ns - op.settled_ns < self._turns.kept_ns
         # A call is dropped as well if no member handles it.
-        return wrong or holder is not None or early or (there and not op.call)
+        return wrong or holder is not None or early or (op.call != (step == _KEPT)) or (there and not op.call)
 
     @staticmethod
     def _adopted(op: Operation, member: Member | None, group: Text) -> bool:

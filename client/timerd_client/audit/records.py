@@ -215,6 +215,7 @@ class Operation:
         "keys",
         "left",
         "left_ns",
+        "letter",
         "missing",
         "needed",
         "number",
@@ -257,6 +258,7 @@ class Operation:
         self.outcome_number = 0  # the holder's number of its outcome
         self.settled_ns = 0
         self.dropped = False  # its value was dropped
+        self.letter = False  # a call that is over, and kept as a dead letter
         self.done = False  # requeued, acknowledged or dropped
 
     def is_concerned(self, event: Event) -> bool:

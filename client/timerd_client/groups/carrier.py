@@ -45,10 +45,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final
 
+from timerd_client.errors import CallGivenUpError
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.states import CallPhase
 from timerd_shm.declare.states import Outcome as Settled
-from timerd_shm.declare.wire import GROUP_ACK_NOT_FOLLOWED
 
 from .commands import EARLY_NS, CallCommands
 from .plan import CALL, DAEMON, WALL, Plan, unpack
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was running
 RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was given by a caller
+CALL_ENDS_SHIFT: Final = 8  # OutcomeRecord.error of a call: its phase, and above it how many processes it has ended
+CALL_PHASE_MASK: Final = (1 << CALL_ENDS_SHIFT) - 1
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
 
 
@@ -108,25 +111,34 @@ class Carrier:
         """The steps for a call that was delivered to this client."""
         record, commands = told.record, self.commands
         name = told.name
-        if record.state == Settled.CANCELLED:
-            yield Acknowledge(commands.done(told), told)
-            return
         job = self.jobs.get(name)
         found = unpack(told.payload)
         if job is None or found is None:
             what = f"a call came that this client does not handle: {name!r} with {len(told.payload)} bytes"
             self._complain(what, None)
+            yield from self._give_up(told, what)
             yield Acknowledge(commands.done(told), told)
             return
         plan, payload = found
-        if self._is_early(plan, told):
-            if plan.kind == WALL and not plan.failures and job.schedule is not None:
+        earlier = plan.ends
+        counted, phase = record.error >> CALL_ENDS_SHIFT, record.error & CALL_PHASE_MASK
+        if phase != plan.phase and phase:
+            plan = plan._replace(phase=phase, ends=0)
+        plan = plan._replace(ends=plan.ends + counted)
+        pause_ns = round(plan.pause_s() * 1e9)
+        if phase == CallPhase.FAILED:
+            yield from self._end(name, job, told, plan)
+        elif counted and plan.ends < job.deliveries and pause_ns:
+            self._complain(f"{plan.ends} processes have ended in {name!r}: it runs alone in {pause_ns / 1e9:g} s", None)
+            yield from self._call_again(name, told, plan, payload, pause_ns)
+        elif self._is_early(plan, told):
+            if plan.kind == WALL and not plan.failures and not plan.ends and job.schedule is not None:
                 schedule = job.schedule
                 yield from self._follow(name, told, lambda: commands.next(name, schedule, plan, told))
             else:
                 yield from self._follow(name, told, lambda: commands.as_planned(name, plan, payload, told))
-        elif record.deliveries == 1 or not (yield from self._is_done(name, plan, told)):
-            yield from self._run(name, job, told, plan, payload)
+        else:
+            yield from self._run(name, job, told, plan, payload, earlier + record.deliveries)
 
     def _is_early(self, plan: Plan, told: DeliveredOutcome) -> bool:
         """Whether its time by the wall clock has not come, because that was set back."""
@@ -137,42 +149,100 @@ class Carrier:
             return False
         return plan.due_ns - self._wall_ns() > EARLY_NS
 
-    def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
-        record, commands, schedule = told.record, self.commands, job.schedule
+    def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes, deliveries: int) -> Steps:
+        """Run the handler, and what its end asks for; or only that, where processes have ended in it too often."""
+        record, schedule = told.record, job.schedule
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
         due = datetime_of(plan.due_ns) if plan.due_ns else None
-        id, attempt = plan.id or name, plan.failures + 1
-        call = Call(name, id, payload, due, attempt, record.deliveries, lateness_ns)
-        error = yield Run(job.handler, (call,))
-        ended = plan._replace(last_run_ns=self._wall_ns(), error="" if error is None else described(error))
-        if schedule is not None and schedule.by_wall and plan.is_of(schedule):
-            ended = ended._replace(runs=plan.after_run(schedule))
-        pause_ns = call.retry_ns
-        if pause_ns is None and error is not None and (pause_s := job.pause_s(plan.failures)) is not None:
-            pause_ns = round(pause_s * 1e9)
-        if error is not None:
-            self._failed(name, job, attempt, pause_ns, error)
-        if pause_ns is not None:
-            delay_ns = pause_ns
-            self._counts.calls_retried += 1
-            again = ended._replace(failures=attempt)
-            apart = again._replace(id=commands.own_id())
-            yield from self._follow(
-                name,
-                told,
-                lambda: commands.again(name, again, payload, delay_ns, told),
-                None if plan.kind != CALL else lambda: commands.again(name, apart, payload, delay_ns, told),
-            )
-            return
-        self._counts.calls_done += 1
-        if error is not None and job.on_failure is not None:
-            failed = yield Run(job.on_failure, (call, error))
-            if failed is not None:
-                self._complain(f"on_failure of {name!r} failed", failed)
-        if schedule is not None:
-            yield from self._follow(name, told, lambda: commands.next(name, schedule, ended, told))
+        attempt = plan.failures + 1
+        call = Call(name, plan.id or name, payload, due, attempt, deliveries, lateness_ns)
+        error: BaseException | None
+        if plan.phase != CallPhase.ON_FAILURE and plan.ends < job.deliveries:
+            if not (yield from self._begin(CallPhase.HANDLER, told, job.time_limit_s)):
+                return
+            error = yield Run(job.handler, (call,), job.time_limit_s)
+            plan = plan._replace(last_run_ns=self._wall_ns(), error="" if error is None else described(error))
+            if schedule is not None and schedule.by_wall and plan.is_of(schedule):
+                plan = plan._replace(runs=plan.after_run(schedule))
+            plan = plan._replace(phase=0, ends=0)
+            pause_ns = call.retry_ns
+            if pause_ns is None and error is not None and (pause_s := job.pause_s(plan.failures)) is not None:
+                pause_ns = round(pause_s * 1e9)
+            if error is not None:
+                self._failed(name, job, attempt, pause_ns, error)
+            if pause_ns is not None:
+                self._counts.calls_retried += 1
+                yield from self._call_again(name, told, plan._replace(failures=attempt), payload, pause_ns)
+                return
         else:
-            yield Acknowledge(commands.done_and_free(id, told), told)
+            error = self._ended_processes(name, job, plan)
+            if plan.phase != CallPhase.ON_FAILURE:
+                plan = plan._replace(ends=0)
+            plan = plan._replace(last_run_ns=self._wall_ns(), error=described(error))
+            if schedule is not None and schedule.by_wall and plan.is_of(schedule):
+                plan = plan._replace(runs=plan.after_run(schedule))
+        self._counts.calls_done += 1
+        if error is not None:
+            if job.on_failure is not None and plan.ends < job.deliveries:
+                if not (yield from self._begin(CallPhase.ON_FAILURE, told)):
+                    return
+                failed = yield Run(job.on_failure, (call, error))
+                if failed is not None:
+                    self._complain(f"on_failure of {name!r} failed", failed)
+            yield from self._give_up(told, described(error))
+        yield from self._end(name, job, told, plan)
+
+    def _begin(
+        self, phase: CallPhase, told: DeliveredOutcome, limit_s: float | None = None
+    ) -> Generator[Step, Any, bool]:
+        """Say that something is about to run for this call; False: another member holds the call, or it is over.
+
+        The daemon has to know before anything runs: only so does it count an end of this process.
+        """
+        return (yield from self._set_phase(self.commands.begin_phase(phase, told, limit_s), told))
+
+    def _give_up(self, told: DeliveredOutcome, why: str) -> Generator[Step, Any, bool]:
+        return (yield from self._set_phase(self.commands.give_up(told, why), told))
+
+    @staticmethod
+    def _set_phase(command: bytes, told: DeliveredOutcome) -> Generator[Step, Any, bool]:
+        while True:
+            value, error = yield Ask(command, about=told)
+            if error is None or error.code is not ErrorCode.UNAVAILABLE:
+                return error is None and bool(value)
+
+    def _ended_processes(self, name: str, job: Job, plan: Plan) -> BaseException:
+        """The error of a call in which processes have ended too often, or before its on_failure was done."""
+        if plan.phase == CallPhase.ON_FAILURE and plan.ends < job.deliveries:
+            return CallGivenUpError(
+                f"the handler of {name!r} has failed, and {plan.ends} processes have ended in its on_failure"
+            )
+        what = "its on_failure" if plan.phase == CallPhase.ON_FAILURE else "its handler"
+        error = CallGivenUpError(
+            f"{plan.ends} processes have ended in {what} (deliveries={job.deliveries}): the call {name!r} is given up"
+        )
+        self._counts.calls_failed += 1
+        self._complain(str(error), None)
+        return error
+
+    def _end(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan) -> Steps:
+        """Acknowledge a call that is over; the next point of a schedule follows it."""
+        commands, schedule = self.commands, job.schedule
+        if schedule is not None:
+            yield from self._follow(name, told, lambda: commands.next(name, schedule, plan, told))
+        else:
+            yield Acknowledge(commands.done_and_free(plan.id or name, told), told)
+
+    def _call_again(self, name: str, told: DeliveredOutcome, plan: Plan, payload: bytes, delay_ns: int) -> Steps:
+        """Register the same call once more, which comes in so many ns."""
+        commands = self.commands
+        apart = plan._replace(id=commands.own_id())
+        yield from self._follow(
+            name,
+            told,
+            lambda: commands.again(name, plan, payload, delay_ns, told),
+            None if plan.kind != CALL else lambda: commands.again(name, apart, payload, delay_ns, told),
+        )
 
     def _failed(self, name: str, job: Job, attempt: int, pause_ns: int | None, error: BaseException) -> None:
         """Log and count that a handler has raised."""
@@ -203,20 +273,6 @@ class Carrier:
             if error.code is not ErrorCode.UNAVAILABLE:
                 self._complain(f"{name!r} is not scheduled yet: {error}", None)
                 yield Pause(RETRY_S)
-
-    def _is_done(self, name: str, plan: Plan, told: DeliveredOutcome) -> Generator[Step, Any, bool]:
-        """Whether a redelivered call is not to be run: another member holds it, or it is done.
-
-        A point of a schedule is done as well if another one is pending. A call is not: an id may be that of many calls,
-        which have replaced each other while they ran. So it is asked for with an id that nobody has.
-        """
-        id = self.commands.own_id() if plan.kind == CALL else name
-        while True:
-            value, error = yield Ask(self.commands.is_done(id, told))
-            if error is None:
-                return bool(value != GROUP_ACK_NOT_FOLLOWED)
-            if error.code is not ErrorCode.UNAVAILABLE:
-                return True  # this client holds nothing of its group any more
 
 
 def described(error: BaseException) -> str:

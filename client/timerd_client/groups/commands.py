@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
 from timerd_client.arguments import EVENT_PREFIX, id_hash, payload_bytes, shown
-from timerd_client.hot.commands import REGISTER_SIZE, operation_command, pack_register
+from timerd_client.hot.commands import REGISTER_SIZE, operation_command, pack_register, phase_command
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import CallExists, Payload, Timeout
 from timerd_shm.declare.errors import InvalidKeyError, InvalidValueError, NotAMemberError, PayloadTooLargeError
-from timerd_shm.declare.limits import TIMEOUT_NS_MAX
-from timerd_shm.declare.states import Condition, Orphans
+from timerd_shm.declare.limits import CALL_REASON_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.states import CallPhase, Condition, Orphans
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 
 from .plan import (
+    ALONE_FROM,
     CALL,
     CALL_PAYLOAD_MAX,
     DAEMON,
@@ -46,7 +47,8 @@ FOLLOW: Final = int(RegisterFlag.REPLACE | RegisterFlag.REPLACE_CHANGED)
 OF_CALL: Final = int(
     RegisterFlag.FOR_GROUP | RegisterFlag.CALL | RegisterFlag.HAS_ID | RegisterFlag.NO_MARK | RegisterFlag.WANTS_ANSWER
 )
-EXISTS: Final[dict[object, int]] = {"error": CLAIM, "keep": CLAIM, "replace": REPLACE}
+AGAIN: Final = int(RegisterFlag.KEEP | RegisterFlag.REPLACE)  # the id of a call that runs; keep any other call
+EXISTS: Final[dict[object, int]] = {"error": CLAIM, "keep": CLAIM, "replace": REPLACE, "again": AGAIN}
 
 
 class Made(NamedTuple):
@@ -105,7 +107,7 @@ class CallCommands:
         given = self.own_id() if id is None else self.checked_id(id)
         plan = Plan(CALL, due_ns=due_ns, at_ns=self._at_ns(timeout), id=given)
         command = self._register(name, given, EXISTS[exists], plan.pack() + body, timeout)
-        return Made(command, name, given, exists == "keep")
+        return Made(command, name, given, exists in ("keep", "again"))
 
     def cancel(self, id: object, flags: int = 0) -> bytes:
         """What `cancel_call` sends."""
@@ -147,7 +149,8 @@ class CallCommands:
         # One of a schedule says when it is due: whoever begins that by the wall clock makes the pending call due now.
         due_ns = 0 if plan.kind == CALL else self._wall_ns() + delay_ns
         plan = plan._replace(due_ns=due_ns, at_ns=self._at_ns(delay_ns))
-        return self._register(name, plan.id or name, FOLLOW, plan.pack() + payload, delay_ns, told)
+        alone = plan.ends >= ALONE_FROM
+        return self._register(name, plan.id or name, FOLLOW, plan.pack() + payload, delay_ns, told, alone=alone)
 
     def as_planned(self, name: str, plan: Plan, payload: bytes, told: DeliveredOutcome) -> bytes:
         """Register a call again for the time that it has by the wall clock."""
@@ -159,9 +162,16 @@ class CallCommands:
         """Make the pending call of a schedule due now."""
         return self._by_id(CommandKind.RESCHEDULE_ID, name, CommandFlag.WANTS_ANSWER, registered_ns=self._now_ns())
 
-    def is_done(self, id: str, told: DeliveredOutcome) -> bytes:
-        """Acknowledge a call if what follows it is there."""
-        return self._by_id(CommandKind.GROUP_ACK, id, CommandFlag.WANTS_ANSWER, told.record.operation)
+    @staticmethod
+    def begin_phase(phase: CallPhase, told: DeliveredOutcome, limit_s: float | None = None) -> bytes:
+        """Say that a function of the user's is about to run for a call, which may take so long."""
+        return phase_command(told.record.operation, phase, limit_ns=0 if limit_s is None else round(limit_s * 1e9))
+
+    @staticmethod
+    def give_up(told: DeliveredOutcome, why: str) -> bytes:
+        """Say that a call has failed for good. When it is done, it is kept as a dead letter."""
+        reason = why.encode(errors="replace")[:CALL_REASON_SIZE_MAX].decode(errors="ignore").encode()
+        return phase_command(told.record.operation, CallPhase.FAILED, reason=reason)
 
     @staticmethod
     def done(told: DeliveredOutcome) -> bytes:
@@ -183,7 +193,7 @@ class CallCommands:
             if last.is_of(schedule)
             else Plan(_kind(schedule), text_of(schedule), last_run_ns=last.last_run_ns, error=last.error)
         )
-        plan = plan._replace(failures=0)
+        plan = plan._replace(failures=0, phase=0, ends=0)
         if schedule.by_wall:
             due_ns = next_point(plan.runs, schedule, wall_ns)
             plan = plan._replace(due_ns=due_ns, at_ns=self._at_ns(due_ns - wall_ns))
@@ -199,11 +209,21 @@ class CallCommands:
         return self._protocol.session.daemon_clock(self._now_ns()) + max(0, delay_ns)
 
     def _register(
-        self, name: str, id: str, exists: int, payload: bytes, timeout: int, told: DeliveredOutcome | None = None
+        self,
+        name: str,
+        id: str,
+        exists: int,
+        payload: bytes,
+        timeout: int,
+        told: DeliveredOutcome | None = None,
+        *,
+        alone: bool = False,
     ) -> bytes:
-        """The command that registers a call; with `told`, it acknowledges that one."""
+        """The command that registers a call; with `told`, it acknowledges that one. `alone`: it is to run so."""
         if told is not None:
             exists |= RegisterFlag.FOLLOWS
+        if alone:
+            exists |= RegisterFlag.ALONE
         key = name.encode()
         tail = id_hash(self.full_id(id)) + EVENT_PREFIX[len(key)] + key + payload
         head: bytes = pack_register(

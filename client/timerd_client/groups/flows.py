@@ -16,7 +16,7 @@ from timerd_shm.declare.errors import OperationExistsError, UnknownOperationErro
 from timerd_wire.refusals import OF_GROUP
 
 from .outcome import GroupOutcome, acknowledge, issue
-from .steps import NOT_ACKNOWLEDGED
+from .steps import NOT_ACKNOWLEDGED, Ask
 
 Found = TypeVar("Found")
 
@@ -55,11 +55,11 @@ def _answered(reply: Reply, timeout: Patience) -> Flow[Any]:
     return reply.get()
 
 
-def ask(link: Link, command: bytes, done: DeliveredOutcome | None) -> Flow[tuple[Any, Any]]:
+def ask(link: Link, step: Ask) -> Flow[tuple[Any, Any]]:
     """A runner's command: (value, error) of its answer, however long that takes."""
     yield Until(link, lambda: not link.protocol.lost or link.closed, None)
     reply = Reply(link, OF_GROUP)
-    if not issue(link, command, done, reply, CALLS):
+    if not issue(link, step.command, step.done, reply, CALLS, step.about):
         return NOT_ACKNOWLEDGED
     yield Settles(reply, None)
     return reply.result()

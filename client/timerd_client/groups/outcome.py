@@ -70,10 +70,11 @@ def issue(
     done: DeliveredOutcome | None = None,
     reply: Reply | None = None,
     purgatory: str | None = None,
+    about: DeliveredOutcome | None = None,
 ) -> bool:
     """Issue a command; with `done`, the command acknowledges that outcome. `reply` gets the answer.
 
-    False, and nothing is issued, if `done` was delivered to an earlier incarnation of this client, or in another arena:
+    False, and nothing is issued, if `done`, or `about`, was delivered to an earlier incarnation of this client, or in another arena:
     its op id may be another operation's now. Raises ClosedError. The command goes beyond a full window, as a cancel
     does: its number is bounded, because a member holds a bounded number of outcomes.
     """
@@ -81,7 +82,8 @@ def issue(
         if link.sealed:
             link.refuse_closed()
         protocol = link.protocol
-        if done is not None and not protocol.inbox.is_ours(done):
+        named = done or about
+        if named is not None and not protocol.inbox.is_ours(named):
             return False
         if purgatory is not None:
             command = in_purgatory(command, protocol.session.purgatories[purgatory])

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from timerd_shm.declare.limits import ID_SIZE_MAX, PAYLOAD_SIZE_MAX
+from timerd_shm.declare.states import CallPhase
 
 from .schedule import Schedule
 
@@ -22,10 +23,13 @@ CALL: Final = 4  # 1 to 3 were the kinds of plans without an id and a last run
 WALL: Final = 5
 DAEMON: Final = 6
 STRETCHES_MAX: Final = 4
+ALONE_FROM: Final = 2  # ended processes from which on a call runs alone in its process
+PAUSE_S_MAX: Final = 60.0  # between runs of a call that ends processes
+ENDS_MAX: Final = 255
 ERROR_SIZE_MAX: Final = 200  # of the text of the last error
 WALL_NS_END: Final = 1 << 63
 SCHEDULE_SIZE: Final = 9  # so many first bytes are the same in all occurrences of a schedule
-_HEAD: Final = struct.Struct("<BQqqqIBBB")  # the fields in their order, and the sizes of what follows
+_HEAD: Final = struct.Struct("<BQqqqIBBBBB")  # the fields in their order, and the sizes of what follows
 _STRETCH: Final = struct.Struct("<qq")
 PLAN_SIZE_MAX: Final = _HEAD.size + STRETCHES_MAX * _STRETCH.size + ID_SIZE_MAX + ERROR_SIZE_MAX
 CALL_PAYLOAD_MAX: Final = 64_900
@@ -41,6 +45,8 @@ class Plan(NamedTuple):
     at_ns: int = 0  # the deadline as it was planned; under DAEMON the point
     last_run_ns: int = 0  # when its last run ended, by the wall clock; 0 = it has not run
     failures: int = 0  # attempts of this run that came before this one
+    phase: int = 0  # CallPhase at which it goes on
+    ends: int = 0  # processes that have ended while that phase ran
     runs: Runs = ()
     id: str = ""  # empty under WALL and DAEMON: a schedule's id is its name
     error: str = ""  # of the last run; empty = it did not fail
@@ -49,8 +55,12 @@ class Plan(NamedTuple):
         """The bytes before the payload."""
         id = self.id.encode()
         error = self.error.encode(errors="replace")[:ERROR_SIZE_MAX].decode(errors="ignore").encode()
-        head = _HEAD.pack(*self[:6], len(self.runs), len(id), len(error))
+        head = _HEAD.pack(*self[:7], min(self.ends, ENDS_MAX), len(self.runs), len(id), len(error))
         return head + b"".join(_STRETCH.pack(*stretch) for stretch in self.runs) + id + error
+
+    def pause_s(self) -> float:
+        """How long a call rests after its processes have ended: 0, 1, 2, 4, ... s, a minute at most."""
+        return 0.0 if self.ends < ALONE_FROM else min(2.0 ** (self.ends - ALONE_FROM), PAUSE_S_MAX)
 
     def is_of(self, schedule: Schedule) -> bool:
         """Whether it is a point of this schedule."""
@@ -66,21 +76,26 @@ def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
     if len(payload) < _HEAD.size:
         return None
     head: tuple[int, ...] = _HEAD.unpack_from(payload)
-    kind, text, due_ns, at_ns, last_run_ns, failures, stretches, id_size, error_size = head
+    kind, text, due_ns, at_ns, last_run_ns, failures, phase, ends, stretches, id_size, error_size = head
     ids_at = _HEAD.size + stretches * _STRETCH.size
     error_at = ids_at + id_size
     end = error_at + error_size
-    if kind not in (CALL, WALL, DAEMON) or stretches > STRETCHES_MAX or end > len(payload):
+    if (
+        kind not in (CALL, WALL, DAEMON)
+        or phase > CallPhase.ON_FAILURE
+        or stretches > STRETCHES_MAX
+        or end > len(payload)
+    ):
         return None
     runs = tuple(_STRETCH.iter_unpack(payload[_HEAD.size : ids_at]))
-    ends = [end for stretch in runs for end in stretch]
-    if ends != sorted(ends) or min((due_ns, *ends)) < 0:
+    times = [time for stretch in runs for time in stretch]
+    if times != sorted(times) or min((due_ns, *times)) < 0:
         return None
     try:
         id, error = payload[ids_at:error_at].decode(), payload[error_at:end].decode()
     except UnicodeDecodeError:
         return None
-    return Plan(kind, text, due_ns, at_ns, last_run_ns, failures, runs, id, error), payload[end:]
+    return Plan(kind, text, due_ns, at_ns, last_run_ns, failures, phase, ends, runs, id, error), payload[end:]
 
 
 def text_of(schedule: Schedule) -> int:

@@ -32,6 +32,7 @@ Handler = TypeVar("Handler", bound=Callable[[Call], object])
 OnFailure = Callable[[Call, BaseException], object]
 RETRIES_MAX: Final = 1_000
 CONCURRENCY_MAX: Final = 1_000
+DELIVERIES_MAX: Final = 255
 BACKOFF_S_MAX: Final = 86_400.0  # a pause that has doubled to a day grows no more
 
 _names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of decorated functions, so that callers may give these
@@ -46,6 +47,8 @@ class Job(NamedTuple):
     backoff_s: float = 1.0
     concurrency: int = 1
     on_failure: OnFailure | None = None
+    deliveries: int = 5
+    time_limit_s: float | None = None
 
     @property
     def is_async(self) -> bool:
@@ -80,19 +83,28 @@ class Calls:
         backoff: Patience = 1.0,
         concurrency: int = 1,
         on_failure: OnFailure | None = None,
+        deliveries: int = 5,
+        time_limit: Patience | None = None,
     ) -> Callable[[Handler], Handler]:
         """Decorate the handler of a name. It is given a `Call`; when it returns, the call is done.
 
         A handler that raises has failed, and its error is logged. With `retries=3` the call then comes again after
         `backoff` s, after twice as long, and after four times as long; `call.attempt` counts. After the last attempt
-        `on_failure(call, error)` runs once, and the call is over. `concurrency` is how many calls of this name one
-        process runs at once. The handler may be a coroutine function where an asyncio client serves it.
+        `on_failure(call, error)` runs, and the call is over: it is kept as a dead letter. `concurrency` is how many
+        calls of this name one process runs at once. The handler may be a coroutine function where an asyncio client
+        serves it.
 
-        If the process dies in the handler, another member runs the call again, with `call.deliveries` above 1: that is
-        no attempt. Raises InvalidKeyError, KeyTooLongError, InvalidValueError.
+        If the process ends in the handler, another member runs the call again, with `call.deliveries` above 1: that is
+        no attempt. After the second time the call runs alone in its process, after a pause of 1, 2, 4 ... s, a minute
+        at most. When processes have ended in it `deliveries` times (1 to 255), the call has failed: `on_failure` gets a
+        CallGivenUpError. An `on_failure` in which processes end is given up after the same number.
+
+        A handler that runs for longer than `time_limit` s (None: any time) is late. With asyncio it is cancelled, and
+        has failed with CallTimeLimitError. A thread cannot be cancelled: `timerctl calls` shows the call as late, and
+        `client.stats()` counts it. Raises InvalidKeyError, KeyTooLongError, InvalidValueError.
         """
         _refuse_function(name, '@calls.handler("remind")')
-        return self._decorator(name, None, retries, backoff, concurrency, on_failure)
+        return self._decorator(name, None, retries, backoff, concurrency, on_failure, deliveries, time_limit)
 
     def every(
         self,
@@ -104,6 +116,8 @@ class Calls:
         retries: int = 0,
         backoff: Patience = 1.0,
         on_failure: OnFailure | None = None,
+        deliveries: int = 5,
+        time_limit: Patience | None = None,
     ) -> Callable[[Handler], Handler]:
         """Decorate a handler that is called by a schedule, each time in one process of the group.
 
@@ -118,7 +132,8 @@ class Calls:
         Raises as `handler`, and NotSupportedError.
         """
         _refuse_function(name, '@calls.every("cleanup", seconds=60)')
-        return self._decorator(name, schedule_of(seconds, cron, timezone), retries, backoff, 1, on_failure)
+        schedule = schedule_of(seconds, cron, timezone)
+        return self._decorator(name, schedule, retries, backoff, 1, on_failure, deliveries, time_limit)
 
     def _decorator(
         self,
@@ -128,11 +143,17 @@ class Calls:
         backoff: Patience,
         concurrency: int,
         on_failure: OnFailure | None,
+        deliveries: int,
+        time_limit: Patience | None,
     ) -> Callable[[Handler], Handler]:
         checked = name_of_call(name)
         unsigned("retries", retries, RETRIES_MAX)
         unsigned("concurrency", concurrency, CONCURRENCY_MAX, 1)
-        backoff_s = _backoff_s(backoff)
+        unsigned("deliveries", deliveries, DELIVERIES_MAX, 1)
+        backoff_s = _seconds("backoff", backoff, "give the seconds before the first retry, from 0")
+        limit_s = None
+        if time_limit is not None:
+            limit_s = _seconds("time_limit", time_limit, "give the seconds that it may run, or None", above=0)
         if on_failure is not None:
             _takes("on_failure", checked, on_failure, 2, "the call and the error")
 
@@ -140,7 +161,9 @@ class Calls:
             _takes("the handler", checked, handler, 1, "the call")
             if checked in self._jobs:
                 raise InvalidValueError(f"{shown(checked)} has a handler in these calls; give the other another name")
-            self._jobs[checked] = Job(handler, schedule, retries, backoff_s, concurrency, on_failure)
+            self._jobs[checked] = Job(
+                handler, schedule, retries, backoff_s, concurrency, on_failure, deliveries, limit_s
+            )
             with suppress(TypeError):  # such a callable is called by its name alone
                 _names[handler] = checked
             return handler
@@ -178,10 +201,12 @@ def _refuse_function(name: object, written: str) -> None:
         raise InvalidKeyError(f"{shown(name)} in place of the name of a call: write {written}")
 
 
-def _backoff_s(backoff: object) -> float:
-    seconds = backoff.total_seconds() if isinstance(backoff, timedelta) else backoff
+def _seconds(what: str, given: object, remedy: str, above: float = -1.0) -> float:
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= TIMEOUT_NS_MAX / 1e9:
-        raise InvalidValueError(f"backoff={shown(backoff)}: give the seconds before the first retry, from 0")
+        raise InvalidValueError(f"{what}={shown(given)}: {remedy}")
+    if seconds <= above:
+        raise InvalidValueError(f"{what}={shown(given)}: {remedy}")
     return float(seconds)
 
 

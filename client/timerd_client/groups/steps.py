@@ -60,18 +60,24 @@ class Ask(NamedTuple):
     """A step: issue this command when the daemon is not lost; the steps go on with (value, error) of its answer.
 
     With `done`, the command acknowledges that call. It is not issued if the call was delivered to an earlier
-    incarnation of this client, or in another arena: the steps go on with NOT_ACKNOWLEDGED then.
+    incarnation of this client, or in another arena: the steps go on with NOT_ACKNOWLEDGED then. So it is with `about`,
+    a call that the command does not acknowledge.
     """
 
     command: bytes
     done: DeliveredOutcome | None = None
+    about: DeliveredOutcome | None = None
 
 
 class Run(NamedTuple):
-    """A step: run a function of the user's; the steps go on with its error, or None."""
+    """A step: run a function of the user's; the steps go on with its error, or None.
+
+    What it awaits is cancelled after `limit_s` (None: never), and the error is CallTimeLimitError.
+    """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
+    limit_s: float | None = None
 
 
 class Pause(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Final
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.wire import (
+    CallCommand,
     CommandFlag,
     CommandKind,
     KeyCommand,
@@ -24,11 +25,13 @@ REGISTER_SIZE: Final = size_of(RegisterCommand)
 KEY_COMMAND_SIZE: Final = size_of(KeyCommand)
 OPERATION_SIZE: Final = size_of(OperationCommand)
 LOOK_SIZE: Final = size_of(LookCommand)
+CALL_SIZE: Final = size_of(CallCommand)
 
 pack_register = struct_of(RegisterCommand).pack
 pack_key = struct_of(KeyCommand).pack
 pack_operation = struct_of(OperationCommand).pack
 pack_look = struct_of(LookCommand).pack
+pack_call = struct_of(CallCommand).pack
 
 IF_EXISTS: Final = {  # what register() does when there is an operation of that id
     "error": 0,
@@ -71,6 +74,13 @@ def look_command(kind: CommandKind, operation: int, sequence: int, *, flags: int
     """LOOKED or COMPLETE."""
     packed: bytes = pack_look(kind, 0, flags, 0, LOOK_SIZE, operation, sequence)
     return packed
+
+
+def phase_command(operation: int, phase: int, *, limit_ns: int = 0, reason: bytes = b"") -> bytes:
+    """CALL_PHASE, which wants an answer."""
+    size = CALL_SIZE + len(reason)
+    packed: bytes = pack_call(CommandKind.CALL_PHASE, 0, CommandFlag.WANTS_ANSWER, phase, size, operation, limit_ns)
+    return packed + reason
 
 
 def in_purgatory(command: bytes, index: int) -> bytes:

@@ -21,7 +21,6 @@ from timerd_client.groups.membership import Membership
 from timerd_client.groups.outcome import GroupOutcome, issue
 from timerd_client.groups.scheduled import ScheduledCall
 from timerd_client.groups.steps import Acknowledge, Ask, Call, Pause, Run, Steps, nobody_awaits
-from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import CallExists, Patience, Payload, Timeout
 from timerd_shm.declare.errors import ClosedError
@@ -151,8 +150,8 @@ class Hand:
                 step = steps.send(value)
                 value = None
                 match step:
-                    case Ask(command, done):
-                        value = self._ask(command, done)
+                    case Ask():
+                        value = self._ask(step)
                     case Run(function, arguments):
                         value = _error_of(function, arguments)
                     case Acknowledge(command, done):
@@ -161,11 +160,11 @@ class Hand:
                         self._runner.pause(seconds, steps)
                         return
 
-    def _ask(self, command: bytes, done: DeliveredOutcome | None) -> tuple[Any, Any]:
+    def _ask(self, step: Ask) -> tuple[Any, Any]:
         """(value, error) of the answer, however long that takes."""
         self.asks = True
         try:
-            return drive(flows.ask(self._runner.link, command, done))
+            return drive(flows.ask(self._runner.link, step))
         finally:
             self.asks = False
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from timerd_shm.declare.journal import ROW_SIZE, GroupStep, RowKind
+from timerd_shm.declare.journal import ROW_SIZE, RowKind
 from timerd_shm.declare.limits import CALL_AHEAD_NS_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.states import ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
@@ -367,9 +367,9 @@ class Operations:
 def commands_rise(rows: Rows, operations: Operations, events: Events) -> bool:
     """Whether the numbers of each client's commands rise from 1 on, in all rows together.
 
-    A member's acknowledgement of several operations is one command with a row for each.
+    A command about several operations of a group has a row for each.
     """
-    several, acknowledged = operations.places_of_others, operations.g["step"] == GroupStep.ACKNOWLEDGED
+    several, acknowledged = operations.places_of_others, operations.g["command"] != 0
     r, s = (as_records(kind, rows.heads(several, at)) for at, kind in enumerate((RowKind.REGISTER, RowKind.REGISTERED)))
     g, is_command = operations.g[acknowledged], events.is_command
     parts = (

@@ -366,6 +366,7 @@ class Checker(Truth):
                 ("unacknowledged", group.unacknowledged, self.settled_for[number]),
                 ("nodes", group.nodes, self.nodes_for[number]),
                 ("bytes_held", group.bytes_held, self.bytes_for[number]),
+                ("letters", group.letters, len(self.letters_of[number])),
             ):
                 if stated != is_:
                     self.stale(f"group {number} says {what}={stated}, and it is {is_}")
@@ -378,6 +379,14 @@ class Checker(Truth):
                     self.stale(f"group {number}: its lists hold operations {held}, and {some(expected)} belong there")
                 if [i for i in got if self.ops[i].flags & CALL] + [i for i in calls if not self.ops[i].flags & CALL]:
                     self.stale(f"group {number}: calls and outcomes stand in each other's lists")
+                letters = list(walk.dead_letters(self.reader, number, self.ops))
+                self.compare(f"dead letters of group {number}", letters, sorted(self.letters_of[number]))
+            for letter, index in self.letters_of[number]:
+                if letter >= group.next_letter or self.ops[index].id_record:
+                    self.wrong(
+                        f"{self.name_op(index)} is dead letter {letter} of {group.next_letter}, under id "
+                        f"{self.ops[index].id_record - 1}"
+                    )
 
     def compare(self, what: str, got: list[int], numbered: list[tuple[int, int]]) -> None:
         """Compare a list of records, in order of their numbers, with the records that belong there."""
@@ -423,6 +432,12 @@ class Checker(Truth):
         names: dict[tuple[int, int, int], int] = {}
         for index in sorted(self.id_used):
             record = self.ids[index]
+            for what, number in (("due", record.call), ("running", record.running)):
+                op = self.ops[number - 1] if 1 <= number <= len(self.ops) else None
+                if number and (
+                    op is None or op.state != OpState.SETTLED or not op.flags & CALL or op.id_record != index + 1
+                ):
+                    self.wrong(f"id {index} names operation {number - 1} as its {what} call, which it is not")
             if other := names.setdefault((record.purgatory, record.hash_low, record.hash_high), index) - index:
                 self.wrong(f"ids {index} and {index + other} are the same")
             if self.seed is not None:

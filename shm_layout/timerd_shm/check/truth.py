@@ -85,6 +85,7 @@ class Truth:
         self.nodes_for: Counter[int] = Counter()
         self.bytes_for: Counter[int] = Counter()
         self.waiting: dict[int, set[int]] = defaultdict(set)  # group -> operations that no member holds now
+        self.letters_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # group -> (number, op) of dead letters
         self.received: set[int] = set()  # operations of groups that are held, and in no list
         self.pending_in: Counter[int] = Counter()  # purgatory -> operations
         self.watched_in: Counter[int] = Counter()
@@ -290,6 +291,9 @@ class Truth:
         if op.group:
             self.settled_for[op.group - 1] += 1
             self.bytes_for[op.group - 1] += self.blob_length(op.value)
+            if not op.client_generation and op.flags & CALL and op.outcome_number:
+                self.letters_of[op.group - 1].append((op.outcome_number, index))
+                return
             if not op.client_generation:
                 self.waiting[op.group - 1].add(index)
                 if op.outcome_number:
@@ -334,8 +338,9 @@ class Truth:
     def check_nodes(self, index: int, op: OpRecord) -> None:
         """Check the watch nodes of an operation, and what they say of its keys."""
         pending = op.state == OpState.PENDING
-        decided = 0 if op.condition == Condition.OWNER else op.failed
-        if op.condition not in (Condition.TOTAL, Condition.OWNER):
+        runs = not pending and op.flags & CALL  # then the masks say whether it runs
+        decided = 0 if op.condition == Condition.OWNER or runs else op.failed
+        if not runs and op.condition not in (Condition.TOTAL, Condition.OWNER):
             decided |= op.progress
         seen_keys: set[Key] = set()
         ordinal = 0

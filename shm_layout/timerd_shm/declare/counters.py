@@ -96,6 +96,9 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
         "connections",
         "connections for outcomes that were closed: their client sent more than its one subscription",
     ),
+    Counter("calls_ended_process", "calls", "calls that ran in a process when it ended"),
+    Counter("dead_letters", "calls", "calls that are over and kept: given up, out of retries, or served by nobody"),
+    Counter("dead_letters_dropped", "calls", "of these, dropped for newer ones: raise --dead-letters"),
     # insert new counters above this line; ids are positions
 )
 

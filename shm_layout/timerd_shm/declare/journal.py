@@ -83,7 +83,10 @@ class GroupStep(IntEnum):
     DELIVERED = 2  # its outcome was delivered to a member
     REQUEUED = 3  # the member died, is silent or does not listen any more: the outcome goes to another
     ACKNOWLEDGED = 4  # the member that held it has done it
-    DROPPED = 5  # the group had no member for as long as outcomes are kept
+    DROPPED = 5  # the group had no member for as long as outcomes are kept; or a dead letter gave way to a newer one
+    BEGAN = 6  # a member is about to run something for a call, or gives the call up
+    KEPT = 7  # a call is over, and kept as a dead letter
+    CANCELLED = 8  # a call was cancelled, or replaced, after it was due and before it began
 
 
 class TextKind(IntEnum):

@@ -57,6 +57,7 @@ class ArenaHeader(NamedTuple):
     reserved: Annotated[int, U32, "zero"]
     ids_kept_ns: Annotated[int, U64, "how long a settled id is remembered"]
     group_kept_ns: Annotated[int, U64, "how long a group's outcome is kept while the group has no member"]
+    letters_max: Annotated[int, U64, "dead letters that a group keeps"]
     journal_rows: Annotated[int, U64, "rows that were put in the journal: the number of the next one"]
     journal_segment: Annotated[int, U64, "row with which the journal's present segment begins"]
     journal_gaps: Annotated[int, U64, "dropped rows that GAP rows have counted"]
@@ -102,7 +103,7 @@ class OpRecord(NamedTuple):
         int,
         U64,
         "satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's; under "
-        "OWNER the newest event at which the owner is to look",
+        "OWNER the newest event at which the owner is to look; of a settled call since when it runs, 0 = it does not",
     ]
     keys: Annotated[int, U8, "number of watch keys"]
     needed: Annotated[int, U8, "k of AT_LEAST"]
@@ -117,13 +118,28 @@ class OpRecord(NamedTuple):
     payload: Annotated[int, U32, "first block of its payload (index + 1)"]
     value: Annotated[int, U32, "first block of the value that settled it (index + 1)", SETTLEMENT]
     tag: Annotated[int, U32, "its tag in the table of handles, if it is there", DERIVED]
-    failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far it looked"]
-    outcome_number: Annotated[int, U64, "numbered per client, from 1; 0 = it is with no client now", SETTLEMENT]
+    failed: Annotated[
+        int,
+        U64,
+        "failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far it looked; of a settled call how "
+        "long it may run, in ns, 0 = for ever",
+    ]
+    outcome_number: Annotated[
+        int,
+        U64,
+        "numbered per client, from 1; 0 = it is with no client now. Of a dead letter: its number in its group",
+        SETTLEMENT,
+    ]
     client: Annotated[int, U16, "slot of its owner; of the member that holds it now, if it is a group's"]
     bucket: Annotated[int, U16, "wheel bucket it is in (index + 1)", DERIVED]
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's: kept, or waits in its group"]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
-    error: Annotated[int, U32, "code given to fail()", SETTLEMENT]
+    error: Annotated[
+        int,
+        U32,
+        "code given to fail(); of a settled call its CallPhase, and above 8 bits how many processes it has ended",
+        SETTLEMENT,
+    ]
     prefetch_hint: Annotated[int, U32, "operation (index + 1) that joined the same list some positions later", HINT]
     next: Annotated[int, U32, "link: bucket list while pending, its client's or group's outcomes when settled", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
@@ -317,6 +333,8 @@ class IdRecord(NamedTuple):
     reserved: Annotated[int, U8, "zero"]
     op: Annotated[int, U32, "LIVE: its operation (index + 1); SETTLED: the client slot that pays for it (index + 1)"]
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
+    call: Annotated[int, U32, "the newest call of this id that is due and not done (index + 1); 0 = none"]
+    running: Annotated[int, U32, "the call of this id that runs (index + 1); 0 = none"]
     next: Annotated[int, U32, "link: list of the remembered ids of a client slot, oldest first", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
     chain: Annotated[int, U32, "next id of the same slot of the id table (index + 1)", DERIVED]
@@ -361,8 +379,13 @@ class GroupRecord(NamedTuple):
     calls_prev: Annotated[int, U32, "link: tail", DERIVED]
     pending: Annotated[int, U32, "its pending operations", DERIVED]
     endless: Annotated[int, U32, "of these, those without a deadline", DERIVED]
-    unacknowledged: Annotated[int, U32, "its settled operations, held by a member or not", DERIVED]
+    unacknowledged: Annotated[int, U32, "its settled operations, held by a member or not, and dead letters", DERIVED]
     nodes: Annotated[int, U32, "watch nodes of its operations", DERIVED]
+    letters_next: Annotated[int, U32, "link: head of its dead letters, in order of their numbers", DERIVED]
+    letters_prev: Annotated[int, U32, "link: tail", DERIVED]
+    letters: Annotated[int, U32, "its dead letters", DERIVED]
+    reserved_word: Annotated[int, U32, "zero"]
+    next_letter: Annotated[int, U64, "number that its next dead letter gets, from 1"]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
     maker_pid: Annotated[int, U32, "process that first named the group, as the kernel says; 0 = not known"]
     ids: Annotated[int, U32, "ids of its pending operations", DERIVED]

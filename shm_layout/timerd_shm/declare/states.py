@@ -72,6 +72,16 @@ class OpFlag(IntFlag):
     VALUE_DROPPED = 8
     CALL = 16  # a call of a group: its first key is a name, and a member that handles this name gets it
     OWNER = 32  # its condition is OWNER: so it is not plain (settle_batch.pxd)
+    ALONE = 128  # a call whose runs have ended processes: it goes to a member that holds no other call
+
+
+class CallPhase(IntEnum):
+    """How far a call is that has settled: what a member runs for it, or ran last. It is never lowered."""
+
+    DUE = 0  # nothing was run for it
+    HANDLER = 1
+    ON_FAILURE = 2  # the handler's on_failure
+    FAILED = 3  # it was given up: when it is done, it is kept as a dead letter
 
 
 class EventFlag(IntFlag):

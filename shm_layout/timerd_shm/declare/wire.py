@@ -21,8 +21,7 @@ from typing import Annotated, NamedTuple
 
 from .fields import U8, U16, U32, U64, fields, raw, size_of
 
-PROTOCOL_VERSION = 4
-GROUP_ACK_NOT_FOLLOWED = 2  # answer: the sender holds the outcome, but no operation of the id that it gave is pending
+PROTOCOL_VERSION = 5
 
 
 class UpKind(IntEnum):
@@ -87,6 +86,7 @@ class CommandKind(IntEnum):
     GROUP_ACK = 13  # OperationCommand; `operation` is the op id of the group's outcome that the member has finished
     LOOKED = 14  # LookCommand: the owner has looked, and the operation goes on
     COMPLETE = 15  # LookCommand: the owner says that the operation is complete
+    CALL_PHASE = 16  # CallCommand: a member is about to run something for a call that it holds, or gives the call up
 
 
 class RegisterFlag(IntFlag):
@@ -104,6 +104,8 @@ class RegisterFlag(IntFlag):
     REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
     CALL = 1024  # with FOR_GROUP: delivered only to a member that handles the name, its first key
     FOLLOWS = 4096  # with NO_MARK: it acknowledges the call of op id `mark_sequence`; refused if that call is done
+    ALONE = 8192  # with CALL: to a member that holds no other call, because this call has ended processes
+    OF_LETTER = 32768  # with FOLLOWS: the op id is that of a dead letter, which is gone then
     REPLACE_CHANGED = 2048  # if the id is a pending operation's: replace it, unless its payload begins like this one's
 
 
@@ -115,6 +117,7 @@ class CommandFlag(IntFlag):
     HAS_ID = 16
     REQUEUE = 32  # CANCEL: its owner gave up on it; the limited event that completed it goes on to the next watcher
     FREES_ID = 64  # GROUP_ACK: the id, if it settled at `registered_ns`, counts as cancelled from now on
+    OF_LETTER = 128  # GROUP_ACK: the op id is that of a dead letter, which is gone then
 
 
 class OutcomeFlag(IntFlag):
@@ -218,6 +221,18 @@ class LookCommand(NamedTuple):
     sequence: Annotated[int, U64, "of the look that this answers; 0 = of none"]
 
 
+class CallCommand(NamedTuple):
+    """CALL_PHASE. Then, with CallPhase.FAILED: why, in UTF-8."""
+
+    kind: Annotated[int, U8, "CommandKind.CALL_PHASE"]
+    purgatory: Annotated[int, U8, "index"]
+    flags: Annotated[int, U8, "CommandFlag"]
+    phase: Annotated[int, U8, "CallPhase, not DUE"]
+    length: Annotated[int, U32, "bytes of the whole command with its variable part"]
+    operation: Annotated[int, U64, "op id"]
+    limit_ns: Annotated[int, U64, "how long the handler may run; 0 = for ever"]
+
+
 class ReportHeader(NamedTuple):
     """Start of every frame down. The first 8 bytes are the client's topic."""
 
@@ -255,7 +270,7 @@ class OutcomeRecord(NamedTuple):
     value_length: Annotated[int, U32, "bytes"]
     payload_length: Annotated[int, U32, "bytes; after the value and the codes of failed keys, with HAS_PAYLOAD"]
     keys_length: Annotated[int, U32, "bytes of names (u8 length, bytes): purgatory, then keys; with HAS_PAYLOAD"]
-    error: Annotated[int, U32, "code given to fail(), or an ErrorCode"]
+    error: Annotated[int, U32, "code given to fail(), or an ErrorCode; of a call as in OpRecord"]
     state: Annotated[int, U8, "Outcome"]
     settled_key: Annotated[int, U8, "ordinal + 1; 0 = none"]
     flags: Annotated[int, U8, "OutcomeFlag"]
@@ -284,6 +299,7 @@ WIRE_RECORDS: tuple[type, ...] = (
     KeyCommand,
     OperationCommand,
     LookCommand,
+    CallCommand,
     ReportHeader,
     OutcomeRecord,
     WireAnswer,
@@ -294,5 +310,5 @@ TOPIC_OFFSET = 0
 assert fields(ReportHeader)[0].name == "topic"
 assert size_of(CommandHeader) == 56
 assert (size_of(RegisterCommand), size_of(KeyCommand), size_of(OperationCommand)) == (56, 24, 32)
-assert (size_of(LookCommand), size_of(LookRecord)) == (24, 16)
+assert (size_of(LookCommand), size_of(CallCommand), size_of(LookRecord)) == (24, 24, 16)
 assert (size_of(ReportHeader), size_of(OutcomeRecord), size_of(WireAnswer)) == (96, 96, 24)

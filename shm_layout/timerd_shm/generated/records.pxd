@@ -47,6 +47,8 @@ cdef extern from "timerd_layout.h" nogil:
         REPLAY_WALK_MAX
         ANSWERS_PER_CLIENT_MAX
         OUTCOMES_PER_CLIENT_MAX
+        DEAD_LETTERS
+        CALL_REASON_SIZE_MAX
         GROUP_HELD_MAX
         HANDLED_NAMES_MAX
         HELD_QUERY_MAX
@@ -67,7 +69,6 @@ cdef extern from "timerd_layout.h" nogil:
         IPC_PATH_MAX
         MET_SHIFT
         PROTOCOL_VERSION
-        GROUP_ACK_NOT_FOLLOWED
         TOPIC_OFFSET
         JOURNAL_VERSION
         ROW_SIZE
@@ -126,6 +127,11 @@ cdef extern from "timerd_layout.h" nogil:
         ID_STATE_LIVE
         ID_STATE_SETTLED
         ID_STATE_COUNT
+        CALL_PHASE_DUE
+        CALL_PHASE_HANDLER
+        CALL_PHASE_ON_FAILURE
+        CALL_PHASE_FAILED
+        CALL_PHASE_COUNT
         REGION_OPS
         REGION_NODES
         REGION_WATERMARKS
@@ -217,6 +223,7 @@ cdef extern from "timerd_layout.h" nogil:
         COMMAND_KIND_GROUP_ACK
         COMMAND_KIND_LOOKED
         COMMAND_KIND_COMPLETE
+        COMMAND_KIND_CALL_PHASE
         COMMAND_KIND_COUNT
         MET_NOTHING
         MET_OPERATIONS
@@ -262,6 +269,9 @@ cdef extern from "timerd_layout.h" nogil:
         GROUP_STEP_REQUEUED
         GROUP_STEP_ACKNOWLEDGED
         GROUP_STEP_DROPPED
+        GROUP_STEP_BEGAN
+        GROUP_STEP_KEPT
+        GROUP_STEP_CANCELLED
         GROUP_STEP_COUNT
         OP_FLAG_GRANTED
         OP_FLAG_KEYS_KEPT
@@ -269,6 +279,7 @@ cdef extern from "timerd_layout.h" nogil:
         OP_FLAG_VALUE_DROPPED
         OP_FLAG_CALL
         OP_FLAG_OWNER
+        OP_FLAG_ALONE
         EVENT_FLAG_LIMITED
         EVENT_FLAG_WANTS_ANSWER
         EVENT_FLAG_DELIVERED
@@ -288,12 +299,15 @@ cdef extern from "timerd_layout.h" nogil:
         REGISTER_FLAG_REPLACE_CANCELLED
         REGISTER_FLAG_CALL
         REGISTER_FLAG_FOLLOWS
+        REGISTER_FLAG_ALONE
+        REGISTER_FLAG_OF_LETTER
         REGISTER_FLAG_REPLACE_CHANGED
         COMMAND_FLAG_LIMITED
         COMMAND_FLAG_WANTS_ANSWER
         COMMAND_FLAG_HAS_ID
         COMMAND_FLAG_REQUEUE
         COMMAND_FLAG_FREES_ID
+        COMMAND_FLAG_OF_LETTER
         FRAME_FLAG_CONFIRM
         OUTCOME_FLAG_REDELIVERED
         OUTCOME_FLAG_VALUE_DROPPED
@@ -364,6 +378,9 @@ cdef extern from "timerd_layout.h" nogil:
         DAEMON_JOURNAL_THREAD_DEAD
         DAEMON_SWEEPS_RECOUNTED
         DAEMON_OUTLETS_SHUT
+        DAEMON_CALLS_ENDED_PROCESS
+        DAEMON_DEAD_LETTERS
+        DAEMON_DEAD_LETTERS_DROPPED
         DEFECT_NO_REDO
         DEFECT_MISSING_FENCE
         DEFECT_EARLY_BY_A_TICK
@@ -390,7 +407,6 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_LOOKED_AT_ALL
         DEFECT_LOOKS_NOT_RESTORED
         DEFECT_COMPLETE_IS_NEVER_LATE
-        LAYOUT_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS
@@ -398,6 +414,7 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
+    const uint64_t LAYOUT_FINGERPRINT
     const uint64_t JOURNAL_FINGERPRINT
 
     ctypedef struct ArenaHeader:
@@ -438,6 +455,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t reserved
         uint64_t ids_kept_ns
         uint64_t group_kept_ns
+        uint64_t letters_max
         uint64_t journal_rows
         uint64_t journal_segment
         uint64_t journal_gaps
@@ -633,6 +651,8 @@ cdef extern from "timerd_layout.h" nogil:
         uint8_t reserved
         uint32_t op
         uint64_t settled_ns
+        uint32_t call
+        uint32_t running
         uint32_t next
         uint32_t prev
         uint32_t chain
@@ -667,6 +687,11 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t endless
         uint32_t unacknowledged
         uint32_t nodes
+        uint32_t letters_next
+        uint32_t letters_prev
+        uint32_t letters
+        uint32_t reserved_word
+        uint64_t next_letter
         uint64_t bytes_held
         uint32_t maker_pid
         uint32_t ids
@@ -760,6 +785,15 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t length
         uint64_t operation
         uint64_t sequence
+
+    ctypedef struct CallCommand:
+        uint8_t kind
+        uint8_t purgatory
+        uint8_t flags
+        uint8_t phase
+        uint32_t length
+        uint64_t operation
+        uint64_t limit_ns
 
     ctypedef struct ReportHeader:
         uint64_t topic
@@ -1261,6 +1295,10 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *IdRecord_word_reserved(IdRecord *record)
     uint64_t IdRecord_with_op(uint64_t word, uint64_t value)
     uint64_t *IdRecord_word_op(IdRecord *record)
+    uint64_t IdRecord_with_call(uint64_t word, uint64_t value)
+    uint64_t *IdRecord_word_call(IdRecord *record)
+    uint64_t IdRecord_with_running(uint64_t word, uint64_t value)
+    uint64_t *IdRecord_word_running(IdRecord *record)
     uint64_t IdRecord_with_next(uint64_t word, uint64_t value)
     uint64_t *IdRecord_word_next(IdRecord *record)
     uint64_t IdRecord_with_prev(uint64_t word, uint64_t value)
@@ -1309,6 +1347,14 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *GroupRecord_word_unacknowledged(GroupRecord *record)
     uint64_t GroupRecord_with_nodes(uint64_t word, uint64_t value)
     uint64_t *GroupRecord_word_nodes(GroupRecord *record)
+    uint64_t GroupRecord_with_letters_next(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_letters_next(GroupRecord *record)
+    uint64_t GroupRecord_with_letters_prev(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_letters_prev(GroupRecord *record)
+    uint64_t GroupRecord_with_letters(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_letters(GroupRecord *record)
+    uint64_t GroupRecord_with_reserved_word(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_reserved_word(GroupRecord *record)
     uint64_t GroupRecord_with_maker_pid(uint64_t word, uint64_t value)
     uint64_t *GroupRecord_word_maker_pid(GroupRecord *record)
     uint64_t GroupRecord_with_ids(uint64_t word, uint64_t value)

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LAYOUT_VERSION 7
+#define LAYOUT_VERSION 8
 #define HEADER_SIZE 4096
 #define REDO_OFFSET 1024
 #define REDO_MAX 96
@@ -52,6 +52,8 @@
 #define OUTCOMES_PER_CLIENT_MAX 65536
 #define SETTLED_IDS_KEPT_NS 3600000000000ULL
 #define GROUP_KEPT_NS 3600000000000ULL
+#define DEAD_LETTERS 256
+#define CALL_REASON_SIZE_MAX 1024
 #define GROUP_HELD_MAX 256
 #define HANDLED_NAMES_MAX 256
 #define HELD_QUERY_MAX 4096
@@ -74,8 +76,7 @@
 #define ANNOUNCE_LAST_NS 1000000000
 #define IPC_PATH_MAX 107
 #define MET_SHIFT 56
-#define PROTOCOL_VERSION 4
-#define GROUP_ACK_NOT_FOLLOWED 2
+#define PROTOCOL_VERSION 5
 #define TOPIC_OFFSET 0
 #define JOURNAL_VERSION 4
 #define ROW_SIZE 64
@@ -134,6 +135,11 @@
 #define ID_STATE_LIVE 1
 #define ID_STATE_SETTLED 2
 #define ID_STATE_COUNT 3
+#define CALL_PHASE_DUE 0
+#define CALL_PHASE_HANDLER 1
+#define CALL_PHASE_ON_FAILURE 2
+#define CALL_PHASE_FAILED 3
+#define CALL_PHASE_COUNT 4
 #define REGION_OPS 0
 #define REGION_NODES 1
 #define REGION_WATERMARKS 2
@@ -225,7 +231,8 @@
 #define COMMAND_KIND_GROUP_ACK 13
 #define COMMAND_KIND_LOOKED 14
 #define COMMAND_KIND_COMPLETE 15
-#define COMMAND_KIND_COUNT 15
+#define COMMAND_KIND_CALL_PHASE 16
+#define COMMAND_KIND_COUNT 16
 #define MET_NOTHING 0
 #define MET_OPERATIONS 1
 #define MET_OUTCOMES 2
@@ -270,13 +277,17 @@
 #define GROUP_STEP_REQUEUED 3
 #define GROUP_STEP_ACKNOWLEDGED 4
 #define GROUP_STEP_DROPPED 5
-#define GROUP_STEP_COUNT 5
+#define GROUP_STEP_BEGAN 6
+#define GROUP_STEP_KEPT 7
+#define GROUP_STEP_CANCELLED 8
+#define GROUP_STEP_COUNT 8
 #define OP_FLAG_GRANTED 1
 #define OP_FLAG_KEYS_KEPT 2
 #define OP_FLAG_REDELIVERED 4
 #define OP_FLAG_VALUE_DROPPED 8
 #define OP_FLAG_CALL 16
 #define OP_FLAG_OWNER 32
+#define OP_FLAG_ALONE 128
 #define EVENT_FLAG_LIMITED 1
 #define EVENT_FLAG_WANTS_ANSWER 2
 #define EVENT_FLAG_DELIVERED 4
@@ -296,12 +307,15 @@
 #define REGISTER_FLAG_REPLACE_CANCELLED 512
 #define REGISTER_FLAG_CALL 1024
 #define REGISTER_FLAG_FOLLOWS 4096
+#define REGISTER_FLAG_ALONE 8192
+#define REGISTER_FLAG_OF_LETTER 32768
 #define REGISTER_FLAG_REPLACE_CHANGED 2048
 #define COMMAND_FLAG_LIMITED 1
 #define COMMAND_FLAG_WANTS_ANSWER 8
 #define COMMAND_FLAG_HAS_ID 16
 #define COMMAND_FLAG_REQUEUE 32
 #define COMMAND_FLAG_FREES_ID 64
+#define COMMAND_FLAG_OF_LETTER 128
 #define FRAME_FLAG_CONFIRM 1
 #define OUTCOME_FLAG_REDELIVERED 1
 #define OUTCOME_FLAG_VALUE_DROPPED 2
@@ -372,6 +386,9 @@
 #define DAEMON_JOURNAL_THREAD_DEAD 38
 #define DAEMON_SWEEPS_RECOUNTED 39
 #define DAEMON_OUTLETS_SHUT 40
+#define DAEMON_CALLS_ENDED_PROCESS 41
+#define DAEMON_DEAD_LETTERS 42
+#define DAEMON_DEAD_LETTERS_DROPPED 43
 #define DEFECT_NO_REDO 1
 #define DEFECT_MISSING_FENCE 2
 #define DEFECT_EARLY_BY_A_TICK 3
@@ -398,7 +415,7 @@
 #define DEFECT_LOOKED_AT_ALL 24
 #define DEFECT_LOOKS_NOT_RESTORED 25
 #define DEFECT_COMPLETE_IS_NEVER_LATE 26
-#define LAYOUT_FINGERPRINT 1396887812
+#define LAYOUT_FINGERPRINT 2954245976ULL
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -440,6 +457,7 @@ typedef struct ArenaHeader {
     uint32_t reserved; /* zero */
     uint64_t ids_kept_ns; /* how long a settled id is remembered */
     uint64_t group_kept_ns; /* how long a group's outcome is kept while the group has no member */
+    uint64_t letters_max; /* dead letters that a group keeps */
     uint64_t journal_rows; /* rows that were put in the journal: the number of the next one */
     uint64_t journal_segment; /* row with which the journal's present segment begins */
     uint64_t journal_gaps; /* dropped rows that GAP rows have counted */
@@ -447,7 +465,7 @@ typedef struct ArenaHeader {
     uint64_t journal_written; /* rows that stand in the journal's files for good */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
 } ArenaHeader;
-_Static_assert(sizeof(ArenaHeader) == 328, "ArenaHeader");
+_Static_assert(sizeof(ArenaHeader) == 336, "ArenaHeader");
 _Static_assert(offsetof(ArenaHeader, magic) == 0, "ArenaHeader.magic");
 _Static_assert(offsetof(ArenaHeader, layout_version) == 8, "ArenaHeader.layout_version");
 _Static_assert(offsetof(ArenaHeader, fingerprint) == 16, "ArenaHeader.fingerprint");
@@ -485,12 +503,13 @@ _Static_assert(offsetof(ArenaHeader, quota_ids) == 256, "ArenaHeader.quota_ids")
 _Static_assert(offsetof(ArenaHeader, reserved) == 260, "ArenaHeader.reserved");
 _Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 264, "ArenaHeader.ids_kept_ns");
 _Static_assert(offsetof(ArenaHeader, group_kept_ns) == 272, "ArenaHeader.group_kept_ns");
-_Static_assert(offsetof(ArenaHeader, journal_rows) == 280, "ArenaHeader.journal_rows");
-_Static_assert(offsetof(ArenaHeader, journal_segment) == 288, "ArenaHeader.journal_segment");
-_Static_assert(offsetof(ArenaHeader, journal_gaps) == 296, "ArenaHeader.journal_gaps");
-_Static_assert(offsetof(ArenaHeader, journal_level) == 304, "ArenaHeader.journal_level");
-_Static_assert(offsetof(ArenaHeader, journal_written) == 312, "ArenaHeader.journal_written");
-_Static_assert(offsetof(ArenaHeader, redo_count) == 320, "ArenaHeader.redo_count");
+_Static_assert(offsetof(ArenaHeader, letters_max) == 280, "ArenaHeader.letters_max");
+_Static_assert(offsetof(ArenaHeader, journal_rows) == 288, "ArenaHeader.journal_rows");
+_Static_assert(offsetof(ArenaHeader, journal_segment) == 296, "ArenaHeader.journal_segment");
+_Static_assert(offsetof(ArenaHeader, journal_gaps) == 304, "ArenaHeader.journal_gaps");
+_Static_assert(offsetof(ArenaHeader, journal_level) == 312, "ArenaHeader.journal_level");
+_Static_assert(offsetof(ArenaHeader, journal_written) == 320, "ArenaHeader.journal_written");
+_Static_assert(offsetof(ArenaHeader, redo_count) == 328, "ArenaHeader.redo_count");
 
 /* One word of the transaction in the redo slot. Its value is absolute, so storing it again changes nothing. */
 typedef struct RedoEntry {
@@ -530,7 +549,7 @@ typedef struct OpRecord {
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called */
     uint64_t seen; /* sequence of the newest event it was given; when settled, of its outcome's mark */
-    uint64_t progress; /* satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's; under OWNER the newest event at which the owner is to look */
+    uint64_t progress; /* satisfied keys, one bit each; under TOTAL what is missing of the amount; under OBSERVE the event's; under OWNER the newest event at which the owner is to look; of a settled call since when it runs, 0 = it does not */
     uint8_t keys; /* number of watch keys */
     uint8_t needed; /* k of AT_LEAST */
     uint8_t purgatory; /* index of its purgatory */
@@ -544,13 +563,13 @@ typedef struct OpRecord {
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
     uint32_t tag; /* its tag in the table of handles, if it is there */
-    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far it looked */
-    uint64_t outcome_number; /* numbered per client, from 1; 0 = it is with no client now */
+    uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far it looked; of a settled call how long it may run, in ns, 0 = for ever */
+    uint64_t outcome_number; /* numbered per client, from 1; 0 = it is with no client now. Of a dead letter: its number in its group */
     uint16_t client; /* slot of its owner; of the member that holds it now, if it is a group's */
     uint16_t bucket; /* wheel bucket it is in (index + 1) */
     uint32_t client_generation; /* generation of that slot; 0 = no client's: kept, or waits in its group */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
-    uint32_t error; /* code given to fail() */
+    uint32_t error; /* code given to fail(); of a settled call its CallPhase, and above 8 bits how many processes it has ended */
     uint32_t prefetch_hint; /* operation (index + 1) that joined the same list some positions later */
     uint32_t next; /* link: bucket list while pending, its client's or group's outcomes when settled */
     uint32_t prev; /* link */
@@ -874,12 +893,14 @@ typedef struct IdRecord {
     uint8_t reserved; /* zero */
     uint32_t op; /* LIVE: its operation (index + 1); SETTLED: the client slot that pays for it (index + 1) */
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
+    uint32_t call; /* the newest call of this id that is due and not done (index + 1); 0 = none */
+    uint32_t running; /* the call of this id that runs (index + 1); 0 = none */
     uint32_t next; /* link: list of the remembered ids of a client slot, oldest first */
     uint32_t prev; /* link */
     uint32_t chain; /* next id of the same slot of the id table (index + 1) */
     uint32_t chain_hash; /* keyed hash of purgatory and id: its slot of the id table */
 } IdRecord;
-_Static_assert(sizeof(IdRecord) == 48, "IdRecord");
+_Static_assert(sizeof(IdRecord) == 56, "IdRecord");
 _Static_assert(offsetof(IdRecord, hash_low) == 0, "IdRecord.hash_low");
 _Static_assert(offsetof(IdRecord, hash_high) == 8, "IdRecord.hash_high");
 _Static_assert(offsetof(IdRecord, state) == 16, "IdRecord.state");
@@ -888,10 +909,12 @@ _Static_assert(offsetof(IdRecord, purgatory) == 18, "IdRecord.purgatory");
 _Static_assert(offsetof(IdRecord, reserved) == 19, "IdRecord.reserved");
 _Static_assert(offsetof(IdRecord, op) == 20, "IdRecord.op");
 _Static_assert(offsetof(IdRecord, settled_ns) == 24, "IdRecord.settled_ns");
-_Static_assert(offsetof(IdRecord, next) == 32, "IdRecord.next");
-_Static_assert(offsetof(IdRecord, prev) == 36, "IdRecord.prev");
-_Static_assert(offsetof(IdRecord, chain) == 40, "IdRecord.chain");
-_Static_assert(offsetof(IdRecord, chain_hash) == 44, "IdRecord.chain_hash");
+_Static_assert(offsetof(IdRecord, call) == 32, "IdRecord.call");
+_Static_assert(offsetof(IdRecord, running) == 36, "IdRecord.running");
+_Static_assert(offsetof(IdRecord, next) == 40, "IdRecord.next");
+_Static_assert(offsetof(IdRecord, prev) == 44, "IdRecord.prev");
+_Static_assert(offsetof(IdRecord, chain) == 48, "IdRecord.chain");
+_Static_assert(offsetof(IdRecord, chain_hash) == 52, "IdRecord.chain_hash");
 
 /* Two heads of id chains. */
 typedef struct IdTableRecord {
@@ -937,14 +960,19 @@ typedef struct GroupRecord {
     uint32_t calls_prev; /* link: tail */
     uint32_t pending; /* its pending operations */
     uint32_t endless; /* of these, those without a deadline */
-    uint32_t unacknowledged; /* its settled operations, held by a member or not */
+    uint32_t unacknowledged; /* its settled operations, held by a member or not, and dead letters */
     uint32_t nodes; /* watch nodes of its operations */
+    uint32_t letters_next; /* link: head of its dead letters, in order of their numbers */
+    uint32_t letters_prev; /* link: tail */
+    uint32_t letters; /* its dead letters */
+    uint32_t reserved_word; /* zero */
+    uint64_t next_letter; /* number that its next dead letter gets, from 1 */
     uint64_t bytes_held; /* payload and value bytes charged to it */
     uint32_t maker_pid; /* process that first named the group, as the kernel says; 0 = not known */
     uint32_t ids; /* ids of its pending operations */
     uint64_t maker_start_ticks; /* field 22 of that process's /proc/PID/stat */
 } GroupRecord;
-_Static_assert(sizeof(GroupRecord) == 104, "GroupRecord");
+_Static_assert(sizeof(GroupRecord) == 128, "GroupRecord");
 _Static_assert(offsetof(GroupRecord, state) == 0, "GroupRecord.state");
 _Static_assert(offsetof(GroupRecord, name_length) == 1, "GroupRecord.name_length");
 _Static_assert(offsetof(GroupRecord, reserved) == 2, "GroupRecord.reserved");
@@ -959,10 +987,15 @@ _Static_assert(offsetof(GroupRecord, pending) == 64, "GroupRecord.pending");
 _Static_assert(offsetof(GroupRecord, endless) == 68, "GroupRecord.endless");
 _Static_assert(offsetof(GroupRecord, unacknowledged) == 72, "GroupRecord.unacknowledged");
 _Static_assert(offsetof(GroupRecord, nodes) == 76, "GroupRecord.nodes");
-_Static_assert(offsetof(GroupRecord, bytes_held) == 80, "GroupRecord.bytes_held");
-_Static_assert(offsetof(GroupRecord, maker_pid) == 88, "GroupRecord.maker_pid");
-_Static_assert(offsetof(GroupRecord, ids) == 92, "GroupRecord.ids");
-_Static_assert(offsetof(GroupRecord, maker_start_ticks) == 96, "GroupRecord.maker_start_ticks");
+_Static_assert(offsetof(GroupRecord, letters_next) == 80, "GroupRecord.letters_next");
+_Static_assert(offsetof(GroupRecord, letters_prev) == 84, "GroupRecord.letters_prev");
+_Static_assert(offsetof(GroupRecord, letters) == 88, "GroupRecord.letters");
+_Static_assert(offsetof(GroupRecord, reserved_word) == 92, "GroupRecord.reserved_word");
+_Static_assert(offsetof(GroupRecord, next_letter) == 96, "GroupRecord.next_letter");
+_Static_assert(offsetof(GroupRecord, bytes_held) == 104, "GroupRecord.bytes_held");
+_Static_assert(offsetof(GroupRecord, maker_pid) == 112, "GroupRecord.maker_pid");
+_Static_assert(offsetof(GroupRecord, ids) == 116, "GroupRecord.ids");
+_Static_assert(offsetof(GroupRecord, maker_start_ticks) == 120, "GroupRecord.maker_start_ticks");
 
 /* A named set of watchers. Index 0 is "default". One that holds nothing may be used for another name. */
 typedef struct PurgatoryRecord {
@@ -1152,6 +1185,25 @@ _Static_assert(offsetof(LookCommand, length) == 4, "LookCommand.length");
 _Static_assert(offsetof(LookCommand, operation) == 8, "LookCommand.operation");
 _Static_assert(offsetof(LookCommand, sequence) == 16, "LookCommand.sequence");
 
+/* CALL_PHASE. Then, with CallPhase.FAILED: why, in UTF-8. */
+typedef struct CallCommand {
+    uint8_t kind; /* CommandKind.CALL_PHASE */
+    uint8_t purgatory; /* index */
+    uint8_t flags; /* CommandFlag */
+    uint8_t phase; /* CallPhase, not DUE */
+    uint32_t length; /* bytes of the whole command with its variable part */
+    uint64_t operation; /* op id */
+    uint64_t limit_ns; /* how long the handler may run; 0 = for ever */
+} __attribute__((packed)) CallCommand;
+_Static_assert(sizeof(CallCommand) == 24, "CallCommand");
+_Static_assert(offsetof(CallCommand, kind) == 0, "CallCommand.kind");
+_Static_assert(offsetof(CallCommand, purgatory) == 1, "CallCommand.purgatory");
+_Static_assert(offsetof(CallCommand, flags) == 2, "CallCommand.flags");
+_Static_assert(offsetof(CallCommand, phase) == 3, "CallCommand.phase");
+_Static_assert(offsetof(CallCommand, length) == 4, "CallCommand.length");
+_Static_assert(offsetof(CallCommand, operation) == 8, "CallCommand.operation");
+_Static_assert(offsetof(CallCommand, limit_ns) == 16, "CallCommand.limit_ns");
+
 /* Start of every frame down. The first 8 bytes are the client's topic. */
 typedef struct ReportHeader {
     uint64_t topic; /* the client's topic: slot and generation */
@@ -1204,7 +1256,7 @@ typedef struct OutcomeRecord {
     uint32_t value_length; /* bytes */
     uint32_t payload_length; /* bytes; after the value and the codes of failed keys, with HAS_PAYLOAD */
     uint32_t keys_length; /* bytes of names (u8 length, bytes): purgatory, then keys; with HAS_PAYLOAD */
-    uint32_t error; /* code given to fail(), or an ErrorCode */
+    uint32_t error; /* code given to fail(), or an ErrorCode; of a call as in OpRecord */
     uint8_t state; /* Outcome */
     uint8_t settled_key; /* ordinal + 1; 0 = none */
     uint8_t flags; /* OutcomeFlag */
@@ -1941,14 +1993,18 @@ static inline uint64_t IdRecord_with_reserved(uint64_t word, uint64_t value) { r
 static inline uint64_t *IdRecord_word_reserved(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
 static inline uint64_t IdRecord_with_op(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *IdRecord_word_op(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 16); }
+static inline uint64_t IdRecord_with_call(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *IdRecord_word_call(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 32); }
+static inline uint64_t IdRecord_with_running(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *IdRecord_word_running(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 32); }
 static inline uint64_t IdRecord_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *IdRecord_word_next(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 32); }
+static inline uint64_t *IdRecord_word_next(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
 static inline uint64_t IdRecord_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *IdRecord_word_prev(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 32); }
+static inline uint64_t *IdRecord_word_prev(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
 static inline uint64_t IdRecord_with_chain(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *IdRecord_word_chain(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
+static inline uint64_t *IdRecord_word_chain(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 48); }
 static inline uint64_t IdRecord_with_chain_hash(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *IdRecord_word_chain_hash(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
+static inline uint64_t *IdRecord_word_chain_hash(IdRecord *record) { return (uint64_t *)(void *)((char *)record + 48); }
 static inline uint64_t IdTableRecord_with_even(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *IdTableRecord_word_even(IdTableRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t IdTableRecord_with_odd(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1989,10 +2045,18 @@ static inline uint64_t GroupRecord_with_unacknowledged(uint64_t word, uint64_t v
 static inline uint64_t *GroupRecord_word_unacknowledged(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
 static inline uint64_t GroupRecord_with_nodes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *GroupRecord_word_nodes(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
+static inline uint64_t GroupRecord_with_letters_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *GroupRecord_word_letters_next(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 80); }
+static inline uint64_t GroupRecord_with_letters_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *GroupRecord_word_letters_prev(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 80); }
+static inline uint64_t GroupRecord_with_letters(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *GroupRecord_word_letters(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 88); }
+static inline uint64_t GroupRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *GroupRecord_word_reserved_word(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 88); }
 static inline uint64_t GroupRecord_with_maker_pid(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *GroupRecord_word_maker_pid(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 88); }
+static inline uint64_t *GroupRecord_word_maker_pid(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 112); }
 static inline uint64_t GroupRecord_with_ids(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *GroupRecord_word_ids(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 88); }
+static inline uint64_t *GroupRecord_word_ids(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 112); }
 static inline uint64_t PurgatoryRecord_with_state(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 0)) | ((value & 0xff) << 0); }
 static inline uint64_t *PurgatoryRecord_word_state(PurgatoryRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t PurgatoryRecord_with_name_length(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 8)) | ((value & 0xff) << 8); }

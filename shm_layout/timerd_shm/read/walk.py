@@ -16,7 +16,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from timerd_shm.declare import layout
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.records import AnswerRecord, ClientRecord, EventRecord, IdRecord, OpRecord, WatchNode
+from timerd_shm.declare.records import (
+    AnswerRecord,
+    ClientRecord,
+    EventRecord,
+    GroupRecord,
+    IdRecord,
+    OpRecord,
+    WatchNode,
+)
 
 from .reader import ArenaReader, DamageError, Table
 
@@ -26,6 +34,7 @@ ANSWERS_HEAD, IDS_HEAD = (
     (offset_of(ClientRecord, name) - offset_of(ClientRecord, "next")) // layout.LINK_UNIT
     for name in ("answers_next", "ids_next")
 )
+LETTERS_HEAD = (offset_of(GroupRecord, "letters_next") - offset_of(GroupRecord, "next")) // layout.LINK_UNIT
 
 
 class Indexed(Protocol[Item]):
@@ -177,6 +186,13 @@ def waiting_calls(reader: ArenaReader, group: int, records: Indexed[OpRecord] | 
     head = reader.groups[group]
     link = reader.groups.link(group) + 1
     return linked(reader.ops, link, head.calls_next, head.calls_prev, f"calls of group {group}", records)
+
+
+def dead_letters(reader: ArenaReader, group: int, records: Indexed[OpRecord] | None = None) -> Iterator[int]:
+    """The dead letters of a group (index), in order of their numbers."""
+    head = reader.groups[group]
+    link = reader.groups.link(group) + LETTERS_HEAD
+    return linked(reader.ops, link, head.letters_next, head.letters_prev, f"dead letters of group {group}", records)
 
 
 def answers(reader: ArenaReader, slot: int, records: Indexed[AnswerRecord] | None = None) -> Iterator[int]:

@@ -133,11 +133,6 @@ class Remembered:
     operation: Operation | None
     cancelled: bool = False
 
-    @property
-    def is_pending_or_cancelled(self) -> bool:
-        """The condition of a GROUP_ACK with an id."""
-        return self.operation is not None or self.cancelled
-
 
 class Limits(NamedTuple):
     """The number of watch nodes and watermarks, and how many of them, and of ids, one client or group may have.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from types import ModuleType
@@ -20,7 +19,7 @@ from modelstate import Limits
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import ClientState, Condition, OpState, Orphans, Outcome
-from timerd_shm.declare.wire import GROUP_ACK_NOT_FOLLOWED, CommandKind
+from timerd_shm.declare.wire import CommandKind
 from timerd_shm.read.reader import ArenaReader
 
 KEYS = (b"a", b"b", b"c", b"sixteen bytes...", b"seventeen bytes..", b"l" * 49, b"m" * 255)
@@ -62,9 +61,7 @@ class Play:
         self.compared: dict[Client, tuple[int, int]] = {}
         self.judged: dict[Client, int] = {}  # how many of its group's outcomes were compared
         self.deliveries: dict[bytes, int] = {}  # payload -> the newest count of deliveries
-        self.conditional = self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = (
-            self.looks
-        ) = 0
+        self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = self.looks = 0
         for _ in range(4):
             self.open()
 
@@ -85,7 +82,6 @@ class Play:
             delivered = self.random.choice(client.delivered_for_group[-8:])
             if self.random.random() < 0.6:
                 return done(delivered)
-            return replace(done(delivered), id=self.random.choice(IDS), purgatory=self.random.choice(self.purgatories))
         return self.random.choices(
             (self.register, self.key_act, self.operation_act, self.look_act), weights=(10, 9, 4, 2)
         )[0](client)
@@ -270,11 +266,6 @@ class Play:
         client = next(mine for mine, other in self.sides if other is model)
         answer = client.answer(number)
         assert answer is not None, f"done {command.operation:#x} was not answered"
-        if answer.value and command.id is not None:
-            remembered = self.model.ids.get((command.purgatory, command.id))
-            followed = remembered is not None and remembered.is_pending_or_cancelled
-            assert answer.value == (1 if followed else GROUP_ACK_NOT_FOLLOWED), f"{command}: {remembered}"
-            self.conditional += 1
         if answer.value == 1:
             delivered = next(each for each in client.delivered_for_group if each.operation == command.operation)
             assert self.model.group_outcomes.pop((model.group, delivered.payload), None), f"{delivered} was done before"

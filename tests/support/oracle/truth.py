@@ -40,7 +40,7 @@ class TruthReader:
         return {
             "header": (header.newest, header.tail, header.ids_floor_ns, header.redo_count),
             "groups": [
-                (group.name[: group.name_length], group.empty_since_ns)
+                (group.name[: group.name_length], group.empty_since_ns, group.next_letter)
                 for group in memory.all_records(Region.GROUPS)
                 if group.state
             ],
@@ -84,6 +84,7 @@ class TruthReader:
                     record.outcome,
                     record.settled_ns if record.state == IdState.SETTLED else 0,
                     self.name(self.ops[record.op - 1]) if record.state == IdState.LIVE else None,
+                    *(self.name(self.ops[call - 1]) if call else None for call in (record.call, record.running)),
                 )
                 for record in memory.records(Region.IDS)
                 if record.state != IdState.FREE

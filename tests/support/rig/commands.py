@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.declare.states import Condition, Orphans, Outcome
+from timerd_shm.declare.states import CallPhase, Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
 # commands -------------------------------------------------------------------------------------------------------------
@@ -35,7 +35,8 @@ class Key:
 class Register:
     """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when applied; `follows`: op id of a call, 0 = none.
 
-    `if_exists` is "error", "keep", "replace", "replace cancelled", or "replace changed" (over `total` bytes).
+    `if_exists` is "error", "keep", "replace", "again", "replace cancelled", or "replace changed" (over `total` bytes).
+    With `of_letter`, `follows` is a dead letter.
     """
 
     keys: tuple[Key, ...]
@@ -55,6 +56,8 @@ class Register:
     for_group: bool = False
     call: bool = False
     follows: int = 0
+    of_letter: bool = False
+    alone: bool = False
     wants_answer: bool = False
 
 
@@ -87,6 +90,7 @@ class OperationAct:
     orphans: Orphans = Orphans.CANCEL
     requeues: bool = False
     frees_id: bool = False
+    of_letter: bool = False
     purgatory: int = 0
     wants_answer: bool = False
 
@@ -102,7 +106,19 @@ class LookAct:
     wants_answer: bool = False
 
 
-Command = Register | KeyAct | OperationAct | LookAct
+@dataclass(frozen=True)
+class PhaseAct:
+    """CALL_PHASE of the group's call with that op id."""
+
+    operation: int
+    phase: CallPhase = CallPhase.HANDLER
+    limit_ns: int = 0
+    reason: bytes = b""
+    purgatory: int = 0
+    wants_answer: bool = True
+
+
+Command = Register | KeyAct | OperationAct | LookAct | PhaseAct
 
 
 # what is delivered to a client ----------------------------------------------------------------------------------------

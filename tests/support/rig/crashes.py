@@ -45,7 +45,7 @@ def resume(rig: Rig) -> Rig:
 
 def recovers_from_a_crash_at_every_point(name: str) -> int:
     """Play a situation; the number of points. Points from which a start makes the same arena are tried once."""
-    rig = Rig(core=core_faults)
+    rig = Rig(core=core_faults, dead_letters=1)
     act = SITUATIONS[name](rig)
     before = truth(rig.memory)
     copies = record(rig, act)

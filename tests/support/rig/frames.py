@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from commands import Command, KeyAct, LookAct, Mark, OperationAct, Register
+from commands import Command, KeyAct, LookAct, Mark, OperationAct, PhaseAct, Register
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.states import KeyKind, Orphans, Outcome
 from timerd_shm.declare.wire import (
+    CallCommand,
     CommandFlag,
     CommandKind,
     KeyCommand,
@@ -55,12 +56,28 @@ def encode(command: Command) -> bytes:
                 sequence=command.sequence,
             )
         )
+    if isinstance(command, PhaseAct):
+        return (
+            struct_of(CallCommand).pack(
+                *CallCommand(
+                    kind=CommandKind.CALL_PHASE,
+                    purgatory=command.purgatory,
+                    flags=CommandFlag.WANTS_ANSWER * command.wants_answer,
+                    phase=command.phase,
+                    length=size_of(CallCommand) + len(command.reason),
+                    operation=command.operation,
+                    limit_ns=command.limit_ns,
+                )
+            )
+            + command.reason
+        )
     return encode_operation_act(command)
 
 
 def encode_operation_act(command: OperationAct) -> bytes:
     flags = CommandFlag.HAS_ID * (command.id is not None) | CommandFlag.WANTS_ANSWER * command.wants_answer
     flags |= CommandFlag.REQUEUE * command.requeues | CommandFlag.FREES_ID * command.frees_id
+    flags |= CommandFlag.OF_LETTER * command.of_letter
     tail = command.id or b""
     return (
         struct_of(OperationCommand).pack(
@@ -82,8 +99,8 @@ def encode_operation_act(command: OperationAct) -> bytes:
 def encode_register(command: Register) -> bytes:
     flags = RegisterFlag(0)
     flags |= RegisterFlag.HAS_ID * (command.id is not None)
-    flags |= RegisterFlag.KEEP * (command.if_exists == "keep")
-    flags |= RegisterFlag.REPLACE * (command.if_exists == "replace")
+    flags |= RegisterFlag.KEEP * (command.if_exists in ("keep", "again"))
+    flags |= RegisterFlag.REPLACE * (command.if_exists in ("replace", "again"))
     flags |= RegisterFlag.REPLACE_CANCELLED * (command.if_exists == "replace cancelled")
     flags |= RegisterFlag.REPLACE_CHANGED * (command.if_exists == "replace changed")
     flags |= RegisterFlag.WANTS_ANSWER * command.wants_answer
@@ -93,6 +110,8 @@ def encode_register(command: Register) -> bytes:
     flags |= RegisterFlag.ORPHANS_GIVEN * (command.orphans is not None)
     flags |= RegisterFlag.FOR_GROUP * command.for_group
     flags |= RegisterFlag.CALL * command.call
+    flags |= RegisterFlag.ALONE * command.alone
+    flags |= RegisterFlag.OF_LETTER * command.of_letter
     flags |= RegisterFlag.FOLLOWS * (command.follows != 0)
     tail = command.id or b""
     for key in command.keys:
@@ -145,6 +164,8 @@ class DeliveredForGroup(NamedTuple):
     purgatory: bytes
     keys: tuple[bytes, ...]
     codes: tuple[int, ...] = ()
+    phase: int = 0  # of a call: CallPhase
+    ended: int = 0  # of a call: processes that have ended while that phase ran
 
 
 def read_delivered_for_group(record: OutcomeRecord, heap: bytes) -> DeliveredForGroup:
@@ -170,4 +191,5 @@ def read_delivered_for_group(record: OutcomeRecord, heap: bytes) -> DeliveredFor
         names[0],
         tuple(names[1:]),
         codes,
+        *((record.error & 0xFF, record.error >> 8) if record.flags & OutcomeFlag.CALL else (0, 0)),
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from acts import GROUP, HOUR, ID, LONG, Act, Situation, applied, die, finish, watch, wheel_moves
 from commands import Key, OperationAct, Register
-from harness import BUDGET, MS, Client, Rig, done, fire
+from harness import BUDGET, MS, Client, Rig, begun, done, fire, given_up
 from timerd_shm.declare.limits import GROUP_KEPT_NS
-from timerd_shm.declare.states import Orphans
+from timerd_shm.declare.states import CallPhase, Orphans
 from timerd_shm.declare.wire import CommandKind
 
 
@@ -184,15 +184,110 @@ def call_is_done(*, known: bool, received: bool = True) -> Situation:
     return prepare
 
 
-def done_if_something_follows(*, pending: bool) -> Situation:
+def call_begins(phase: CallPhase = CallPhase.HANDLER, *, held: bool = True) -> Situation:
+    """A member is about to run a call, which it holds, or held before it fell silent."""
+
     def prepare(rig: Rig) -> Act:
-        a = rig.client(group=GROUP, listens=True)
-        rig.do(a, work(b"k"), fire(b"k"))
-        if pending:
-            rig.do(a, watch(b"k", id=ID, for_group=True))
-        return applied(
-            rig, a, OperationAct(CommandKind.GROUP_ACK, a.delivered_for_group[0].operation, id=ID, wants_answer=True)
-        )
+        a = handler(rig, b"job")
+        rig.do(a, call(id=ID))
+        (delivered,) = a.delivered_for_group
+        if not held:
+            handler(rig, b"job")
+            rig.core.silence(a.slot, rig.now_ns)
+            rig.turn()
+            rig.core.revive(a.slot, rig.now_ns)
+        rig.now_ns += MS
+        return applied(rig, a, begun(delivered, phase, limit_ns=MS))
+
+    return prepare
+
+
+def call_is_given_up(rig: Rig) -> Act:
+    """A member gives a call up, and says why."""
+    a = handler(rig, b"job")
+    rig.do(a, call(id=ID))
+    rig.do(a, begun(a.delivered_for_group[0]))
+    return applied(rig, a, given_up(a.delivered_for_group[0], b"e" * 200))
+
+
+def running_call_ends_its_process(rig: Rig) -> Act:
+    """The process of a member ends while a call runs there. A newer call of its id is pending."""
+    a = handler(rig, b"job")
+    rig.do(a, call(id=ID))
+    rig.do(a, begun(a.delivered_for_group[0]))
+    b = handler(rig, b"job")
+    rig.do(b, call(timeout_ns=HOUR, id=ID, if_exists="replace"))
+    return die(rig, a)
+
+
+def given_up_call_is_done(*, followed: bool) -> Situation:
+    """A call that was given up is done: it becomes a dead letter, and an older one gives way."""
+
+    def prepare(rig: Rig) -> Act:
+        a, _ = dead_letter(rig)
+        rig.do(a, call(id=ID, if_exists="replace"))
+        delivered = a.delivered_for_group[-1]
+        rig.do(a, begun(delivered), given_up(delivered, b"why"))
+        if followed:
+            follower = call(timeout_ns=HOUR, id=ID, if_exists="replace", follows=delivered.operation, wants_answer=True)
+            return applied(rig, a, follower)
+        return applied(rig, a, done(delivered))
+
+    return prepare
+
+
+def call_is_served_by_nobody(rig: Rig) -> Act:
+    a = rig.client(group=GROUP)
+    rig.do(a, call(id=ID))
+    rig.now_ns += GROUP_KEPT_NS
+    return finish
+
+
+def dead_letter(rig: Rig) -> tuple[Client, int]:
+    """A member, and the op id of a dead letter of its group."""
+    a = handler(rig, b"job")
+    rig.do(a, call(id=ID))
+    (delivered,) = a.delivered_for_group
+    rig.do(a, begun(delivered), given_up(delivered, b"why"), done(delivered))
+    return a, delivered.operation
+
+
+def letter_is_retried(rig: Rig) -> Act:
+    a, letter = dead_letter(rig)
+    return applied(rig, a, call(timeout_ns=HOUR, follows=letter, of_letter=True, wants_answer=True))
+
+
+def letter_is_dropped(rig: Rig) -> Act:
+    a, letter = dead_letter(rig)
+    return applied(rig, a, OperationAct(CommandKind.GROUP_ACK, letter, of_letter=True, wants_answer=True))
+
+
+def due_call_is_cancelled(*, delivered: bool) -> Situation:
+    """A call that is due, and that no member runs, is cancelled by its id."""
+
+    def prepare(rig: Rig) -> Act:
+        a = handler(rig, b"job") if delivered else rig.client(group=GROUP)
+        rig.do(a, call(id=ID))
+        return applied(rig, a, OperationAct(CommandKind.CANCEL_ID, id=ID, wants_answer=True))
+
+    return prepare
+
+
+def due_call_is_replaced(*, timeout_ns: int) -> Situation:
+    def prepare(rig: Rig) -> Act:
+        a = handler(rig, b"job")
+        rig.do(a, call(id=ID))
+        return applied(rig, a, call(timeout_ns=timeout_ns, id=ID, if_exists="replace", wants_answer=True))
+
+    return prepare
+
+
+def call_that_runs_is_made_again(*, timeout_ns: int) -> Situation:
+    def prepare(rig: Rig) -> Act:
+        a = handler(rig, b"job")
+        rig.do(a, call(id=ID))
+        rig.do(a, begun(a.delivered_for_group[0]))
+        return applied(rig, a, call(timeout_ns=timeout_ns, id=ID, if_exists="again", wants_answer=True))
 
     return prepare
 

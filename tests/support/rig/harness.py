@@ -19,14 +19,14 @@ from typing import Any
 
 import timerd.core
 from arenas import SEED, Memory, violations
-from commands import Answer, Command, Delivered, KeyAct, LookAct, Mark, OperationAct
+from commands import Answer, Command, Delivered, KeyAct, LookAct, Mark, OperationAct, PhaseAct
 from frames import DeliveredForGroup, codes_of, encode, read_delivered_for_group
 from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import BLOCK_DATA
-from timerd_shm.declare.states import Orphans, Outcome
+from timerd_shm.declare.states import CallPhase, Orphans, Outcome
 from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandHeader,
@@ -430,6 +430,15 @@ def requeue(operation: int, *, wait: bool = False) -> OperationAct:
 def done(delivered: DeliveredForGroup) -> OperationAct:
     """The member has done its work for an outcome of its group. The answer says whether the member held it."""
     return OperationAct(CommandKind.GROUP_ACK, delivered.operation, wants_answer=True)
+
+
+def begun(delivered: DeliveredForGroup, phase: CallPhase = CallPhase.HANDLER, **more: Any) -> PhaseAct:
+    """The member is about to run something for a call. The answer says whether the member holds it."""
+    return PhaseAct(delivered.operation, phase, **more)
+
+
+def given_up(delivered: DeliveredForGroup, reason: bytes = b"") -> PhaseAct:
+    return PhaseAct(delivered.operation, CallPhase.FAILED, reason=reason)
 
 
 def reschedule(operation: int, timeout_ns: int, *, registered_ns: int = 0, wait: bool = False) -> OperationAct:

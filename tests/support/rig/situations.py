@@ -38,11 +38,17 @@ from acts import (
 from commands import Key, Mark, OperationAct, Register
 from groupacts import (
     call,
+    call_begins,
     call_is_done,
     call_is_due,
     call_is_followed,
-    done_if_something_follows,
+    call_is_given_up,
+    call_is_served_by_nobody,
+    call_that_runs_is_made_again,
+    due_call_is_cancelled,
+    due_call_is_replaced,
     falls_silent,
+    given_up_call_is_done,
     group_outcome_is_delivered,
     group_outcome_is_done,
     group_outcome_is_dropped,
@@ -53,11 +59,14 @@ from groupacts import (
     holder_dies,
     is_heard_again,
     last_of_a_group_dies,
+    letter_is_dropped,
+    letter_is_retried,
     listens_no_more,
     member_begins_to_listen,
     new_group,
     open_member,
     owner_of_a_group_dies,
+    running_call_ends_its_process,
     work,
 )
 from harness import (
@@ -74,7 +83,7 @@ from harness import (
     reschedule,
 )
 from timerd_shm.declare.layout import BATCH_MAX
-from timerd_shm.declare.states import Condition, Orphans
+from timerd_shm.declare.states import CallPhase, Condition, Orphans
 from timerd_shm.declare.wire import CommandKind
 
 WATCHERS = (
@@ -233,8 +242,6 @@ SITUATIONS: dict[str, Situation] = {
     "a group's outcome: done": group_outcome_is_done(True),
     "a group's outcome: done, not received": group_outcome_is_done(False),
     "a group's outcome: dropped": group_outcome_is_dropped,
-    "a group's outcome: done, if something follows": done_if_something_follows(pending=True),
-    "a group's outcome: not done, as nothing follows": done_if_something_follows(pending=False),
     "a call: registered": lambda rig: applied(rig, handler(rig, b"job"), call(timeout_ns=HOUR, id=ID)),
     "a call: due": call_is_due,
     "a call: followed": call_is_followed(),
@@ -242,6 +249,23 @@ SITUATIONS: dict[str, Situation] = {
     "a call: followed when it is over": call_is_followed(over=True),
     "a call: done, and its id is free": call_is_done(known=True),
     "a call: done, its id is another's": call_is_done(known=False, received=False),
+    "a call: registered, to run alone": lambda rig: applied(rig, handler(rig, b"job"), call(id=ID, alone=True)),
+    "a call: begins": call_begins(),
+    "a call: its on_failure begins": call_begins(CallPhase.ON_FAILURE),
+    "a call: begins where it is not held": call_begins(held=False),
+    "a call: given up": call_is_given_up,
+    "a call: ends its process": running_call_ends_its_process,
+    "a call: a dead letter": given_up_call_is_done(followed=False),
+    "a call: a dead letter, and followed": given_up_call_is_done(followed=True),
+    "a call: served by nobody": call_is_served_by_nobody,
+    "a dead letter: retried": letter_is_retried,
+    "a dead letter: dropped": letter_is_dropped,
+    "a due call: cancelled": due_call_is_cancelled(delivered=False),
+    "a due call: cancelled, though it is delivered": due_call_is_cancelled(delivered=True),
+    "a due call: replaced": due_call_is_replaced(timeout_ns=HOUR),
+    "a due call: replaced by one that is due": due_call_is_replaced(timeout_ns=0),
+    "a call that runs: made again": call_that_runs_is_made_again(timeout_ns=HOUR),
+    "a call that runs: made again, due": call_that_runs_is_made_again(timeout_ns=0),
     "handles other names": handles(b"other", b"more"),
     "handles nothing more": handles(most=0),
     "falls silent": falls_silent,
@@ -261,6 +285,9 @@ SITUATIONS: dict[str, Situation] = {
 }
 # These are series of transactions. A state between two of them is neither "before" nor "after"; the next turn goes on.
 SERIES = {
+    "a call: ends its process",
+    "a call: a dead letter",
+    "a call: a dead letter, and followed",
     "register: overtaken by a limited event",
     "fire: totals",
     "fire: the ring evicts",

@@ -1,9 +1,9 @@
-"""Single commands: FIRE and its kin, CANCEL and its kin, LOOKED, COMPLETE and GROUP_ACK, each in one transaction.
+"""Single commands: FIRE and its kin, CANCEL and its kin, LOOKED, COMPLETE, GROUP_ACK, CALL_PHASE: each one transaction.
 
 A REGISTER is only dispatched from here: operation/register_command.pxd reads it, operation/register.pxd applies it.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd.purgatory.memory.arena cimport Arena, capacity, effective_ns, unused
 from timerd.purgatory.memory.blob cimport blob_length, blocks_for, drop_blob, fill_blob
@@ -21,14 +21,20 @@ from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
 from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest, without_room
 from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.purgatory.members.checks cimport begin_check, has_check, take_tickets_back
-from timerd.purgatory.members.clients cimport setter_generation
-from timerd.purgatory.members.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
+from timerd.purgatory.members.calls cimport (
+    CALL_ENDS_SHIFT, due_call, phase_of, stage_begun, stage_not_running, stage_phase, stage_runs,
+)
+from timerd.purgatory.members.clients cimport charge, setter_generation
+from timerd.purgatory.members.groups cimport (
+    adopt_if_orphaned, after_retention, count_endless, find_call, find_held, look_for_calls_again,
+)
 from timerd.purgatory.members.looks cimport note_look
 from timerd.purgatory.operation.condition cimport Verdict, unmoved
 from timerd.purgatory.operation.apply_event cimport begin_delivery, deliver, requeue_grant
 from timerd.purgatory.operation.register cimport apply_register
 from timerd.purgatory.operation.register_command cimport Registration, deadline_of
-from timerd.purgatory.operation.settle cimport finish_free, finish_settle, stage_free, stage_settle
+from timerd.purgatory.operation.letters cimport find_letter, finish_done, stage_done, stage_withdrawn
+from timerd.purgatory.operation.settle cimport finish_free, finish_settle, stage_settle
 from timerd_shm.generated.records cimport *
 
 from .prefetch cimport Prefetched
@@ -254,12 +260,13 @@ cdef inline void apply_orphans(
 cdef inline void apply_done(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t freed_id, bint wants
 ) noexcept nogil:
-    """GROUP_ACK: the work for a group's outcome is done, and `op` is freed. NULL: the sender does not hold it.
+    """GROUP_ACK: the work for a group's outcome is done, and `op` is over. NULL: the sender does not hold it.
 
     `freed_id`: this id (index + 1) counts as cancelled from now on, so that its name is free; 0 = none.
     """
     cdef AnswerRecord *answer = NULL
     cdef uint64_t *word
+    cdef bint was_held = op != NULL and op.client_generation != 0
     if op == NULL and freed_id == 0:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
@@ -267,18 +274,81 @@ cdef inline void apply_done(
         word = IdRecord_word_outcome(&a.ids[freed_id - 1])
         td_put(&a.tx, word, IdRecord_with_outcome(word[0], OUTCOME_CANCELLED))
     if op != NULL:
-        stage_free(a, op)
-        journal_group(
-            a, op, GROUP_STEP_ACKNOWLEDGED, op.group, slot, a.clients[slot].generation, op.deliveries, op.outcome_number, number
-        )
+        stage_done(a, op, slot, number)
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, op != NULL)
         stage_answer(a, answer)
     td_put(&a.tx, &a.clients[slot].last_command, number)
     commit(a)
     if op != NULL:
-        a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
-        finish_free(a, op)
+        finish_done(a, op, was_held)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline void apply_cancel_due(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, IdRecord *id, bint wants
+) noexcept nogil:
+    """CANCEL_ID of a call that is due and that no member runs: it is freed, and its id counts as cancelled."""
+    cdef AnswerRecord *answer = NULL
+    cdef uint64_t *word = IdRecord_word_outcome(id)
+    td_put(&a.tx, word, IdRecord_with_outcome(word[0], OUTCOME_CANCELLED))
+    stage_withdrawn(a, op, slot, number)
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    finish_free(a, op)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline void apply_call_phase(
+    Arena *a, uint32_t slot, uint64_t number, CallCommand *command, const uint8_t *reason, uint32_t length
+) noexcept nogil:
+    """CALL_PHASE: this member is about to run something for a call that it holds, or any member gives the call up.
+
+    The answer is 1, or 0 if this member does not hold the call (any more), and is not to run it. What was counted of
+    processes that it ended belongs to a phase.
+    """
+    cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, gives_up = command.phase == CALL_PHASE_FAILED
+    cdef AnswerRecord *answer = NULL
+    cdef OpRecord *op
+    cdef uint32_t old, value = 0
+    a.turn.touched += 1
+    if not CALL_PHASE_DUE < command.phase <= CALL_PHASE_FAILED or length > (CALL_REASON_SIZE_MAX if gives_up else 0):
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_INVALID_VALUE, CALL_REASON_SIZE_MAX)
+        return
+    op = find_call(a, slot, command.operation) if gives_up else find_held(a, slot, command.operation)
+    if op == NULL or not op.flags & OP_FLAG_CALL or command.phase < phase_of(op):
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    if length and make_room(a, blocks_for(length)):
+        value = fill_blob(a, reason, length)  # without room for the reason the call is given up all the same
+    old = op.value
+    stage_phase(a, op, command.phase, op.error >> CALL_ENDS_SHIFT if command.phase == phase_of(op) else 0)
+    if gives_up:
+        stage_runs(a, op, 0, 0)
+        stage_not_running(a, op, True)
+    else:
+        stage_runs(a, op, a.turn.now_ns, command.limit_ns)
+        stage_begun(a, op)
+    if value:
+        td_put(&a.tx, OpRecord_word_value(op), OpRecord_with_value(OpRecord_word_value(op)[0], value))
+    journal_group(
+        a, op, GROUP_STEP_BEGAN, op.group, slot, a.clients[slot].generation, op.deliveries, op.outcome_number, number
+    )
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    if value:
+        charge(a, op, 0, 0, 0, <int64_t>length - <int64_t>blob_length(a, old))
+        drop_blob(a, old)
+    if gives_up:
+        look_for_calls_again(a, op.group)
     if answer != NULL:
         keep_answer(a, answer)
 
@@ -294,24 +364,19 @@ cdef inline uint32_t id_of(Arena *a, OperationCommand *command, const uint8_t *i
 cdef inline void apply_group_ack(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, bint wants
 ) noexcept nogil:
-    """With FREES_ID the id is the operation's own, and is freed. Else the id is a condition: it names what must follow."""
-    cdef OpRecord *op = find_held(a, slot, command.operation)
-    cdef uint32_t known = 0
-    cdef IdRecord *record = NULL
-    if command.flags & COMMAND_FLAG_HAS_ID:
-        known = id_of(a, command, id)
-        record = a.ids + (known - 1) if known else NULL
-    if not command.flags & COMMAND_FLAG_HAS_ID:
-        apply_done(a, slot, number, op, 0, wants)
+    """With FREES_ID the id is the operation's own, and is freed. OF_LETTER drops a dead letter."""
+    cdef uint32_t known
+    if command.flags & COMMAND_FLAG_OF_LETTER:
+        apply_done(a, slot, number, find_letter(a, slot, command.operation), 0, wants)
     elif command.flags & COMMAND_FLAG_FREES_ID:
-        if record == NULL or record.state != ID_STATE_SETTLED or record.settled_ns != command.registered_ns:
-            known = 0  # the id is forgotten, or names another operation by now
+        known = id_of(a, command, id)
+        if known and (
+            a.ids[known - 1].state != ID_STATE_SETTLED or a.ids[known - 1].settled_ns != command.registered_ns
+        ):
+            known = 0  # the id names another operation by now
         apply_done(a, slot, number, find_call(a, slot, command.operation), known, wants)
-    elif record != NULL and (record.state == ID_STATE_LIVE or record.outcome == OUTCOME_CANCELLED):
-        apply_done(a, slot, number, op, 0, wants)
     else:
-        # The operation that was to follow is not there: the work is not done.
-        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0 if op == NULL else GROUP_ACK_NOT_FOLLOWED)
+        apply_done(a, slot, number, find_held(a, slot, command.operation), 0, wants)
 
 
 cdef inline void apply_operation(
@@ -330,6 +395,11 @@ cdef inline void apply_operation(
         return
     if command.flags & COMMAND_FLAG_HAS_ID:
         known = id_of(a, command, id)
+        if command.kind == COMMAND_KIND_CANCEL_ID and known and a.ids[known - 1].state == ID_STATE_SETTLED:
+            op = due_call(a, a.ids + (known - 1))
+            if op != NULL:
+                apply_cancel_due(a, slot, number, op, a.ids + (known - 1), wants)
+                return
         if known == 0 or a.ids[known - 1].state != ID_STATE_LIVE:
             refuse(a, slot, number, command.purgatory, ERROR_CODE_UNKNOWN_OPERATION, 0)
             return
@@ -407,8 +477,10 @@ cdef inline void apply_look(Arena *a, uint32_t slot, uint64_t number, LookComman
         apply_complete(a, slot, number, op, command, wants)
 
 
-cdef inline bint needs_id(uint32_t kind) noexcept nogil:
-    return kind == COMMAND_KIND_CANCEL_ID or kind == COMMAND_KIND_RESCHEDULE_ID
+cdef inline bint needs_id(OperationCommand *command) noexcept nogil:
+    if command.kind == COMMAND_KIND_GROUP_ACK:
+        return command.flags & COMMAND_FLAG_FREES_ID != 0
+    return command.kind == COMMAND_KIND_CANCEL_ID or command.kind == COMMAND_KIND_RESCHEDULE_ID
 
 
 cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead) noexcept nogil:
@@ -446,6 +518,11 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Prefetc
             return False
         apply_look(a, slot, number, <LookCommand *>p)
         return True
+    if kind == COMMAND_KIND_CALL_PHASE:
+        if length < sizeof(CallCommand):
+            return False
+        apply_call_phase(a, slot, number, <CallCommand *>p, p + sizeof(CallCommand), length - sizeof(CallCommand))
+        return True
     if COMMAND_KIND_CANCEL <= kind <= COMMAND_KIND_GROUP_ACK:
         operation = <OperationCommand *>p
         if length < sizeof(OperationCommand):
@@ -453,7 +530,7 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Prefetc
         variable = 16 if operation.flags & COMMAND_FLAG_HAS_ID else 0
         if length != sizeof(OperationCommand) + variable:
             return False
-        if kind != COMMAND_KIND_GROUP_ACK and needs_id(kind) != (variable != 0):
+        if needs_id(operation) != (variable != 0):
             return False
         apply_operation(a, slot, number, operation, p + sizeof(OperationCommand), ahead)
         return True

@@ -138,6 +138,7 @@ cdef inline uint32_t fill_id(Arena *a, uint32_t hash, uint32_t purgatory, uint64
     record.purgatory = purgatory
     record.op = 0
     record.settled_ns = 0
+    record.call = record.running = 0
     record.chain_hash = hash
     chain_id(a, found)
     return found

@@ -27,6 +27,7 @@ from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd_shm.generated.records cimport *
 
 from .state cimport CALLS, OUTCOMES, Member
+from .calls cimport is_letter, must_wait, stage_interrupted
 from .clients cimport following, is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
 from .looks cimport leave_looks
 
@@ -56,6 +57,12 @@ cdef inline bint has_room(ClientRecord *c, int kind) noexcept nogil:
     return c.calls_held < c.calls if kind == CALLS else c.held < GROUP_HELD_MAX
 
 
+cdef inline bint is_ready(Arena *a, uint32_t slot, int kind) noexcept nogil:
+    """Whether something of its group can be delivered to the client: no call beside one that is to run alone."""
+    cdef ClientRecord *c = a.clients + slot
+    return accepts(c, kind) and has_room(c, kind) and a.members.rings[kind][slot].alone == 0
+
+
 cdef inline bint holds_unaccepted(ClientRecord *c) noexcept nogil:
     return (c.held and not accepts(c, OUTCOMES)) or (c.calls_held and not accepts(c, CALLS))
 
@@ -64,6 +71,10 @@ cdef inline void count_held(Arena *a, OpRecord *op, int by) noexcept nogil:
     """The member holds one more operation (1), or one less (-1)."""
     if kind_of(op) == CALLS:
         a.clients[op.client].calls_held += by
+        if op.flags & OP_FLAG_ALONE:
+            a.members.rings[CALLS][op.client].alone += by
+        if a.clients[op.client].calls_held == 0:
+            look_for_calls_again(a, op.group)
     else:
         a.clients[op.client].held += by
     join_rings(a, op.client)
@@ -80,7 +91,7 @@ cdef inline void join_ring(Arena *a, uint32_t slot, int kind) noexcept nogil:
     cdef Member *members = a.members.rings[kind]
     cdef Member *m = members + slot
     cdef uint16_t *turns = a.members.turns[kind]
-    cdef bint ready = accepts(c, kind) and has_room(c, kind)
+    cdef bint ready = is_ready(a, slot, kind)
     cdef uint32_t first
     if ready == (m.group != 0):
         return
@@ -113,7 +124,14 @@ cdef inline void match_calls(Arena *a, uint32_t group) noexcept nogil:
     """Look for a ready member for each call of the group (index + 1): one more member takes calls."""
     cdef GroupRecord *g = a.groups + (group - 1)
     a.members.unmatched[group - 1] = 0 if is_empty(a, &g.calls_next) else g.calls_next
+    a.members.passed_by[group - 1] = 0
     a.members.dispatching = 1
+
+
+cdef inline void look_for_calls_again(Arena *a, uint32_t group) noexcept nogil:
+    """A call of the group is over, or a member holds none: one that was passed by may be delivered now."""
+    if a.members.passed_by[group - 1]:
+        match_calls(a, group)
 
 
 cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
@@ -143,7 +161,10 @@ cdef inline uint64_t name_of(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
-    """The next ready member for this operation; for a call, the one that holds the fewest calls. Or -1."""
+    """The next ready member for this operation; for a call, the one that holds the fewest calls. Or -1.
+
+    A call that is to run alone gets a member that holds no other.
+    """
     cdef uint32_t first = a.members.turns[kind_of(op)][op.group - 1], slot
     cdef uint64_t name
     cdef int found = -1
@@ -152,6 +173,9 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
     slot = first - 1
     if kind_of(op) == OUTCOMES:
         return slot
+    if must_wait(a, op):
+        a.members.passed_by[op.group - 1] = 1
+        return -1
     name = name_of(a, op)
     while True:
         if found < 0 or a.clients[slot].calls_held < a.clients[found].calls_held:
@@ -161,6 +185,9 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
                     return found
         slot = a.members.rings[CALLS][slot].next
         if slot == first - 1:
+            if op.flags & OP_FLAG_ALONE:
+                a.members.passed_by[op.group - 1] = 1
+                return -1
             return found
 
 
@@ -327,16 +354,24 @@ cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
 cdef inline void requeue_outcome(Arena *a, OpRecord *op) noexcept nogil:
     """The member is dead, silent or does not listen: the outcome waits for another member. Its number is void."""
     cdef uint32_t slot = op.client
+    cdef ClientRecord *c = a.clients + slot
+    cdef bint ended
     td_put(
         &a.tx, OpRecord_word_client_generation(op),
         OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
     )
     td_put(&a.tx, &op.outcome_number, 0)
+    ended = c.state == CLIENT_STATE_DEAD and not c.flags & CLIENT_FLAG_GOODBYE
+    if ended and op.flags & OP_FLAG_CALL and op.progress:
+        a.daemon[DAEMON_CALLS_ENDED_PROCESS] += 1
+    stage_interrupted(a, op, ended)
     journal_group(a, op, GROUP_STEP_REQUEUED, op.group, slot, op.client_generation, op.deliveries, 0, 0)
     commit(a)
     leave_outcomes(a, op)
     count_held(a, op, -1)
     queue_in_group(a, op)
+    if op.flags & OP_FLAG_CALL:
+        look_for_calls_again(a, op.group)
     a.daemon[DAEMON_GROUP_OUTCOMES_REQUEUED] += 1
 
 
@@ -351,13 +386,13 @@ cdef inline OpRecord *find_held(Arena *a, uint32_t slot, uint64_t operation) noe
 
 
 cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
-    """The call of that op id, if it is settled, not freed, and of this client's group; else NULL.
+    """The call of that op id, if it is due, not done, and of this client's group; else NULL.
 
     Every member may acknowledge it. For example, a member did the work, and fell silent meanwhile: another member holds
     the call by then.
     """
     cdef OpRecord *op = settled_of(a, operation)
-    if op == NULL or not op.flags & OP_FLAG_CALL:
+    if op == NULL or not op.flags & OP_FLAG_CALL or is_letter(op):
         return NULL
     return op if op.group == a.clients[slot].group else NULL
 

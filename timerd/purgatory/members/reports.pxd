@@ -92,7 +92,7 @@ cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept n
 
 cdef inline uint32_t failures_length(OpRecord *op) noexcept nogil:
     """Bytes of the codes of its failed keys. Those of an operation that settled without its keys are not known."""
-    if not op.flags & OP_FLAG_KEYS_KEPT or op.condition >= CONDITION_OBSERVE:
+    if not op.flags & OP_FLAG_KEYS_KEPT or op.condition >= CONDITION_OBSERVE or op.flags & OP_FLAG_CALL:
         return 0
     return sizeof(uint32_t) * <uint32_t>__builtin_popcountll(op.failed)
 
@@ -181,6 +181,8 @@ cdef inline void fill_outcome(
     out.sequence = op.seen
     out.satisfied = op.progress if op.condition != CONDITION_TOTAL and op.condition != CONDITION_OWNER else 0
     out.failed = op.failed if op.condition != CONDITION_OWNER else 0
+    if op.flags & OP_FLAG_CALL:
+        out.satisfied = out.failed = 0
     out.heap_offset = 0
     out.value_length = length
     out.payload_length = 0

@@ -95,6 +95,7 @@ ctypedef struct Member:
     uint16_t group  # index + 1; 0 = it is in no ring
     uint16_t next  # slot
     uint16_t prev
+    uint16_t alone  # calls that it holds and that are to run alone
 
 
 ctypedef struct Refusal:
@@ -127,6 +128,7 @@ ctypedef struct Members:
     # been kept too long; 0 = none.
     uint32_t *unmatched
     uint32_t *outdated
+    uint8_t *passed_by  # of each group: whether a call was passed by that may be delivered when another one is over
     # When a retention ends next: of an outcome in a group, of a tombstone.
     uint64_t groups_due_ns
     uint64_t tombstones_due_ns
@@ -154,6 +156,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
     m.queue = <uint16_t *>calloc(clients, sizeof(uint16_t))
     m.unmatched = <uint32_t *>calloc(groups, sizeof(uint32_t))
     m.outdated = <uint32_t *>calloc(groups, sizeof(uint32_t))
+    m.passed_by = <uint8_t *>calloc(groups, sizeof(uint8_t))
     for kind in range(KINDS):
         m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
@@ -165,6 +168,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
         for i in range(CHECKS_MAX - 1):
             m.checks[i].next = i + 2
         m.free_check = 1
+    made = made and m.passed_by != NULL
     return made and m.report_states != NULL and m.queue != NULL and m.unmatched != NULL and m.outdated != NULL
 
 
@@ -175,6 +179,7 @@ cdef inline void drop_members(Members *m) noexcept nogil:
     free(m.queue)
     free(m.unmatched)
     free(m.outdated)
+    free(m.passed_by)
     free(m.looks)
     free(m.checks)
     free(m.tickets)

@@ -7,6 +7,7 @@ from timerd.purgatory.members.answers cimport met
 from timerd.purgatory.members.groups cimport find_call
 from timerd_shm.generated.records cimport *
 
+from .letters cimport find_letter
 from .register_command cimport Registration
 
 
@@ -75,6 +76,17 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
     return ERROR_CODE_NONE
 
 
+cdef inline bint is_call(RegisterCommand *command) noexcept nogil:
+    return command.flags & REGISTER_FLAG_FOR_GROUP and command.flags & REGISTER_FLAG_CALL
+
+
+cdef inline OpRecord *find_followed(Arena *a, Registration *r) noexcept nogil:
+    """The call, or the dead letter, that ends with this registration; NULL if it is gone."""
+    if r.command.flags & REGISTER_FLAG_OF_LETTER:
+        return find_letter(a, r.slot, r.command.mark_sequence)
+    return find_call(a, r.slot, r.command.mark_sequence)
+
+
 cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
     """The code if the command itself is wrong, or ERROR_CODE_NONE. `limit` becomes the limit that it met."""
     cdef RegisterCommand *command = r.command
@@ -100,7 +112,7 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
     if command.flags & REGISTER_FLAG_FOLLOWS:
         if not command.flags & REGISTER_FLAG_NO_MARK:
             return ERROR_CODE_INVALID_VALUE
-        followed = find_call(a, r.slot, command.mark_sequence)
+        followed = find_followed(a, r)
         if followed == NULL:
             return ERROR_CODE_UNKNOWN_OPERATION
         if command.keys > followed.keys:  # its quotas are not checked
@@ -115,6 +127,10 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
         return ERROR_CODE_INVALID_CONDITION
     if command.condition == CONDITION_TOTAL and command.total == 0:
         return ERROR_CODE_INVALID_CONDITION
+    if is_call(command) and (
+        command.keys != 1 or command.condition != CONDITION_AT_LEAST or r.keys[0].kind != KEY_KIND_EVENT
+    ):
+        return ERROR_CODE_INVALID_CONDITION  # a call has one name
     if command.condition == CONDITION_OWNER and command.flags & REGISTER_FLAG_FOR_GROUP:
         return ERROR_CODE_INVALID_CONDITION  # it would have no owner
     for i in range(command.keys):

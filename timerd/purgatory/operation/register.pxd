@@ -13,10 +13,11 @@ from timerd.purgatory.memory.blob cimport blob_length, drop_blob, fill_blob
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.hash cimport id_hash
+from timerd.purgatory.memory.list cimport op_at
 from timerd.purgatory.memory.nodes cimport allocate_node, first_node, next_node, node_of
 from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
-from timerd.purgatory.journal.rows cimport journal_group, journal_register
+from timerd.purgatory.journal.rows cimport journal_register
 from timerd.purgatory.index.ids cimport find_id, free_id
 from timerd.purgatory.index.remembered cimport fill_id, leave_remembered
 from timerd.purgatory.index.keys cimport fill_node, free_nodes
@@ -28,14 +29,16 @@ from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found, without_room
 from timerd.purgatory.members.answers cimport fill_answer, keep_answer, met, refuse, refuse_for, stage_answer
 from timerd.purgatory.members.clients cimport charge, charge_id, nodes_of
-from timerd.purgatory.members.groups cimport adopt_if_orphaned, find_call
+from timerd.purgatory.members.calls cimport due_call, stage_id_calls
+from timerd.purgatory.members.groups cimport adopt_if_orphaned
 from timerd.purgatory.members.looks cimport list_look, look_is_due
 from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, has_failures, is_used_up, judge, satisfy, settled_keys, unmoved
-from .quota cimport group_of, has_too_many_ids, refusal_of
+from .letters cimport drop_oldest_letter, finish_done, stage_done, stage_withdrawn
+from .quota cimport find_followed, group_of, has_too_many_ids, is_call, refusal_of
 from .register_command cimport Key, Registration, deadline_of, read_registration, registered_of
-from .settle cimport finish_free, finish_settle, is_overdue, stage_free, stage_settle
+from .settle cimport finish_free, finish_settle, is_overdue, stage_settle
 
 
 cdef inline uint64_t kind_word(RegisterCommand *command, uint32_t orphans, uint32_t group, uint32_t flags) noexcept nogil:
@@ -89,7 +92,7 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command
         group = c.group
         generation = 0
         if command.flags & REGISTER_FLAG_CALL:
-            flags = OP_FLAG_CALL
+            flags = OP_FLAG_CALL | (OP_FLAG_ALONE if command.flags & REGISTER_FLAG_ALONE else 0)
     elif command.condition == CONDITION_OWNER:
         flags = OP_FLAG_OWNER
     fill_record(
@@ -230,14 +233,47 @@ cdef inline bint begins_alike(Arena *a, Registration *r, OpRecord *op) noexcept 
     return length == 0 or memcmp(a.blocks[op.payload - 1].data, r.payload, length) == 0
 
 
-cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record) noexcept nogil:
-    """Whether a registration may take over an id that exists."""
+cdef inline OpRecord *waiting_under(Arena *a, IdRecord *record, OpRecord *followed) noexcept nogil:
+    """The operation of an id that is pending, or the call that is due and does not run; but not the one that is followed."""
+    cdef OpRecord *op = a.ops + (record.op - 1) if record.state == ID_STATE_LIVE else due_call(a, record)
+    return NULL if op == followed else op
+
+
+cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record, OpRecord *waiting) noexcept nogil:
+    """Whether a registration may take over an id that exists, under which that operation waits (NULL: none)."""
     cdef RegisterCommand *command = r.command
-    if command.flags & REGISTER_FLAG_REPLACE_CHANGED and record.state == ID_STATE_LIVE:
-        return not begins_alike(a, r, a.ops + (record.op - 1))
+    cdef bint is_over = record.state == ID_STATE_SETTLED and record.outcome == OUTCOME_CANCELLED
+    if is_call(command) and command.flags & REGISTER_FLAG_KEEP and command.flags & REGISTER_FLAG_REPLACE:
+        return waiting == NULL and (record.running != 0 or is_over)
+    if command.flags & REGISTER_FLAG_REPLACE_CHANGED and waiting != NULL:
+        return not begins_alike(a, r, waiting)
     if command.flags & REGISTER_FLAG_REPLACE_CANCELLED:
-        return record.state == ID_STATE_SETTLED and record.outcome == OUTCOME_CANCELLED
+        return is_over
     return command.flags & REGISTER_FLAG_REPLACE != 0
+
+
+cdef inline bint give_way(Arena *a, Registration *r) noexcept nogil:
+    """Drop the oldest dead letter of the group for which the registration is; False if that has none to drop."""
+    cdef GroupRecord *g
+    if group_of(a, r) == 0:
+        return False
+    g = a.groups + (group_of(a, r) - 1)
+    if g.letters == 0 or (r.command.flags & REGISTER_FLAG_FOLLOWS and op_at(a, g.letters_next) == find_followed(a, r)):
+        return False
+    drop_oldest_letter(a, g)
+    return True
+
+
+cdef inline void stage_calls_of_id(
+    Arena *a, IdRecord *id, OpRecord *op, bint due, OpRecord *followed, OpRecord *superseded
+) noexcept nogil:
+    """Stage which calls the id names behind the registration of `op`, which is `due` at once or pending."""
+    cdef uint32_t call = id.call, running = id.running
+    if followed != NULL and running == <uint32_t>(followed - a.ops) + 1:
+        running = 0
+    if (followed != NULL and call == <uint32_t>(followed - a.ops) + 1) or superseded != NULL:
+        call = 0
+    stage_id_calls(a, id, <uint32_t>(op - a.ops) + 1 if due else call, running)
 
 
 cdef inline void attach_nodes(Arena *a, OpRecord *op) noexcept nogil:
@@ -275,29 +311,39 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     cdef OpRecord *op
     cdef OpRecord *replaced = NULL
     cdef OpRecord *followed = NULL
+    cdef OpRecord *waiting = NULL
+    cdef OpRecord *superseded = NULL
     cdef AnswerRecord *answer = NULL
     cdef EventRecord *by = NULL
     cdef IdRecord *id_record
     cdef Verdict v, old
     cdef uint64_t limit = 0, word
     cdef uint32_t code, index, hash = 0, known = 0, fresh_id = 0, payer = 0, ordinal = 0, settled_key = 0
-    cdef bint remembered = False, pending
+    cdef bint remembered = False, pending, was_held = False
     if not read_registration(a, r, end):
         return False
     a.turn.touched += command.keys  # each is hashed, compared with the others and looked up, also if it is refused
     code = refusal_of(a, r, &limit)
+    while (code == ERROR_CODE_QUOTA_EXCEEDED or code == ERROR_CODE_ARENA_FULL) and give_way(a, r):
+        code = refusal_of(a, r, &limit)
+    if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_FOLLOWS:
+        followed = find_followed(a, r)
+        was_held = followed.client_generation != 0
     if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_HAS_ID:
         hash = id_hash(a.seed, command.purgatory, r.id_low, r.id_high)
         known = find_id(a, hash, command.purgatory, r.id_low, r.id_high)
-        if known and not may_replace(a, r, &a.ids[known - 1]):
+        if known:
+            waiting = waiting_under(a, a.ids + (known - 1), followed)
+        if known and not may_replace(a, r, a.ids + (known - 1), waiting):
             code = ERROR_CODE_OPERATION_EXISTS
             limit = a.ids[known - 1].outcome
         elif not known and command.registered_ns and command.registered_ns < a.header.ids_floor_ns:
             code = ERROR_CODE_TOO_OLD_TO_TELL
             limit = a.header.ids_floor_ns
         elif known and a.ids[known - 1].state == ID_STATE_LIVE:
-            replaced = a.ops + (a.ids[known - 1].op - 1)
+            replaced = waiting
         else:
+            superseded = waiting
             remembered = known != 0
             payer = a.ids[known - 1].op - 1 if remembered else 0
         if replaced != NULL:
@@ -305,7 +351,9 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         if code == ERROR_CODE_NONE and has_too_many_ids(a, r, replaced):
             code = ERROR_CODE_QUOTA_EXCEEDED
             limit = met(MET_IDS, a.header.quota_ids)
-    if code == ERROR_CODE_NONE and not make_room(a, r.blocks):
+    while code == ERROR_CODE_NONE and not make_room(a, r.blocks):
+        if give_way(a, r):
+            continue
         code = without_room(a, r.blocks)
         limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
     if code != ERROR_CODE_NONE:
@@ -350,12 +398,9 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     if has_failures(op, v.failed):
         fill_failures(a, op, v.failed)
     if command.flags & REGISTER_FLAG_FOLLOWS:
-        followed = find_call(a, r.slot, command.mark_sequence)
-        stage_free(a, followed)
-        journal_group(
-            a, followed, GROUP_STEP_ACKNOWLEDGED, followed.group, r.slot, c.generation, followed.deliveries,
-            followed.outcome_number, r.number,
-        )
+        stage_done(a, followed, r.slot, r.number)
+    if superseded != NULL:
+        stage_withdrawn(a, superseded, r.slot, r.number)
     if replaced != NULL:
         old = unmoved(replaced)
         stage_settle(a, replaced, OUTCOME_CANCELLED, 0, NULL, &old)
@@ -371,6 +416,8 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
             id_record = a.ids + (known - 1)
             word = IdRecord_with_state(IdRecord_word_state(id_record)[0], ID_STATE_LIVE)
             td_put(&a.tx, IdRecord_word_state(id_record), IdRecord_with_op(IdRecord_with_outcome(word, 0), index + 1))
+    if known and op.flags & OP_FLAG_CALL:
+        stage_calls_of_id(a, a.ids + (known - 1), op, v.outcome != OUTCOME_NONE, followed, superseded)
     if command.flags & REGISTER_FLAG_WANTS_ANSWER:
         answer = fill_answer(a, r.slot, r.number, ERROR_CODE_NONE, 0)
         stage_answer(a, answer)
@@ -386,9 +433,10 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     if replaced != NULL:
         charge_id(a, replaced, -1)
         finish_settle(a, replaced, True)
+    if superseded != NULL:
+        finish_free(a, superseded)
     if followed != NULL:
-        a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
-        finish_free(a, followed)
+        finish_done(a, followed, was_held)
     link_registered(a, op, index, r.tag, op.group == 0, pending)
     if pending:
         attach_nodes(a, op)

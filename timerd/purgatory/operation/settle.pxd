@@ -25,6 +25,7 @@ from timerd.purgatory.members.answers cimport met, note_refusal
 from timerd.purgatory.members.state cimport LATEST_OUTCOMES, ReportState
 from timerd.purgatory.members.clients cimport charge, further_keys, leave_outcomes, nodes_of, owner_of, queue_report
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, queue_in_group
+from timerd.purgatory.members.calls cimport is_letter, stage_id_calls
 from timerd.purgatory.members.looks cimport leave_looks
 from timerd_shm.generated.records cimport *
 
@@ -69,6 +70,8 @@ cdef inline void stage_outcome(
 ) noexcept nogil:
     """Stage the words by which any operation settles, and the journal's row. `number` 0: it is not delivered now."""
     cdef uint32_t state = OP_STATE_SETTLED if number or op.group else OP_STATE_FREE
+    if op.flags & OP_FLAG_CALL and outcome == OUTCOME_CANCELLED:
+        state = OP_STATE_FREE  # it is to be run by nobody
     stage_settled(a, op, outcome, settled_key, e, flags, value, number, error, state)
 
 
@@ -78,7 +81,7 @@ cdef inline void stage_settled(
 ) noexcept nogil:
     """Do what stage_outcome() does, for an operation that gets this state."""
     cdef uint64_t word = OpRecord_word_state(op)[0]
-    fill_settlement(a, op, value, number, error)
+    fill_settlement(a, op, value, number, 0 if op.flags & OP_FLAG_CALL else error)
     word = OpRecord_with_state(OpRecord_with_outcome(OpRecord_with_settled_key(word, settled_key), outcome), state)
     td_put(&a.tx, OpRecord_word_state(op), word)
     if flags != op.flags:
@@ -138,6 +141,8 @@ cdef inline void stage_settle(
             td_put(&a.tx, EventRecord_word_completed(e), granted_word(e))
     if op.group or op.orphans == ORPHANS_GROUP or (number and has_failures(op, v.failed)):
         flags |= OP_FLAG_KEYS_KEPT
+    if op.flags & OP_FLAG_CALL:
+        v.progress = v.failed = 0  # of a settled call they say whether it runs (members/calls.pxd)
     if v.progress != op.progress:
         td_put(&a.tx, &op.progress, v.progress)
     if v.failed != op.failed:
@@ -146,6 +151,8 @@ cdef inline void stage_settle(
         id_record = a.ids + (op.id_record - 1)
         td_put(&a.tx, IdRecord_word_state(id_record), settled_word(id_record, outcome, op.client))
         td_put(&a.tx, &id_record.settled_ns, a.turn.now_ns)
+        if op.flags & OP_FLAG_CALL and outcome != OUTCOME_CANCELLED and op.state == OP_STATE_PENDING:
+            stage_id_calls(a, id_record, <uint32_t>(op - a.ops) + 1, id_record.running)
     stage_outcome(a, op, outcome, settled_key, e, flags, value, number, error)
 
 
@@ -283,6 +290,8 @@ cdef inline void finish_free(Arena *a, OpRecord *op) noexcept nogil:
     charge(a, op, 0, -1, 0, 0)
     if op.group and op.client_generation:
         count_held(a, op, -1)
+    if is_letter(op):
+        a.groups[op.group - 1].letters -= 1
     free_op(a, op)
 
 

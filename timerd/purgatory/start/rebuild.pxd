@@ -32,9 +32,11 @@ from timerd.purgatory.members.clients cimport charge, nodes_of, owner_of, setter
 from timerd.purgatory.members.groups cimport (
     after_retention, holds_unaccepted, join_group, kind_of, look_again_at, queue_in_group,
 )
+from timerd.purgatory.members.calls cimport is_letter
 from timerd.purgatory.members.looks cimport list_look, look_is_due
 from timerd.purgatory.operation.condition cimport settled_keys
 from timerd.purgatory.operation.apply_event cimport begin_delivery
+from timerd.purgatory.operation.letters cimport drop_surplus_letters, join_letters
 from timerd_shm.generated.records cimport *
 
 from .rebuild_order cimport EARLY, Order, Ordered, drop_order, is_outcome_due, make_order, restore_order, sort_by_number
@@ -93,9 +95,12 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         a.clients[i].calls_held = 0
         for n in range(KINDS):
             a.members.rings[n][i].group = 0
+            a.members.rings[n][i].alone = 0
     for i in range(capacity(a, REGION_GROUPS)):
         make_empty(a, &a.groups[i].next)
         make_empty(a, &a.groups[i].calls_next)
+        make_empty(a, &a.groups[i].letters_next)
+        a.groups[i].letters = 0
         a.groups[i].members = 0
         a.groups[i].pending = 0
         a.groups[i].ids = 0
@@ -107,6 +112,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
             a.members.turns[n][i] = 0
         a.members.unmatched[i] = 0
         a.members.outdated[i] = 0
+        a.members.passed_by[i] = 0
     a.turn.dropping = 0
     a.remembered.total = 0
     a.remembered.fullest_until = 0
@@ -175,6 +181,8 @@ cdef inline void restore_settled(Arena *a, OpRecord *op) noexcept nogil:
     cdef ClientRecord *c = a.clients + op.client
     if op.group and kind_of(op) == CALLS:
         c.calls_held += 1
+        if op.flags & OP_FLAG_ALONE:
+            a.members.rings[CALLS][op.client].alone += 1
     elif op.group:
         c.held += 1
     if op.outcome_number > c.acknowledged:
@@ -244,8 +252,12 @@ cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nog
 
 
 cdef inline void restore_undelivered(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
-    """Put groups' undelivered outcomes back into their lists, in order of settling. Members are in their rings already."""
+    """Put groups' undelivered outcomes back into their lists, in order of settling, and dead letters in order of number.
+
+    Members are in their rings already.
+    """
     cdef uint32_t i
+    cdef OpRecord *op
     cdef uint64_t count = 0, outcomes = 0, k
     a.members.groups_due_ns = NO_DEADLINE
     for i in range(capacity(a, REGION_GROUPS)):
@@ -255,13 +267,25 @@ cdef inline void restore_undelivered(Arena *a, Ordered *items, Ordered *spare) n
     if outcomes == 0:
         return
     for i in range(a.regions[REGION_OPS].high_water):
-        if a.ops[i].state == OP_STATE_SETTLED and a.ops[i].group and a.ops[i].client_generation == 0:
+        if a.ops[i].state == OP_STATE_SETTLED and a.ops[i].group and a.ops[i].client_generation == 0 and not is_letter(a.ops + i):
             items[count].number = a.ops[i].settled_ns
             items[count].index = i
             count += 1
     sort_by_number(items, spare, count)
     for k in range(count):
         queue_in_group(a, a.ops + items[k].index)
+    count = 0
+    for i in range(a.regions[REGION_OPS].high_water):
+        op = a.ops + i
+        if op.state == OP_STATE_SETTLED and op.group and is_letter(op):
+            items[count].number = op.outcome_number
+            items[count].index = i
+            count += 1
+    sort_by_number(items, spare, count)
+    for k in range(count):
+        join_letters(a, a.ops + items[k].index)
+    for i in range(capacity(a, REGION_GROUPS)):
+        drop_surplus_letters(a, a.groups + i)
 
 
 cdef inline void restore_ids(

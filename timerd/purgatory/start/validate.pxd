@@ -160,9 +160,20 @@ cdef inline bint event_is_sound(Arena *a, uint8_t *blocks, EventRecord *e, uint6
     return blob_is_sound(a, blocks, e.value) and (e.key_blob == 0 or a.blocks[e.key_blob - 1].length == e.key_length)
 
 
+cdef inline bint call_is_sound(Arena *a, uint32_t call, uint32_t id) noexcept nogil:
+    """Whether the call that an id names (index + 1; 0 = none) is there, and names the id."""
+    if call == 0:
+        return True
+    if call > a.regions[REGION_OPS].high_water or a.ops[call - 1].state != OP_STATE_SETTLED:
+        return False
+    return a.ops[call - 1].flags & OP_FLAG_CALL and a.ops[call - 1].id_record == id + 1
+
+
 cdef inline bint id_is_sound(Arena *a, IdRecord *id, uint32_t index) noexcept nogil:
     """Whether an id in use is sound. Operations are checked before, because an id may name one."""
     if id.state > ID_STATE_SETTLED or id.outcome > OUTCOME_FAILED or not purgatory_is_there(a, id.purgatory):
+        return False
+    if not call_is_sound(a, id.call, index) or not call_is_sound(a, id.running, index):
         return False
     if id.state == ID_STATE_SETTLED:
         return 1 <= id.op <= capacity(a, REGION_CLIENTS)

@@ -7,13 +7,20 @@ from timerd.purgatory.memory.list cimport is_empty, op_at
 from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.members.clients cimport following, free_client
 from timerd.purgatory.members.groups cimport after_retention, is_abandoned, is_handled, kept_until, look_again_at
+from timerd.purgatory.operation.letters cimport finish_letter, stage_letter
 from timerd.purgatory.operation.settle cimport finish_free, stage_free
 from timerd_shm.generated.records cimport *
 
 
 cdef inline void drop_undelivered(Arena *a, OpRecord *op) noexcept nogil:
-    """Drop an outcome: no member came for it during its retention."""
+    """Drop an outcome: no member came for it during its retention. A call is kept as a dead letter."""
     a.turn.touched += 1
+    if op.flags & OP_FLAG_CALL:
+        stage_letter(a, op)
+        journal_group(a, op, GROUP_STEP_KEPT, op.group, 0, 0, op.deliveries, 0, 0)
+        commit(a)
+        finish_letter(a, op, False)
+        return
     stage_free(a, op)
     journal_group(a, op, GROUP_STEP_DROPPED, op.group, 0, 0, op.deliveries, 0, 0)
     commit(a)

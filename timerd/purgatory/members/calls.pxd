@@ -1,0 +1,107 @@
+"""Calls of groups, once they are due: how far each is, which one of an id runs, and how many processes it has ended.
+
+For example, a call with the id "user-9" is due. Its id says so (IdRecord.call), and anybody may still cancel it. It is
+delivered to a member, which sends CALL_PHASE and waits for the answer before it runs the handler. From then on the id
+says that the call runs (IdRecord.running), and a newer call of the same id is not delivered. If the member's process
+ends now, the call was running there: that is counted. If the member only closes, or falls silent, it is not.
+
+A settled call has no masks of keys, so `progress` says since when it runs, `failed` how long it may run, and `error` its
+phase and its count.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.transaction cimport td_put
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    #define CALL_ENDS_SHIFT 8
+    #define CALL_ENDS_MAX 255 /* so many processes, or more */
+    """
+    enum:
+        CALL_ENDS_SHIFT
+        CALL_ENDS_MAX
+
+
+cdef inline uint32_t phase_of(OpRecord *op) noexcept nogil:
+    """CallPhase of a settled call."""
+    return op.error & ((1 << CALL_ENDS_SHIFT) - 1)
+
+
+cdef inline bint is_running(OpRecord *op) noexcept nogil:
+    """Whether a member runs something for it: for a settled call."""
+    return op.progress != 0
+
+
+cdef inline bint is_letter(OpRecord *op) noexcept nogil:
+    """Whether a settled call of a group is one of its dead letters."""
+    return op.flags & OP_FLAG_CALL and op.client_generation == 0 and op.outcome_number != 0
+
+
+cdef inline OpRecord *due_call(Arena *a, IdRecord *id) noexcept nogil:
+    """The call of that id that is due and does not run, or NULL."""
+    if id.call == 0 or id.call == id.running:
+        return NULL
+    return a.ops + (id.call - 1)
+
+
+cdef inline bint must_wait(Arena *a, OpRecord *op) noexcept nogil:
+    """Whether a due call is to wait because another call of its id runs. (Of a forgotten id, it may be another id's.)"""
+    cdef uint32_t running
+    if op.id_record == 0:
+        return False
+    running = a.ids[op.id_record - 1].running
+    return running != 0 and running != <uint32_t>(op - a.ops) + 1
+
+
+cdef inline void stage_id_calls(Arena *a, IdRecord *id, uint32_t call, uint32_t running) noexcept nogil:
+    """Stage which call of an id is due, and which one runs (index + 1)."""
+    cdef uint64_t word = IdRecord_with_running(IdRecord_with_call(0, call), running)
+    if word != IdRecord_word_call(id)[0]:
+        td_put(&a.tx, IdRecord_word_call(id), word)
+
+
+cdef inline void stage_begun(Arena *a, OpRecord *op) noexcept nogil:
+    """Stage that this call of its id runs."""
+    if op.id_record:
+        stage_id_calls(a, a.ids + (op.id_record - 1), a.ids[op.id_record - 1].call, <uint32_t>(op - a.ops) + 1)
+
+
+cdef inline void stage_not_running(Arena *a, OpRecord *op, bint due) noexcept nogil:
+    """Stage for a call's id, if it is still known, that the call does not run; `due`: it is still to be run."""
+    cdef uint32_t own = <uint32_t>(op - a.ops) + 1, call, running
+    cdef IdRecord *id
+    if not op.flags & OP_FLAG_CALL or op.id_record == 0:
+        return
+    id = a.ids + (op.id_record - 1)
+    call, running = id.call, id.running
+    if running == own:
+        running = 0
+    if call == own and not due:
+        call = 0
+    stage_id_calls(a, id, call, running)
+
+
+cdef inline void stage_phase(Arena *a, OpRecord *op, uint32_t phase, uint32_t ends) noexcept nogil:
+    td_put(
+        &a.tx, OpRecord_word_error(op), OpRecord_with_error(OpRecord_word_error(op)[0], phase | ends << CALL_ENDS_SHIFT)
+    )
+
+
+cdef inline void stage_runs(Arena *a, OpRecord *op, uint64_t since_ns, uint64_t limit_ns) noexcept nogil:
+    if op.progress != since_ns:
+        td_put(&a.tx, &op.progress, since_ns)
+    if op.failed != limit_ns:
+        td_put(&a.tx, &op.failed, limit_ns)
+
+
+cdef inline void stage_interrupted(Arena *a, OpRecord *op, bint process_ended) noexcept nogil:
+    """Stage that the call runs no more where it ran, and that it was not finished there."""
+    cdef uint32_t ends = op.error >> CALL_ENDS_SHIFT
+    if not op.flags & OP_FLAG_CALL or not is_running(op):
+        return
+    stage_runs(a, op, 0, 0)
+    stage_not_running(a, op, True)
+    if process_ended and ends < CALL_ENDS_MAX:
+        stage_phase(a, op, phase_of(op), ends + 1)

@@ -1,0 +1,119 @@
+"""Dead letters: calls that are over and are kept, so that nothing vanishes. They hold no id.
+
+For example, a call has ended five processes. A member gives it up (CALL_PHASE with FAILED, and why), and when the call
+is done, it becomes a dead letter of its group: number 7. It stands in the arena for everybody to read. A member sends a
+registration that follows it, which is a retry, or drops it. A call that no member has served for the retention becomes
+one, too.
+
+A group keeps a bounded number. The oldest gives way to a newer one, and to a registration that the group's quota would
+refuse.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena, settled_of
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.list cimport append, op_at
+from timerd.purgatory.memory.transaction cimport td_put
+from timerd.purgatory.journal.rows cimport journal_group
+from timerd.purgatory.members.calls cimport is_letter, phase_of, stage_not_running, stage_runs
+from timerd.purgatory.members.clients cimport leave_outcomes
+from timerd.purgatory.members.groups cimport count_held, look_for_calls_again
+from timerd_shm.generated.records cimport *
+
+from .settle cimport finish_free, stage_free
+
+
+cdef inline OpRecord *find_letter(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
+    """The dead letter of that op id, if it is one of this client's group; else NULL."""
+    cdef OpRecord *op = settled_of(a, operation)
+    if op == NULL or op.group == 0 or op.group != a.clients[slot].group or not is_letter(op):
+        return NULL
+    return op
+
+
+cdef inline void stage_letter(Arena *a, OpRecord *op) noexcept nogil:
+    """Stage that a call of a group is its newest dead letter."""
+    cdef GroupRecord *g = a.groups + (op.group - 1)
+    td_put(
+        &a.tx, OpRecord_word_client_generation(op),
+        OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
+    )
+    td_put(&a.tx, &op.outcome_number, g.next_letter)
+    td_put(&a.tx, &g.next_letter, g.next_letter + 1)
+    stage_runs(a, op, 0, 0)
+    stage_not_running(a, op, False)
+    if op.id_record:
+        td_put(&a.tx, OpRecord_word_id_record(op), OpRecord_with_id_record(OpRecord_word_id_record(op)[0], 0))
+
+
+cdef inline void drop_oldest_letter(Arena *a, GroupRecord *g) noexcept nogil:
+    """Free the oldest dead letter of a group that has some."""
+    cdef OpRecord *op = op_at(a, g.letters_next)
+    a.turn.touched += 1
+    stage_free(a, op)
+    journal_group(a, op, GROUP_STEP_DROPPED, op.group, 0, 0, op.deliveries, 0, 0)
+    commit(a)
+    finish_free(a, op)
+    a.daemon[DAEMON_DEAD_LETTERS_DROPPED] += 1
+
+
+cdef inline void drop_surplus_letters(Arena *a, GroupRecord *g) noexcept nogil:
+    while g.letters > a.header.letters_max:
+        drop_oldest_letter(a, g)
+
+
+cdef inline void join_letters(Arena *a, OpRecord *op) noexcept nogil:
+    """A dead letter is true: put it in its group's list."""
+    cdef GroupRecord *g = a.groups + (op.group - 1)
+    append(a, &g.letters_next, &op.next)
+    g.letters += 1
+
+
+cdef inline void finish_letter(Arena *a, OpRecord *op, bint was_held) noexcept nogil:
+    """A call is a dead letter, in truth."""
+    leave_outcomes(a, op)
+    if was_held:
+        count_held(a, op, -1)
+    look_for_calls_again(a, op.group)
+    join_letters(a, op)
+    a.daemon[DAEMON_DEAD_LETTERS] += 1
+    drop_surplus_letters(a, a.groups + (op.group - 1))
+
+
+cdef inline bint becomes_letter(OpRecord *op) noexcept nogil:
+    """Whether an operation of a group that is done now is kept: it is a call that was given up."""
+    return op.flags & OP_FLAG_CALL and phase_of(op) == CALL_PHASE_FAILED and not is_letter(op)
+
+
+cdef inline void stage_done(Arena *a, OpRecord *op, uint32_t slot, uint64_t command) noexcept nogil:
+    """Stage that an outcome of a group is done, as a command of this client says: it is freed, or kept as a dead letter."""
+    cdef uint32_t step = GROUP_STEP_ACKNOWLEDGED
+    cdef uint64_t number = op.outcome_number
+    if becomes_letter(op):
+        step = GROUP_STEP_KEPT
+        stage_letter(a, op)
+        number = 0
+    else:
+        stage_not_running(a, op, False)
+        stage_free(a, op)
+        if is_letter(op):
+            number = 0
+    journal_group(a, op, step, op.group, slot, a.clients[slot].generation, op.deliveries, number, command)
+
+
+cdef inline void stage_withdrawn(Arena *a, OpRecord *op, uint32_t slot, uint64_t command) noexcept nogil:
+    """Stage that a call which is due and does not run is freed, because this client has cancelled or replaced it."""
+    stage_not_running(a, op, False)
+    stage_free(a, op)
+    journal_group(a, op, GROUP_STEP_CANCELLED, op.group, slot, a.clients[slot].generation, op.deliveries, 0, command)
+
+
+cdef inline void finish_done(Arena *a, OpRecord *op, bint was_held) noexcept nogil:
+    """It is done, in truth."""
+    cdef uint32_t group = op.group
+    a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
+    if op.state == OP_STATE_SETTLED:
+        finish_letter(a, op, was_held)
+        return
+    finish_free(a, op)
+    look_for_calls_again(a, group)
