@@ -20,6 +20,7 @@ from typing import NoReturn
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.host.version import Version
 
+from .act import calls as act_on_calls
 from .act import destroy, events, ids, register, worker
 from .exits import STATUSES, Exit, exit_of
 from .journal import command as journal
@@ -77,7 +78,6 @@ def parser() -> argparse.ArgumentParser:
         check,
         ops,
         keys,
-        calls,
         clients,
         errors,
         register,
@@ -89,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
         load,
     ):
         module.add(commands, common)
+    act_on_calls.add(calls.add(commands, common), common)
     return top
 
 

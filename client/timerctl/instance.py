@@ -48,13 +48,13 @@ def running(arguments: argparse.Namespace) -> InstancePaths:
 
 
 @contextmanager
-def connected(arguments: argparse.Namespace) -> Iterator[Client]:
-    """A client of the instance. Raises NoInstanceError, and NoDaemonError when its daemon does not run."""
+def connected(arguments: argparse.Namespace, group: str | None = None) -> Iterator[Client]:
+    """A client of the instance, and of a group if one is given. Raises NoInstanceError, and NoDaemonError when its daemon does not run."""
     from timerd_client import connect
 
     paths = running(arguments)
     try:
-        with connect(paths.instance, name="timerctl") as client:
+        with connect(paths.instance, name="timerctl", group=group) as client:
             yield client
     except TimerdUnavailableError:
         raise NoDaemonError(

@@ -55,7 +55,7 @@ def test_pending_calls_stand_with_their_ids_in_order_of_time(client: td.Client, 
     assert rows(run, "--group", "other") == rows(run, "--failed") == []
     status, out, _ = run("calls", "--limit", "2")
     assert status == Exit.OK and "raise --limit" in out
-    assert "next run" in out and "cleanup" in out and "user-8" not in out
+    assert " now " in out and "cleanup" in out and "user-8" not in out
 
 
 def test_the_last_run_and_its_error_stand_with_a_schedule_and_with_a_retry(client: td.Client, run: Run) -> None:
@@ -69,33 +69,81 @@ def test_the_last_run_and_its_error_stand_with_a_schedule_and_with_a_retry(clien
     serve(client, "often", often, seconds=0.1)
     eventually(lambda: rows(run, "--match", "often") and rows(run, "--match", "often")[0]["last_run"])
     eventually(lambda: len(runs) >= 3)
-    eventually(lambda: [row["last_error"] for row in rows(run, "--match", "often")] == [None])
+    eventually(lambda: [row["last_error"] for row in rows(run, "--match", "often")] == [""])
 
     def fails(call: td.Call) -> None:
         raise ValueError("no\nconnection")
 
     serve(client, "fails", fails, retries=1, backoff=60)
     client.call_later("fails", 0)
-    eventually(lambda: rows(run, "--failed"))
-    (row,) = rows(run, "--failed")
+    eventually(lambda: [row["state"] for row in rows(run, "--match", "fails")] == ["paused"])
+    (row,) = rows(run, "--match", "fails")
     assert (row["name"], row["attempt"], row["last_error"]) == ("fails", 2, "ValueError: no connection")
     assert abs(datetime.fromisoformat(row["last_run"]).timestamp() - datetime.now().timestamp()) < PATIENCE_S
-    assert "ValueErr" in run("calls", "--failed")[1]
+    assert "ValueErr" in run("calls", "--match", "fails")[1]
 
 
-def test_a_call_that_is_due_waits_or_runs(client: td.Client, run: Run) -> None:
+def test_a_call_that_is_due_says_why_it_waits_and_where_it_runs(client: td.Client, run: Run) -> None:
     client.call_later("nobody's", 0)
-    eventually(lambda: [row["state"] for row in rows(run)] == ["waits"])
+    eventually(lambda: [row["state"] for row in rows(run)] == ["unhandled"])
+    assert "no handler of" in run("calls")[1]
     going_on: list[bool] = []
 
     def slow(call: td.Call) -> None:
         eventually(lambda: going_on)
 
-    serve(client, "nobody's", slow)
-    eventually(lambda: [row["state"] for row in rows(run)] == ["runs"])
-    assert rows(run)[0]["client"] is not None and rows(run)[0]["deliveries"] == 1
+    serve(client, "nobody's", slow, time_limit=0.01)
+    eventually(lambda: [row["state"] for row in rows(run)] == ["late"])
+    client.call_later("nobody's", 0)
+    eventually(lambda: [row["state"] for row in rows(run)] == ["late", "busy"])
+    row = rows(run)[0]
+    assert (row["pid"], row["deliveries"]) == (os.getpid(), 1) and row["client"] is not None
+    assert f"runs in pid {os.getpid()}"[:12] in run("calls")[1]
     going_on.append(True)
     eventually(lambda: not rows(run))
+
+
+def test_a_dead_letter_is_listed_with_its_reason_retried_and_dropped(client: td.Client, run: Run) -> None:
+    fails = [True]
+
+    def work(call: td.Call) -> None:
+        if fails[0]:
+            raise ValueError("no connection")
+
+    serve(client, "mail", work)
+    for name in ("one", "two", "three"):
+        client.call_later_wait("mail", 0, name.encode(), id=name)
+        eventually(lambda: any(row["payload"] == name for row in rows(run, "--failed")))  # noqa: B023
+    found = rows(run, "--failed")
+    assert [(row["number"], row["reason"], row["payload"]) for row in found] == [
+        (1, "ValueError: no connection", "one"),
+        (2, "ValueError: no connection", "two"),
+        (3, "ValueError: no connection", "three"),
+    ]
+    assert [letter.number for letter in client.dead_letters()] == [1, 2, 3]
+    assert rows(run) == [] == client.calls(), "a dead letter is no call that waits"
+    fails[0] = False
+    assert run("calls", "retry", "1")[0] == Exit.OK
+    eventually(lambda: [row["number"] for row in rows(run, "--failed")] == [2, 3])
+    eventually(lambda: client.stats().calls_done == 4)
+    status, out, _ = run("calls", "drop", "2", "1")
+    assert status == Exit.PROBLEM and "no dead letter 1" in out
+    assert client.drop_call_wait(3) and not client.drop_call_wait(3)
+    assert rows(run, "--failed") == []
+
+
+def test_a_call_that_is_due_can_be_cancelled_at_the_shell_until_it_runs(client: td.Client, run: Run) -> None:
+    client.call_later_wait("nobody's", 0, id="user-9")
+    eventually(lambda: [row["state"] for row in rows(run)] == ["unhandled"])
+    assert run("calls", "cancel", "user-9")[0] == Exit.OK
+    assert rows(run) == []
+    assert run("calls", "cancel", "user-9")[0] == Exit.PROBLEM
+    going_on: list[bool] = []
+    serve(client, "slow", lambda call: eventually(lambda: going_on))
+    client.call_later_wait("slow", 0, id="user-9")
+    eventually(lambda: [row["state"] for row in rows(run)] == ["runs"])
+    assert run("calls", "cancel", "user-9")[0] == Exit.PROBLEM, "a handler is not interrupted"
+    going_on.append(True)
 
 
 # worker ---------------------------------------------------------------------------------------------------------------

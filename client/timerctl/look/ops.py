@@ -160,6 +160,7 @@ def keys_of(reader: ArenaReader, index: int, op: OpRecord) -> list[tuple[bytes, 
 
 def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int | None]], now: int) -> dict[str, Any]:
     settled = op.state == OpState.SETTLED
+    runs = settled and op.flags & OpFlag.CALL  # the fields of the masks say whether it runs
     return {
         "op": op.generation << 32 | index,
         "state": Outcome(op.outcome).name.lower() if settled and op.outcome in list(Outcome) else "pending",
@@ -167,8 +168,8 @@ def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int
         "command": op.command,
         "condition": condition_of(op),
         "keys": [{"key": plain(name), "watermark": target} for name, target in keys],
-        "satisfied": None if op.condition in (Condition.TOTAL, Condition.OBSERVE) else op.progress.bit_count(),
-        "failed": None if op.condition == Condition.OBSERVE else op.failed.bit_count(),
+        "satisfied": None if op.condition in (Condition.TOTAL, Condition.OBSERVE) or runs else op.progress.bit_count(),
+        "failed": None if op.condition == Condition.OBSERVE or runs else op.failed.bit_count(),
         "deadline_ns": None if op.deadline_ns == NO_DEADLINE else op.deadline_ns,
         "due": due_in(op.deadline_ns, now),
         "waiting_ns": max(0, (op.settled_ns if settled else now) - op.registered_ns),

@@ -219,6 +219,14 @@ class Member(Membership[LoopLink]):
         """As `timerd_client.Client.reschedule_call_wait`."""
         return await self._was_pending(self._commands().reschedule(id, delay, CommandFlag.WANTS_ANSWER), timeout)
 
+    async def retry_call_wait(self, number: int, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """As `timerd_client.Client.retry_call_wait`."""
+        return await drive(self._retry(number, timeout))
+
+    async def drop_call_wait(self, number: int, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """As `timerd_client.Client.drop_call_wait`."""
+        return await drive(self._drop(number, timeout))
+
     def _made(self, made: Made) -> AioScheduledCall:
         self._make(made)
         return AioScheduledCall(self, made.name, made.id)

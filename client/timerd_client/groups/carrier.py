@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any, Final
 from timerd_client.errors import CallGivenUpError
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.limits import CALL_ENDS_SHIFT
 from timerd_shm.declare.states import CallPhase
 from timerd_shm.declare.states import Outcome as Settled
 
@@ -63,8 +64,6 @@ if TYPE_CHECKING:
 RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was running
 RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was given by a caller
-CALL_ENDS_SHIFT: Final = 8  # OutcomeRecord.error of a call: its phase, and above it how many processes it has ended
-CALL_PHASE_MASK: Final = (1 << CALL_ENDS_SHIFT) - 1
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
 
 
@@ -83,6 +82,7 @@ class Carrier:
         self._counts = protocol.inbox
         self._complain = complain
         self._wall_ns = wall_ns
+        self._now_ns = now_ns
 
     def begin(self, name: str) -> Steps:
         """Begin a schedule: register its next point, unless one is pending, or one is running.
@@ -121,7 +121,7 @@ class Carrier:
             return
         plan, payload = found
         earlier = plan.ends
-        counted, phase = record.error >> CALL_ENDS_SHIFT, record.error & CALL_PHASE_MASK
+        counted, phase = divmod(record.error, 1 << CALL_ENDS_SHIFT)
         if phase != plan.phase and phase:
             plan = plan._replace(phase=phase, ends=0)
         plan = plan._replace(ends=plan.ends + counted)
@@ -160,7 +160,13 @@ class Carrier:
         if plan.phase != CallPhase.ON_FAILURE and plan.ends < job.deliveries:
             if not (yield from self._begin(CallPhase.HANDLER, told, job.time_limit_s)):
                 return
+            began_ns = self._now_ns()
             error = yield Run(job.handler, (call,), job.time_limit_s)
+            if job.time_limit_s is not None and self._now_ns() - began_ns > job.time_limit_s * 1e9:
+                self._counts.calls_late += 1
+                self._complain(
+                    f"the handler of {name!r} ran for longer than its time_limit, {job.time_limit_s:g} s", None
+                )
             plan = plan._replace(last_run_ns=self._wall_ns(), error="" if error is None else described(error))
             if schedule is not None and schedule.by_wall and plan.is_of(schedule):
                 plan = plan._replace(runs=plan.after_run(schedule))

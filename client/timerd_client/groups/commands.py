@@ -38,6 +38,8 @@ from .steps import delay_ns_of
 if TYPE_CHECKING:
     from timerd_client.protocol.protocol import Protocol
 
+    from .listing import CallInfo
+
 EARLY_NS: Final = 1_000_000  # a call that comes so much before its time by the wall clock is planned anew
 CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)  # the id, if nothing is pending or being done under it
 REPLACE: Final = int(RegisterFlag.REPLACE)
@@ -158,6 +160,19 @@ class CallCommands:
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
         return self._register(name, plan.id or name, FOLLOW, plan.pack() + payload, delay_ns, told)
 
+    def retry(self, letter: CallInfo, plan: Plan, *, apart: bool) -> bytes:
+        """Make a call of a dead letter, due now, which takes its place; `apart`: with an id of its own."""
+        given = self.own_id() if apart or plan.kind != CALL else plan.id
+        again = Plan(CALL, due_ns=plan.due_ns, at_ns=self._at_ns(0), last_run_ns=plan.last_run_ns, id=given)
+        packed = again._replace(error=plan.error).pack() + letter.payload
+        return self._register(letter.name, given, CLAIM | RegisterFlag.OF_LETTER, packed, 0, follows=letter.op)
+
+    @staticmethod
+    def drop(letter: CallInfo) -> bytes:
+        """Drop a dead letter."""
+        flags = CommandFlag.WANTS_ANSWER | CommandFlag.OF_LETTER
+        return operation_command(CommandKind.GROUP_ACK, letter.op, flags=flags)
+
     def due_now(self, name: str) -> bytes:
         """Make the pending call of a schedule due now."""
         return self._by_id(CommandKind.RESCHEDULE_ID, name, CommandFlag.WANTS_ANSWER, registered_ns=self._now_ns())
@@ -217,10 +232,16 @@ class CallCommands:
         timeout: int,
         told: DeliveredOutcome | None = None,
         *,
+        follows: int = 0,
         alone: bool = False,
     ) -> bytes:
-        """The command that registers a call; with `told`, it acknowledges that one. `alone`: it is to run so."""
+        """The command that registers a call; with `told`, or the op id `follows`, it acknowledges that one.
+
+        `alone`: it is to run so.
+        """
         if told is not None:
+            follows = told.record.operation
+        if follows:
             exists |= RegisterFlag.FOLLOWS
         if alone:
             exists |= RegisterFlag.ALONE
@@ -238,7 +259,7 @@ class CallCommands:
             len(payload),
             self._now_ns(),
             min(max(0, timeout), TIMEOUT_NS_MAX),
-            0 if told is None else told.record.operation,
+            follows,
             0,
             SCHEDULE_SIZE if exists & CLAIM and exists & RegisterFlag.REPLACE_CHANGED else 0,
         )

@@ -49,6 +49,17 @@ def was_pending(reply: Reply, timeout: Patience) -> Flow[bool]:
         return False
 
 
+def was_made(reply: Reply, timeout: Patience) -> Flow[bool | None]:
+    """The answer to a retry: True; False if the dead letter is gone; None if a call has its id."""
+    try:
+        yield from _answered(reply, timeout)
+    except UnknownOperationError:
+        return False
+    except OperationExistsError:
+        return None
+    return True
+
+
 def _answered(reply: Reply, timeout: Patience) -> Flow[Any]:
     if not (yield Settles(reply, patience_s(timeout))):
         raise reply._link.unavailable(timeout)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from timerd_client.arguments import shown, timeout_ns, unsigned
+from timerd_client.link.flows import Flow
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import Patience, Timeout
 from timerd_shm.declare.errors import InvalidValueError, NotAMemberError
+from timerd_shm.host.paths import open_arena_file
+from timerd_shm.read.reader import ArenaReader
 from timerd_wire.refusals import OF_GROUP, Subject
 
 from .carrier import Carrier
 from .commands import CallCommands, Made
 from .duties import Duties
+from .flows import was_made, was_pending
+from .listing import CallInfo, listed_with_plans
+from .plan import Plan
 from .registry import CONCURRENCY_MAX, Calls, Job
 
 if TYPE_CHECKING:
@@ -152,10 +159,49 @@ class Membership(Generic[LinkT]):
     def cancel_call(self, id: str) -> None:
         """Cancel the pending call of that id, also the next one of a schedule, whose id is its name.
 
-        Returns at once: see `cancel_call_wait`. A call that is due is not pending any more: it is made, even if no
-        member is free yet. A schedule begins anew when a member that serves it starts.
+        Returns at once: see `cancel_call_wait`. A call that is due can be cancelled until its handler begins. A
+        schedule begins anew when a member that serves it starts.
         """
         self._live().issue(self._commands().cancel(id), CALLS)
+
+    def calls(self) -> list[CallInfo]:
+        """The calls of this client's group, those that are due first: what each waits for, or where it runs.
+
+        They are read from the arena, which asks nobody: it takes some seconds where a million operations are pending.
+        Raises NotAMemberError, and TimerdUnavailableError where there is no arena that this process can read.
+        """
+        return sorted((info for info, _ in self._listed(failed=False)), key=attrgetter("due"))
+
+    def dead_letters(self) -> list[CallInfo]:
+        """The calls of this client's group that are over and kept, the oldest first: `number` and `reason` of each.
+
+        A call is kept when it is given up, when its last attempt has failed, and when nobody has served it. See
+        `retry_call_wait` and `drop_call_wait`. Raises as `calls`.
+        """
+        return sorted((info for info, _ in self._listed(failed=True)), key=attrgetter("number"))
+
+    def _listed(self, *, failed: bool) -> list[tuple[CallInfo, Plan]]:
+        group = self._commands().group
+        with ArenaReader.from_descriptor(open_arena_file(self._live().paths)) as reader:
+            return list(listed_with_plans(reader, group, failed=failed))
+
+    def _retry(self, number: int, timeout: Patience) -> Flow[bool]:
+        """Make a call of the dead letter of that number; False if there is none."""
+        for letter, plan in self._listed(failed=True):
+            if letter.number == number:
+                for apart in (False, True):
+                    command = self._commands().retry(letter, plan, apart=apart)
+                    made = yield from was_made(self._ask_for_call(command), timeout)
+                    if made is not None:
+                        return made
+        return False
+
+    def _drop(self, number: int, timeout: Patience) -> Flow[bool]:
+        """Drop the dead letter of that number; False if there is none."""
+        for letter, _ in self._listed(failed=True):
+            if letter.number == number:
+                return (yield from was_pending(self._ask_for_call(self._commands().drop(letter)), timeout))
+        return False
 
     def reschedule_call(self, id: str, delay: Timeout) -> None:
         """Have the pending call of that id come `delay` s from now. Returns at once: see `reschedule_call_wait`.

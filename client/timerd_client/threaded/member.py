@@ -290,6 +290,18 @@ class Member(Membership[ThreadedLink]):
         """`reschedule_call`, and whether a call of that id was pending. Raises TimerdUnavailableError."""
         return self._was_pending(self._commands().reschedule(id, delay, CommandFlag.WANTS_ANSWER), timeout)
 
+    def retry_call_wait(self, number: int, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """Make a call of a dead letter of this group, due at once, with a first attempt; False if there is none.
+
+        It has its old id, or one of its own where another call has that id. Raises as `calls`, and
+        TimerdUnavailableError after `timeout` s.
+        """
+        return drive(self._retry(number, timeout))
+
+    def drop_call_wait(self, number: int, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
+        """Drop a dead letter of this group; False if there is none. Raises as `retry_call_wait`."""
+        return drive(self._drop(number, timeout))
+
     def _made(self, made: Made) -> ThreadedScheduledCall:
         self._make(made)
         return ThreadedScheduledCall(self, made.name, made.id)

@@ -382,9 +382,9 @@ class Checker(Truth):
                 letters = list(walk.dead_letters(self.reader, number, self.ops))
                 self.compare(f"dead letters of group {number}", letters, sorted(self.letters_of[number]))
             for letter, index in self.letters_of[number]:
-                if letter >= group.next_letter or self.ops[index].id_record:
+                if letter > self.header.newest_letter or self.ops[index].id_record:
                     self.wrong(
-                        f"{self.name_op(index)} is dead letter {letter} of {group.next_letter}, under id "
+                        f"{self.name_op(index)} is dead letter {letter} of {self.header.newest_letter}, under id "
                         f"{self.ops[index].id_record - 1}"
                     )
 

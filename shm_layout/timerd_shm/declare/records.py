@@ -58,6 +58,7 @@ class ArenaHeader(NamedTuple):
     ids_kept_ns: Annotated[int, U64, "how long a settled id is remembered"]
     group_kept_ns: Annotated[int, U64, "how long a group's outcome is kept while the group has no member"]
     letters_max: Annotated[int, U64, "dead letters that a group keeps"]
+    newest_letter: Annotated[int, U64, "number of the newest dead letter; 0 = there was none"]
     journal_rows: Annotated[int, U64, "rows that were put in the journal: the number of the next one"]
     journal_segment: Annotated[int, U64, "row with which the journal's present segment begins"]
     journal_gaps: Annotated[int, U64, "dropped rows that GAP rows have counted"]
@@ -127,7 +128,7 @@ class OpRecord(NamedTuple):
     outcome_number: Annotated[
         int,
         U64,
-        "numbered per client, from 1; 0 = it is with no client now. Of a dead letter: its number in its group",
+        "numbered per client, from 1; 0 = it is with no client now. Of a dead letter: its number",
         SETTLEMENT,
     ]
     client: Annotated[int, U16, "slot of its owner; of the member that holds it now, if it is a group's"]
@@ -385,7 +386,6 @@ class GroupRecord(NamedTuple):
     letters_prev: Annotated[int, U32, "link: tail", DERIVED]
     letters: Annotated[int, U32, "its dead letters", DERIVED]
     reserved_word: Annotated[int, U32, "zero"]
-    next_letter: Annotated[int, U64, "number that its next dead letter gets, from 1"]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
     maker_pid: Annotated[int, U32, "process that first named the group, as the kernel says; 0 = not known"]
     ids: Annotated[int, U32, "ids of its pending operations", DERIVED]

@@ -48,6 +48,7 @@ cdef extern from "timerd_layout.h" nogil:
         ANSWERS_PER_CLIENT_MAX
         OUTCOMES_PER_CLIENT_MAX
         DEAD_LETTERS
+        CALL_ENDS_SHIFT
         CALL_REASON_SIZE_MAX
         GROUP_HELD_MAX
         HANDLED_NAMES_MAX
@@ -407,6 +408,7 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_LOOKED_AT_ALL
         DEFECT_LOOKS_NOT_RESTORED
         DEFECT_COMPLETE_IS_NEVER_LATE
+        LAYOUT_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS
@@ -414,7 +416,6 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
-    const uint64_t LAYOUT_FINGERPRINT
     const uint64_t JOURNAL_FINGERPRINT
 
     ctypedef struct ArenaHeader:
@@ -456,6 +457,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t ids_kept_ns
         uint64_t group_kept_ns
         uint64_t letters_max
+        uint64_t newest_letter
         uint64_t journal_rows
         uint64_t journal_segment
         uint64_t journal_gaps
@@ -691,7 +693,6 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t letters_prev
         uint32_t letters
         uint32_t reserved_word
-        uint64_t next_letter
         uint64_t bytes_held
         uint32_t maker_pid
         uint32_t ids

@@ -53,6 +53,7 @@
 #define SETTLED_IDS_KEPT_NS 3600000000000ULL
 #define GROUP_KEPT_NS 3600000000000ULL
 #define DEAD_LETTERS 256
+#define CALL_ENDS_SHIFT 8
 #define CALL_REASON_SIZE_MAX 1024
 #define GROUP_HELD_MAX 256
 #define HANDLED_NAMES_MAX 256
@@ -415,7 +416,7 @@
 #define DEFECT_LOOKED_AT_ALL 24
 #define DEFECT_LOOKS_NOT_RESTORED 25
 #define DEFECT_COMPLETE_IS_NEVER_LATE 26
-#define LAYOUT_FINGERPRINT 2954245976ULL
+#define LAYOUT_FINGERPRINT 670718382
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -458,6 +459,7 @@ typedef struct ArenaHeader {
     uint64_t ids_kept_ns; /* how long a settled id is remembered */
     uint64_t group_kept_ns; /* how long a group's outcome is kept while the group has no member */
     uint64_t letters_max; /* dead letters that a group keeps */
+    uint64_t newest_letter; /* number of the newest dead letter; 0 = there was none */
     uint64_t journal_rows; /* rows that were put in the journal: the number of the next one */
     uint64_t journal_segment; /* row with which the journal's present segment begins */
     uint64_t journal_gaps; /* dropped rows that GAP rows have counted */
@@ -465,7 +467,7 @@ typedef struct ArenaHeader {
     uint64_t journal_written; /* rows that stand in the journal's files for good */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
 } ArenaHeader;
-_Static_assert(sizeof(ArenaHeader) == 336, "ArenaHeader");
+_Static_assert(sizeof(ArenaHeader) == 344, "ArenaHeader");
 _Static_assert(offsetof(ArenaHeader, magic) == 0, "ArenaHeader.magic");
 _Static_assert(offsetof(ArenaHeader, layout_version) == 8, "ArenaHeader.layout_version");
 _Static_assert(offsetof(ArenaHeader, fingerprint) == 16, "ArenaHeader.fingerprint");
@@ -504,12 +506,13 @@ _Static_assert(offsetof(ArenaHeader, reserved) == 260, "ArenaHeader.reserved");
 _Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 264, "ArenaHeader.ids_kept_ns");
 _Static_assert(offsetof(ArenaHeader, group_kept_ns) == 272, "ArenaHeader.group_kept_ns");
 _Static_assert(offsetof(ArenaHeader, letters_max) == 280, "ArenaHeader.letters_max");
-_Static_assert(offsetof(ArenaHeader, journal_rows) == 288, "ArenaHeader.journal_rows");
-_Static_assert(offsetof(ArenaHeader, journal_segment) == 296, "ArenaHeader.journal_segment");
-_Static_assert(offsetof(ArenaHeader, journal_gaps) == 304, "ArenaHeader.journal_gaps");
-_Static_assert(offsetof(ArenaHeader, journal_level) == 312, "ArenaHeader.journal_level");
-_Static_assert(offsetof(ArenaHeader, journal_written) == 320, "ArenaHeader.journal_written");
-_Static_assert(offsetof(ArenaHeader, redo_count) == 328, "ArenaHeader.redo_count");
+_Static_assert(offsetof(ArenaHeader, newest_letter) == 288, "ArenaHeader.newest_letter");
+_Static_assert(offsetof(ArenaHeader, journal_rows) == 296, "ArenaHeader.journal_rows");
+_Static_assert(offsetof(ArenaHeader, journal_segment) == 304, "ArenaHeader.journal_segment");
+_Static_assert(offsetof(ArenaHeader, journal_gaps) == 312, "ArenaHeader.journal_gaps");
+_Static_assert(offsetof(ArenaHeader, journal_level) == 320, "ArenaHeader.journal_level");
+_Static_assert(offsetof(ArenaHeader, journal_written) == 328, "ArenaHeader.journal_written");
+_Static_assert(offsetof(ArenaHeader, redo_count) == 336, "ArenaHeader.redo_count");
 
 /* One word of the transaction in the redo slot. Its value is absolute, so storing it again changes nothing. */
 typedef struct RedoEntry {
@@ -564,7 +567,7 @@ typedef struct OpRecord {
     uint32_t value; /* first block of the value that settled it (index + 1) */
     uint32_t tag; /* its tag in the table of handles, if it is there */
     uint64_t failed; /* failed keys, one bit each; under OBSERVE the EventKind; under OWNER how far it looked; of a settled call how long it may run, in ns, 0 = for ever */
-    uint64_t outcome_number; /* numbered per client, from 1; 0 = it is with no client now. Of a dead letter: its number in its group */
+    uint64_t outcome_number; /* numbered per client, from 1; 0 = it is with no client now. Of a dead letter: its number */
     uint16_t client; /* slot of its owner; of the member that holds it now, if it is a group's */
     uint16_t bucket; /* wheel bucket it is in (index + 1) */
     uint32_t client_generation; /* generation of that slot; 0 = no client's: kept, or waits in its group */
@@ -966,13 +969,12 @@ typedef struct GroupRecord {
     uint32_t letters_prev; /* link: tail */
     uint32_t letters; /* its dead letters */
     uint32_t reserved_word; /* zero */
-    uint64_t next_letter; /* number that its next dead letter gets, from 1 */
     uint64_t bytes_held; /* payload and value bytes charged to it */
     uint32_t maker_pid; /* process that first named the group, as the kernel says; 0 = not known */
     uint32_t ids; /* ids of its pending operations */
     uint64_t maker_start_ticks; /* field 22 of that process's /proc/PID/stat */
 } GroupRecord;
-_Static_assert(sizeof(GroupRecord) == 128, "GroupRecord");
+_Static_assert(sizeof(GroupRecord) == 120, "GroupRecord");
 _Static_assert(offsetof(GroupRecord, state) == 0, "GroupRecord.state");
 _Static_assert(offsetof(GroupRecord, name_length) == 1, "GroupRecord.name_length");
 _Static_assert(offsetof(GroupRecord, reserved) == 2, "GroupRecord.reserved");
@@ -991,11 +993,10 @@ _Static_assert(offsetof(GroupRecord, letters_next) == 80, "GroupRecord.letters_n
 _Static_assert(offsetof(GroupRecord, letters_prev) == 84, "GroupRecord.letters_prev");
 _Static_assert(offsetof(GroupRecord, letters) == 88, "GroupRecord.letters");
 _Static_assert(offsetof(GroupRecord, reserved_word) == 92, "GroupRecord.reserved_word");
-_Static_assert(offsetof(GroupRecord, next_letter) == 96, "GroupRecord.next_letter");
-_Static_assert(offsetof(GroupRecord, bytes_held) == 104, "GroupRecord.bytes_held");
-_Static_assert(offsetof(GroupRecord, maker_pid) == 112, "GroupRecord.maker_pid");
-_Static_assert(offsetof(GroupRecord, ids) == 116, "GroupRecord.ids");
-_Static_assert(offsetof(GroupRecord, maker_start_ticks) == 120, "GroupRecord.maker_start_ticks");
+_Static_assert(offsetof(GroupRecord, bytes_held) == 96, "GroupRecord.bytes_held");
+_Static_assert(offsetof(GroupRecord, maker_pid) == 104, "GroupRecord.maker_pid");
+_Static_assert(offsetof(GroupRecord, ids) == 108, "GroupRecord.ids");
+_Static_assert(offsetof(GroupRecord, maker_start_ticks) == 112, "GroupRecord.maker_start_ticks");
 
 /* A named set of watchers. Index 0 is "default". One that holds nothing may be used for another name. */
 typedef struct PurgatoryRecord {
@@ -2054,9 +2055,9 @@ static inline uint64_t *GroupRecord_word_letters(GroupRecord *record) { return (
 static inline uint64_t GroupRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *GroupRecord_word_reserved_word(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 88); }
 static inline uint64_t GroupRecord_with_maker_pid(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *GroupRecord_word_maker_pid(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 112); }
+static inline uint64_t *GroupRecord_word_maker_pid(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 104); }
 static inline uint64_t GroupRecord_with_ids(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *GroupRecord_word_ids(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 112); }
+static inline uint64_t *GroupRecord_word_ids(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 104); }
 static inline uint64_t PurgatoryRecord_with_state(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 0)) | ((value & 0xff) << 0); }
 static inline uint64_t *PurgatoryRecord_word_state(PurgatoryRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t PurgatoryRecord_with_name_length(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 8)) | ((value & 0xff) << 8); }

@@ -38,9 +38,9 @@ class TruthReader:
         ]
         pending = sorted((op for op in self.ops if op.state == OpState.PENDING), key=lambda op: op.registration)
         return {
-            "header": (header.newest, header.tail, header.ids_floor_ns, header.redo_count),
+            "header": (header.newest, header.tail, header.ids_floor_ns, header.newest_letter, header.redo_count),
             "groups": [
-                (group.name[: group.name_length], group.empty_since_ns, group.next_letter)
+                (group.name[: group.name_length], group.empty_since_ns)
                 for group in memory.all_records(Region.GROUPS)
                 if group.state
             ],

@@ -21,9 +21,7 @@ from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
 from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest, without_room
 from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.purgatory.members.checks cimport begin_check, has_check, take_tickets_back
-from timerd.purgatory.members.calls cimport (
-    CALL_ENDS_SHIFT, due_call, phase_of, stage_begun, stage_not_running, stage_phase, stage_runs,
-)
+from timerd.purgatory.members.calls cimport due_call, phase_of, stage_begun, stage_not_running, stage_phase, stage_runs
 from timerd.purgatory.members.clients cimport charge, setter_generation
 from timerd.purgatory.members.groups cimport (
     adopt_if_orphaned, after_retention, count_endless, find_call, find_held, look_for_calls_again,

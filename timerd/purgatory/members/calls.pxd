@@ -16,11 +16,9 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define CALL_ENDS_SHIFT 8
     #define CALL_ENDS_MAX 255 /* so many processes, or more */
     """
     enum:
-        CALL_ENDS_SHIFT
         CALL_ENDS_MAX
 
 

@@ -22,7 +22,6 @@ cdef inline void fill_group(
     memset(g.name, 0, NAME_SIZE_MAX)
     memcpy(g.name, name, length)
     g.empty_since_ns = a.turn.now_ns
-    g.next_letter = 1
     g.maker_pid = pid
     g.maker_start_ticks = start_ticks
 

@@ -33,13 +33,12 @@ cdef inline OpRecord *find_letter(Arena *a, uint32_t slot, uint64_t operation) n
 
 cdef inline void stage_letter(Arena *a, OpRecord *op) noexcept nogil:
     """Stage that a call of a group is its newest dead letter."""
-    cdef GroupRecord *g = a.groups + (op.group - 1)
     td_put(
         &a.tx, OpRecord_word_client_generation(op),
         OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
     )
-    td_put(&a.tx, &op.outcome_number, g.next_letter)
-    td_put(&a.tx, &g.next_letter, g.next_letter + 1)
+    td_put(&a.tx, &op.outcome_number, a.header.newest_letter + 1)
+    td_put(&a.tx, &a.header.newest_letter, a.header.newest_letter + 1)
     stage_runs(a, op, 0, 0)
     stage_not_running(a, op, False)
     if op.id_record:

@@ -1,0 +1,163 @@
+"""What the arena says of calls: when each is due, why it waits, where it runs, and which ones are dead letters.
+
+    for call in client.calls():
+        print(call.name, call.state, call.pid)
+
+Nobody is asked for that, so it works while the daemon is dead. A listing of a live instance shows no single moment.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from timerd_shm.declare.limits import CALL_ENDS_SHIFT
+from timerd_shm.declare.records import ClientRecord, OpRecord
+from timerd_shm.declare.states import ClientState, OpFlag, OpState, Outcome
+from timerd_shm.read import hashing, walk
+from timerd_shm.read.alive import now_ns
+from timerd_shm.read.reader import ArenaReader, DamageError
+from timerd_shm.read.text import plain
+
+from .plan import CALL, Plan, unpack
+from .schedule import datetime_of
+
+CallState: TypeAlias = Literal["pending", "paused", "unhandled", "busy", "waits", "delivered", "runs", "late", "failed"]
+"""pending: it is due later. paused: so it is, after a failed attempt or an ended process. unhandled: it is due, and no
+member of its group handles its name. busy: all members that do are busy. waits: it is to run alone, or another call of
+its id runs. delivered: a member has it, and has not begun. runs: its handler, or its on_failure, runs. late: so it does,
+for longer than its time_limit. failed: it is over, and kept as a dead letter."""
+
+UNSERVED: Final = "no member of its group has served it while it was kept"
+
+
+class CallInfo(NamedTuple):
+    """A call as it stands in the arena. Times are UTC, by the wall clock of this moment."""
+
+    name: str
+    id: str  # of a schedule's its name; empty for a dead letter, which holds no id
+    group: str
+    state: CallState
+    due: datetime
+    scheduled: bool  # whether it is a point of a schedule
+    attempt: int
+    ended: int  # processes that have ended while it ran
+    deliveries: int
+    pid: int  # the process that has it, as the daemon sees it; 0 = none, or not known
+    client: int | None  # the slot of that member
+    since: datetime | None  # when it began, while it runs
+    last_run: datetime | None  # when its last attempt ended
+    last_error: str  # empty = none
+    number: int  # of a dead letter, by which it is retried or dropped; else 0
+    reason: str  # of a dead letter: why it is one
+    payload: bytes
+    op: int  # its op id
+
+
+def listed(reader: ArenaReader, group: str | None = None, *, failed: bool = False) -> Iterator[CallInfo]:
+    """The calls of a group (None: of all), or its dead letters, in the order of their records."""
+    return (info for info, _ in listed_with_plans(reader, group, failed=failed))
+
+
+def listed_with_plans(
+    reader: ArenaReader, group: str | None = None, *, failed: bool = False
+) -> Iterator[tuple[CallInfo, Plan]]:
+    """The same, each with the plan before its payload."""
+    header = reader.header()
+    now, wall = now_ns(header), time.time_ns()
+    clients = list(reader.clients)
+    groups = [plain(each.name[: each.name_length]) for each in reader.groups]
+    for index, op in enumerate(reader.ops.used()):
+        if not op.flags & OpFlag.CALL or op.state not in (OpState.PENDING, OpState.SETTLED):
+            continue
+        name_of_group = groups[op.group - 1] if 0 < op.group <= len(groups) else ""
+        is_letter = bool(op.state == OpState.SETTLED and op.client_generation == 0 and op.outcome_number)
+        if group not in (None, name_of_group) or is_letter != failed:
+            continue
+        if op.state == OpState.SETTLED and op.outcome == Outcome.CANCELLED:
+            continue
+        found = _read(reader, index, op)
+        if found is None:
+            continue  # it has ended while it was read
+        name, plan, payload, value = found
+        holder = None
+        if op.state == OpState.SETTLED and op.client_generation:
+            client = clients[op.client]
+            holder = client if client.generation == op.client_generation else None
+        ended = (op.error >> CALL_ENDS_SHIFT if op.state == OpState.SETTLED else 0) + plan.ends
+        since = op.progress if op.state == OpState.SETTLED and op.progress else 0
+        info = CallInfo(
+            name=plain(name),
+            id="" if is_letter else plan.id or plain(name),
+            group=name_of_group,
+            state="failed" if is_letter else _state(reader, op, plan, holder, clients, name, now),
+            due=datetime_of(max(0, wall + op.deadline_ns - now)),
+            scheduled=plan.kind != CALL,
+            attempt=plan.failures + 1,
+            ended=ended,
+            deliveries=op.deliveries + plan.ends,
+            pid=0 if holder is None else holder.pid,
+            client=None if holder is None else op.client,
+            since=datetime_of(wall - (now - since)) if since else None,
+            last_run=datetime_of(plan.last_run_ns) if plan.last_run_ns else None,
+            last_error=plan.error,
+            number=op.outcome_number if is_letter else 0,
+            reason=(value.decode(errors="replace") or UNSERVED) if is_letter else "",
+            payload=payload,
+            op=op.generation << 32 | index,
+        )
+        yield info, plan
+
+
+def _read(reader: ArenaReader, index: int, op: OpRecord) -> tuple[bytes, Plan, bytes, bytes] | None:
+    """Name, plan, payload and value of a call; None if the record has become another operation's meanwhile."""
+    try:
+        found = unpack(reader.blob(op.payload))
+        value = reader.blob(op.value) if op.state == OpState.SETTLED else b""
+        name = reader.key_name(reader.nodes[next(walk.nodes_of(reader, index))])
+    except (DamageError, StopIteration):
+        return None
+    after = reader.ops[index]
+    if found is None or (after.generation, after.payload, after.state) != (op.generation, op.payload, op.state):
+        return None
+    return name, *found, value
+
+
+def _state(
+    reader: ArenaReader,
+    op: OpRecord,
+    plan: Plan,
+    holder: ClientRecord | None,
+    clients: list[ClientRecord],
+    name: bytes,
+    now: int,
+) -> CallState:
+    if op.state == OpState.PENDING:
+        return "paused" if plan.failures or plan.ends else "pending"
+    if holder is not None:
+        if not op.progress:
+            return "delivered"
+        return "late" if op.failed and now - op.progress > op.failed else "runs"
+    hashed = hashing.key_hash(bytes(16), op.purgatory, name)  # without a seed: so the daemon keeps the names of members
+    handlers = [
+        client
+        for client in clients
+        if client.group == op.group
+        and client.state in (ClientState.LIVE, ClientState.SILENT)
+        and hashed in _names(reader, client)
+    ]
+    if not handlers:
+        return "unhandled"
+    ready = any(client.state == ClientState.LIVE and client.calls_held < client.calls for client in handlers)
+    return "waits" if ready else "busy"
+
+
+def _names(reader: ArenaReader, client: ClientRecord) -> tuple[int, ...]:
+    try:
+        packed = reader.blob(client.names)
+    except DamageError:
+        return ()
+    return struct.unpack(f"<{len(packed) // 8}Q", packed[: len(packed) // 8 * 8])

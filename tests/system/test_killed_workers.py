@@ -1,0 +1,174 @@
+"""Handlers that end their process, with real processes that are started again: what is counted, and what becomes of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+
+WORKER = """
+import ctypes, os, signal, sys, time
+import timerd as td
+
+calls = td.Calls(group="web")
+
+def note(*words):
+    with open("notes", "a") as file:
+        print(*words, file=file)
+
+def end(how):
+    if how == b"exit":
+        os._exit(139)
+    if how == b"segfault":
+        ctypes.string_at(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def gone(call, error):
+    note("gone", call.payload.decode(), type(error).__name__)
+    if call.name == "kills twice":
+        os._exit(1)
+
+@calls.handler("kills", deliveries=3, retries=3, concurrency=4, on_failure=gone)
+def kills(call):
+    note("kills", call.payload.decode(), call.deliveries)
+    while sum(line.startswith("innocent") for line in open("notes")) < 3 and call.deliveries == 1:
+        time.sleep(0.01)
+    end(call.payload)
+
+@calls.handler("kills twice", deliveries=2, on_failure=gone)
+def kills_twice(call):
+    note("kills", call.payload.decode(), call.deliveries)
+    os._exit(1)
+
+@calls.handler("innocent", concurrency=4)
+def innocent(call):
+    note("innocent", call.payload.decode(), call.deliveries)
+    time.sleep(0.2)
+    note("done", call.payload.decode())
+
+worker = td.connect({instance!r}, group="web", timeout={patience})
+worker.serve(calls, at_once=4)
+while True:
+    time.sleep(60)
+"""
+
+
+class Workers:
+    """Worker processes, each of which is started again when it ends."""
+
+    def __init__(self, directory: Path, instance: str) -> None:
+        self.directory = directory
+        self.source = WORKER.format(instance=instance, patience=PATIENCE_S)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.ended: list[int] = []
+
+    def start(self, count: int) -> None:
+        for _ in range(count):
+            self.processes.append(
+                subprocess.Popen([sys.executable, "-c", self.source], cwd=self.directory, stderr=subprocess.DEVNULL)
+            )
+
+    def tend(self) -> None:
+        """Start those again that have ended."""
+        for at, process in enumerate(self.processes):
+            if process.poll() is not None:
+                self.ended.append(process.returncode)
+                del self.processes[at]
+                self.start(1)
+                return
+
+    def notes(self) -> list[list[str]]:
+        path = self.directory / "notes"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def workers(daemon: Daemon, tmp_path: Path) -> Iterator[Workers]:
+    made = Workers(tmp_path, "default")
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait()
+
+
+def letters(client: td.Client, workers: Workers, count: int) -> list[str]:
+    """The payloads of the dead letters, when there are so many."""
+    eventually(lambda: workers.tend() or len(client.dead_letters()) >= count)
+    return sorted(letter.payload.decode() for letter in client.dead_letters())
+
+
+@pytest.mark.parametrize("how", ["exit", "segfault", "kill"])
+def test_one_killer_beside_three_innocents_gives_one_dead_letter(workers: Workers, how: str) -> None:
+    (workers.directory / "notes").touch()
+    with td.connect(group="web", timeout=PATIENCE_S) as client:
+        client.call_later_wait("kills", 0, how.encode(), id="killer")
+        for number in range(3):
+            client.call_later_wait("innocent", 0, b"%d" % number)
+        workers.start(1)
+        assert letters(client, workers, 1) == [how]
+        eventually(lambda: workers.tend() or sum(note[0] == "done" for note in workers.notes()) >= 3)
+        (letter,) = client.dead_letters()
+        assert "3 processes have ended in its handler (deliveries=3)" in letter.reason
+        assert letter.ended == 0 or letter.number == 1
+        assert not client.calls() and not client.cancel_call_wait("killer"), "a dead letter holds no id"
+    notes = workers.notes()
+    assert [note[2] for note in notes if note[0] == "kills"] == ["1", "2", "3"]
+    assert ["gone", how, "CallGivenUpError"] in notes
+    assert {note[1] for note in notes if note[0] == "done"} == {"0", "1", "2"}
+    assert len(workers.ended) == 3
+
+
+def test_an_on_failure_that_kills_is_given_up_after_as_many_processes(workers: Workers) -> None:
+    with td.connect(group="web", timeout=PATIENCE_S) as client:
+        client.call_later_wait("kills twice", 0, b"x")
+        workers.start(1)
+        assert letters(client, workers, 1) == ["x"]
+        assert "2 processes have ended in its on_failure" in client.dead_letters()[0].reason
+        client.call_later_wait("innocent", 0, b"after")
+        eventually(lambda: workers.tend() or ["done", "after"] in workers.notes())
+    assert [note[0] for note in workers.notes()][:4] == ["kills", "kills", "gone", "gone"]
+
+
+def test_a_worker_that_is_killed_while_calls_wait_in_it_condemns_none_of_them(workers: Workers) -> None:
+    """Counted is only a handler that had begun."""
+    with td.connect(group="web", timeout=PATIENCE_S) as client:
+        client.call_later_wait("kills twice", 0, b"x")
+        for number in range(3):
+            client.call_later_wait("innocent", 0, b"%d" % number)
+        workers.start(1)
+        eventually(lambda: workers.tend() or client.dead_letters())
+        eventually(lambda: workers.tend() or sum(note[0] == "done" for note in workers.notes()) >= 3)
+        assert len(client.dead_letters()) == 1
+
+
+def test_a_worker_that_is_closed_in_a_handler_is_not_counted(daemon: Daemon) -> None:
+    started: list[int] = []
+    calls = td.Calls(group="web")
+
+    @calls.handler("slow", deliveries=1)
+    def slow(call: td.Call) -> None:
+        started.append(call.deliveries)
+        if len(started) < 3:
+            eventually(lambda: closed)
+
+    closed: list[bool] = []
+    with td.connect(group="web", timeout=PATIENCE_S) as client:
+        client.call_later_wait("slow", 0, b"x")
+        for _ in range(2):
+            closed.clear()
+            member = td.connect(group="web", timeout=PATIENCE_S)
+            before = len(started)
+            member.serve(calls)
+            eventually(lambda: len(started) > before)  # noqa: B023
+            member.close(timeout=0)
+            closed.append(True)
+        client.serve(calls)
+        eventually(lambda: client.stats().calls_done == 1)
+        assert not client.dead_letters() and started == [1, 2, 3]
