@@ -70,7 +70,7 @@ class AioBatch(Batch):
     async def values(self, timeout: Patience | None = None) -> list[bytes]:
         """The values of the events that settled them, in input order; raises TimeoutError."""
         await settled_or_raise(self, timeout)
-        return self.values_in_records()
+        return self._values()
 
     async def completed(self, timeout: Patience | None = None) -> int:
         """How many completed; raises TimeoutError."""
