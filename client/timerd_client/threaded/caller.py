@@ -175,7 +175,10 @@ class Callers:
             except BaseException as error:
                 raised = error
         if raised is not None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                raised = None  # else its traceback, and all that its frames hold, would wait for the collector
 
     def wake(self, gate: CallerGate) -> None:
         """The gate was opened: wake its caller, if that has the seat and sleeps, or is about to.

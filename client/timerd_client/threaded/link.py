@@ -95,7 +95,10 @@ class Condition:
         if gate in self._gates:
             self._gates.remove(gate)
         if raised is not None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                raised = None  # else its traceback, and all that its frames hold, would wait for the collector
 
 
 class ThreadedLink(Link):
