@@ -48,7 +48,7 @@ class AioOperation(Operation):
 class AioBatch(Batch):
     """The batch of an asyncio client. If an `await` of it is cancelled, what is pending of it is withdrawn.
 
-    Rows that have settled keep their outcomes: whoever must lose no limited event looks at them then.
+    Rows that have settled keep their outcomes. If nobody looks at them, their limited events go to others.
     """
 
     __slots__ = ()

@@ -117,7 +117,7 @@ class Batch(OneProcess, Rows, Promise):
     """Many operations that were registered at once. All columns that it gives have the order of the registrations.
 
     It is a sequence of `Row`. It belongs to the process that has registered it, any thread may use it, and it cannot be
-    pickled. Dropping it leaves the operations pending.
+    pickled. Dropping it leaves the operations pending. Limited events that complete them then go to others.
 
     It derives from Rows: settled rows notify the batch, and two objects would refer to each other for that.
     """

@@ -38,7 +38,8 @@ class Operation(OneProcess, Handle, Promise):
     """Future-like: `done()`, `result()`, `add_done_callback()`, `cancel()`, `await`. `register()` makes it.
 
     It belongs to the process that has registered it: a forked child gets ClosedError. Any thread may use it. It cannot
-    be pickled; give `id=` where another process is to name it. Dropping the handle leaves the operation pending.
+    be pickled; give `id=` where another process is to name it. Dropping the handle leaves the operation pending. If a
+    limited event completes it then, or nobody has looked at that before, the event goes to another (docs/api.md).
 
     It derives from Handle, because a second object would cost a third of the instructions of `register`.
     """
