@@ -55,6 +55,8 @@ FIGURES: Final = {
     "given_up": Figure("counter", "operations that settled as UNAVAILABLE"),
     "outcomes_after_giving_up": Figure("counter", "late outcomes of operations that had settled as UNAVAILABLE"),
     "outcomes_unknown": Figure("counter", "outcomes that nobody waited for"),
+    "grants_requeued": Figure("counter", "limited events whose operations nobody held any more: they went to others"),
+    "grants_unseen": Figure("counter", "limited events that were acknowledged although nobody had looked"),
     "frames_ignored": Figure("counter", "frames of another daemon or version, or malformed"),
     "commands_refused": Figure("counter", "refused commands that have no operation, such as fire and advance"),
     "calls_done": Figure("counter", "calls that handlers of these clients have ended, well or not"),

@@ -78,7 +78,7 @@ def _registering(tracer: Tracer, original: Any) -> Any:
         return span
 
     def end(span: Span, promise: Promise) -> Promise:
-        promise.add_done_callback(functools.partial(_settled, span))
+        promise._call_aside(functools.partial(_settled, span), wakes=False)
         return promise
 
     return _wrapped(original, begin, end)

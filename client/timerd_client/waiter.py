@@ -66,7 +66,7 @@ class Waiter(Notified, Interface):
     def settle(self, command: int, settlement: RawSettlement) -> bool:
         """Take the settlement. Whether to call `notify` when the lock is free."""
 
-    def done(self) -> bool:
+    def _has_settled(self) -> bool:
         """Whether all that it waits for has settled."""
 
     def due_ns(self, command: int) -> int:

@@ -34,7 +34,7 @@ def settled_by(record: OutcomeRecord, heap: bytes = b"") -> tuple[ThreadedOperat
     operation, row = operation_of(record.command), struct_of(OutcomeRecord).pack(*record)
     pending, ready = hot.Pending(), list[Any]()
     pending[record.command] = operation
-    hot.settle_all(pending, ready, bytes(size_of(ReportHeader)) + row + heap, 1, 0, ARENA, lambda *unclaimed: None)
+    hot.settle_all(pending, ready, bytes(size_of(ReportHeader)) + row + heap, 1, 0, ARENA, lambda *unclaimed: None, {})
     assert operation.done() and not ready and not pending
     return operation, row
 

@@ -23,6 +23,7 @@ OVER_PACKETS = (  # in `make test`
     "test_client_unavailable",
     "test_closing",
     "test_dropped",
+    "test_grants",
     "test_scopes",
     "test_transports",
 )

@@ -75,6 +75,36 @@ print(operation.cancel_wait())
     assert said.split("\n")[:4] == ["['it']", "timeout", "not settled", "True"]
 
 
+@pytest.mark.parametrize("transport", ["zeromq", "unix"])
+@pytest.mark.parametrize(
+    "give_up",
+    [
+        "with gevent.Timeout(0.01, False): client.register('jobs', timeout=None).result()",
+        "with suppress(TimeoutError): client.register('jobs', timeout=None).result(0.01)",
+        "gevent.spawn(client.register('jobs', timeout=None).result).kill()",
+    ],
+)
+def test_of_ten_jobs_for_greenlets_that_have_given_up_another_worker_gets_ten(
+    daemon: Daemon, transport: str, give_up: str
+) -> None:
+    said = run(f"""
+from contextlib import suppress
+client, other = td.connect(transport={transport!r}), td.connect(transport={transport!r})
+for _ in range(10):
+    {give_up}
+client.flush()
+waiting = [gevent.spawn(other.register("jobs", timeout=None).result, 30) for _ in range(10)]
+gevent.sleep(0)
+other.flush()
+print(*(other.fire_wait("jobs", value=b"%d" % number, limit=1) for number in range(10)))
+gevent.joinall(waiting, timeout=30, raise_error=True)
+print(*sorted(one.value.value.decode() for one in waiting))
+client.close()
+other.close()
+""")
+    assert said.split() == ["1"] * 10 + [str(number) for number in range(10)]
+
+
 def test_callbacks_run_in_greenlets_of_their_own_and_may_wait(daemon: Daemon) -> None:
     said = run(
         """

@@ -238,10 +238,7 @@ class LoopLink(Link):
 
     def _is_abandoned(self) -> bool:
         """Whether nobody uses this link, and nothing is pending."""
-        ledger = self.protocol.ledger
-        return self._users.are_gone and not (
-            ledger.pending or ledger.applied < ledger.issued or self.before_stop or self._waiters
-        )
+        return self._users.are_gone and not (self.protocol.incoming.has_pending() or self.before_stop or self._waiters)
 
     def _end_abandoned(self) -> None:
         self.stop()

@@ -48,7 +48,7 @@ class AioOperation(Operation):
 class AioBatch(Batch):
     """The batch of an asyncio client. If an `await` of it is cancelled, what is pending of it is withdrawn.
 
-    Rows that have settled keep their outcomes: whoever must lose no limited event looks at them then.
+    Rows that have settled keep their outcomes. If nobody looks at them, their limited events go to others.
     """
 
     __slots__ = ()
@@ -70,7 +70,7 @@ class AioBatch(Batch):
     async def values(self, timeout: Patience | None = None) -> list[bytes]:
         """The values of the events that settled them, in input order; raises TimeoutError."""
         await settled_or_raise(self, timeout)
-        return self.values_in_records()
+        return self._values()
 
     async def completed(self, timeout: Patience | None = None) -> int:
         """How many completed; raises TimeoutError."""

@@ -10,6 +10,7 @@ from timerd_client.arguments import until_of
 from timerd_client.link.flows import unsettled
 from timerd_client.link.promise import promises_of, withdrawing
 from timerd_client.types import Patience, Until
+from timerd_client.waits.aside import Aside
 from timerd_client.waits.polling import monotonic_deadline, seconds_left
 from timerd_client.waits.scope import current_scope
 
@@ -61,7 +62,7 @@ async def as_completed(operations: Iterable[Waitable], timeout: Patience | None 
         loop.call_soon_threadsafe(settling.put_nowait, None)
 
     for one in given:
-        one.add_done_callback(settling.put_nowait)
+        one._call_aside(settling.put_nowait)
     deadline = monotonic_deadline(timeout)
     try:
         with withdrawing(given):
@@ -79,9 +80,10 @@ async def as_completed(operations: Iterable[Waitable], timeout: Patience | None 
                 if operation is None:
                     assert scope is not None, "nobody else puts it there"
                     raise scope.error()
+                operation.done()  # the caller looks at it
                 yield operation
     finally:
         if scope is not None:
             scope.remove(end)
         for one in given:
-            one._remove(settling.put_nowait)
+            one._remove(Aside(settling.put_nowait))

@@ -37,6 +37,7 @@ amounts_of = chosen.amounts_of
 are_bodies = chosen.are_bodies
 copy_records = chosen.copy_records
 durations_of = chosen.durations_of
+is_held = chosen.is_held
 issue_events = chosen.issue_events
 issue_registrations = chosen.issue_registrations
 plain_keys = chosen.plain_keys

@@ -9,9 +9,10 @@ gives all others to the method. Here the method takes every call. The lock of th
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from timerd_client.arguments import U64_MAX, each, key_bytes, timeout_ns, unsigned, watch
 from timerd_client.conditions import When
@@ -41,6 +42,8 @@ _OUTCOME_SIZE: Final = size_of(OutcomeRecord)
 _FLAGS_AT: Final = offset_of(OutcomeRecord, "flags")
 _FAILED_AT: Final = offset_of(OutcomeRecord, "failed")
 _HAS_FAILURES: Final = int(OutcomeFlag.HAS_FAILURES)
+_GRANTED: Final = int(OutcomeFlag.GRANTED)
+_NUMBER_AT: Final = offset_of(OutcomeRecord, "number")
 _CODE_SIZE: Final = 4  # of the code of a failed key
 _STATE_AT: Final = offset_of(OutcomeRecord, "state")
 _DROPPED_AT_ONCE: Final = 1_024  # else each acknowledgement would move the list
@@ -201,10 +204,15 @@ class Promised:
         __slots__ = ()
     _link: Any  # for derived classes; nothing here uses it
     _settlement: Any
+    _unseen: Any = False
     _callbacks: list[Callable[[Any], object]] | None
 
     def done(self) -> bool:
-        """Whether it has settled."""
+        """Whether it has settled. A caller that is told so has looked at it."""
+        return self._settlement is not None
+
+    def _has_settled(self) -> bool:
+        """The same, and nobody has looked at it."""
         return self._settlement is not None
 
     def settle(self, command: int, settlement: RawSettlement) -> bool:
@@ -221,16 +229,43 @@ class Handle(Promised):
     Operation derives from it: a second object for each request would cost a third of the instructions of `register`.
     """
 
-    __slots__ = ("_callbacks", "_id", "_link", "_names", "_settlement", "command", "deadline_ns", "payload")
+    __slots__ = ("_callbacks", "_id", "_link", "_names", "_settlement", "_unseen", "command", "deadline_ns", "payload")
     _id: tuple[Key, str, str] | None  # its id, purgatory and if_exists
 
     def __init__(self, link: Any, command: int, names: Key | tuple[Key, ...], payload: bytes, deadline_ns: int) -> None:
         self._link = link
         self._settlement = self._callbacks = self._id = None
+        self._unseen = False  # a grant has completed it, and no caller has looked at it
         self._names = names
         self.command = command  # the command number of its registration; 0 = it was never sent
         self.payload = payload
         self.deadline_ns = deadline_ns  # CLOCK_MONOTONIC, as far as this client knows; NO_DEADLINE = none
+
+    @property
+    def _taken(self) -> Any:
+        """The settlement, for a caller: from now on it has been looked at. None = it is pending.
+
+        To read an attribute is one step: no handler of a signal runs between it and the `return` behind it. So a caller
+        that a handler interrupts has either looked at the outcome and got it, or neither.
+        """
+        self._unseen = False
+        return self._settlement
+
+    def done(self) -> bool:
+        return self._taken is not None
+
+    def settle(self, command: int, settlement: RawSettlement) -> bool:
+        if self._settlement is not None:
+            return False
+        # No call from here on: so no other thread comes in between.
+        record = settlement[0]
+        self._unseen = record is not None and record[_FLAGS_AT] & _GRANTED != 0
+        self._settlement = settlement
+        return self._callbacks is not None
+
+    def revoke(self, command: int, settlement: RawSettlement) -> None:
+        """No caller has looked at its outcome, and that goes to another: whoever looks now finds this."""
+        self._unseen, self._settlement = False, settlement
 
 
 Made = TypeVar("Made", bound=type[Handle])
@@ -244,16 +279,24 @@ def without_collector(made: Made) -> Made:
 class Rows(Promised):
     """Operations that were registered together. They settle row by row; the whole is done when all have settled."""
 
-    __slots__ = ("_callbacks", "_link", "_parts", "_settlement", "_settlements", "left")
+    __slots__ = ("_callbacks", "_link", "_parts", "_settlement", "_settlements", "_unseen", "left", "listed")
 
     def __init__(self, link: Any, rows: int) -> None:
         self._link = link
         self._settlement = self._callbacks = None
+        self._unseen: set[int] = set()  # the rows that a grant has completed, and at which no caller has looked
         self.left = rows
+        self.listed = 0  # of its rows so many are in `grants` of settle_all
         self._settlements: list[RawSettlement | None] = [None] * rows
         self._parts: list[tuple[int, int, int]] = []  # (first command, first row, rows) of each part
         if not rows:
             self._settlement = ()
+
+    def done(self) -> bool:
+        if self._settlement is None:
+            return False
+        self._unseen.clear()
+        return True
 
     def add_part(self, first: int, row: int, rows: int) -> None:
         """The rows from `row` on have the command numbers from `first` on. Called with the lock held."""
@@ -281,12 +324,21 @@ class Rows(Promised):
         if row >= 0:
             if self._settlements[row] is not None:  # an interrupt came in between, and now it is done again
                 return False
+            record = settlement[0]
+            if record is not None and record[_FLAGS_AT] & _GRANTED:
+                self._unseen.add(row)
             self._settlements[row] = settlement
         self.left -= 1
         if self.left:
             return False
         self._settlement = ()
         return self._callbacks is not None
+
+    def revoke(self, command: int, settlement: RawSettlement) -> None:
+        """See Handle.revoke."""
+        row = self.row_of(command)
+        self._unseen.discard(row)
+        self._settlements[row] = settlement
 
     def settle_rest(self, settlement: RawSettlement) -> None:
         """Settle all rows that are pending. Called with the lock held."""
@@ -309,6 +361,10 @@ class Rows(Promised):
     def values_in_records(self) -> list[bytes]:
         """The value of each row; empty where there is none."""
         return [b"" if one is None else value_and_codes(one)[0] for one in self._settlements]
+
+
+Grant: TypeAlias = tuple[int, "Handle | Rows"]
+"""A registration that a limited event has completed: its command number, and who waits for it."""
 
 
 def copy_records_in(settlements: Sequence[RawSettlement | None], into: bytearray, at: int) -> bool:
@@ -483,13 +539,15 @@ def settle_all(
     behind: int,
     arena: int,
     unclaimed: Callable[[int, bytes, bytes, int], None],
+    grants: dict[int, Grant],
 ) -> None:
     """Settle the operations of a report. Each keeps a copy of its record and value, but not the frame.
 
     `behind` is how many bytes of answers and looks lie between the outcomes and the heap.
     Waiters to notify go into `ready`. A record that nobody waits for goes to `unclaimed`, with its command number, the
-    frame, and the offset of the frame's heap. Raises ValueError for a frame that is too short. A value that would lie
-    beyond the end of the frame is cut.
+    frame, and the offset of the frame's heap. What a limited event has completed goes into `grants`, by the number of
+    the outcome. Raises ValueError for a frame that is too short. A value that would lie beyond the end of the frame is
+    cut.
     """
     size = _OUTCOME_SIZE
     end = _HEADER_SIZE + outcomes * size
@@ -506,8 +564,35 @@ def settle_all(
                 failed = int.from_bytes(frame[offset + _FAILED_AT : offset + _FAILED_AT + 8], "little")
                 value_length += _CODE_SIZE * failed.bit_count()
             value = frame[heap + heap_offset : heap + heap_offset + value_length] if value_length else b""
+            if frame[offset + _FLAGS_AT] & _GRANTED and isinstance(waiter, (Handle, Rows)):
+                grants[int.from_bytes(frame[offset + _NUMBER_AT : offset + _NUMBER_AT + 8], "little")] = command, waiter
+                if isinstance(waiter, Rows):
+                    waiter.listed += 1
             if waiter.settle(command, (frame[offset : offset + size], value, arena, None)):
                 notify(waiter)
         else:
             unclaimed(command, frame[offset : offset + size], frame, heap)
         offset += size
+
+
+# grants -----------------------------------------------------------------------------------------------------------
+
+
+def _references(grant: Grant) -> int:
+    return sys.getrefcount(grant[1])
+
+
+_OWN: Final = _references((0, Handle(None, 0, "", b"", 0)))  # of a waiter to which only the grant refers
+
+
+def is_held(_pending: Pending, grant: Grant) -> bool:
+    """Whether anybody refers to the operation of a grant, or to its whole batch, but the tables of this client.
+
+    Who waits for it refers to it. So does `ready`, while a callback is about to be called.
+    """
+    others = _references(grant) - _OWN
+    waiter = grant[1]
+    if isinstance(waiter, Rows):  # each row that is pending, or among the grants, has a reference of its own
+        settled = len(waiter._settlements) - waiter.left
+        others -= sum(rows for _, _, rows in waiter._parts) - settled + waiter.listed - 1
+    return others > 0

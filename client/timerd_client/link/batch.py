@@ -82,20 +82,27 @@ class Row:
 
     def done(self) -> bool:
         """Whether it has settled."""
-        return self._batch.settlement(self.index) is not None
+        return self._taken() is not None
 
     def outcome(self) -> Outcome | None:
         """The outcome if it has settled, else None."""
-        settlement = self._batch.settlement(self.index)
+        settlement = self._taken()
         return None if settlement is None else Outcome(self.keys, self.payload, settlement)
+
+    def _taken(self) -> RawSettlement | None:
+        """The settlement, for a caller: from now on it has been looked at."""
+        if self._batch.settlement(self.index) is None:
+            return None
+        self._batch._unseen.discard(self.index)
+        return self._batch.settlement(self.index)  # until it had been looked at, close() might revoke it
 
     def cancel(self) -> None:
         """Cancel it. Returns at once, and does nothing if it has settled."""
         self._batch._cancel([self.index])
 
     def __repr__(self) -> str:
-        outcome = self.outcome()
-        return f"<Row {self.index} {'PENDING' if outcome is None else outcome.state.name}>"
+        settlement = self._batch.settlement(self.index)
+        return f"<Row {self.index} {'PENDING' if settlement is None else state_of(settlement).name}>"
 
 
 class Named(NamedTuple):
@@ -110,7 +117,7 @@ class Batch(OneProcess, Rows, Promise):
     """Many operations that were registered at once. All columns that it gives have the order of the registrations.
 
     It is a sequence of `Row`. It belongs to the process that has registered it, any thread may use it, and it cannot be
-    pickled. Dropping it leaves the operations pending.
+    pickled. Dropping it leaves the operations pending. Limited events that complete them then go to others.
 
     It derives from Rows: settled rows notify the batch, and two objects would refer to each other for that.
     """
@@ -187,7 +194,7 @@ class Batch(OneProcess, Rows, Promise):
     def refused(self) -> list[Row]:
         """The rows that the daemon has refused so far: all of them after `register_many_wait`."""
         states = self.states_in_records()
-        return [row for row in self if not states[row.index] and row.done() and not _is_unavailable(row)]
+        return [row for row in self if not states[row.index] and _is_refused(row)]
 
     def _cancel(self, rows: Sequence[int]) -> None:
         """Cancel those of the rows that are pending."""
@@ -207,6 +214,7 @@ class Batch(OneProcess, Rows, Promise):
         return [number for number in self.commands() if pending.get(number) is self]
 
     def _column(self) -> list[RawSettlement]:
+        self._unseen.clear()
         return list(map(self.settlement, range(len(self))))  # type: ignore[arg-type]  # all are set when it is done
 
     def _outcomes(self) -> list[Outcome]:
@@ -216,6 +224,7 @@ class Batch(OneProcess, Rows, Promise):
         ]
 
     def _states(self) -> list[State]:
+        self._unseen.clear()
         states = self.states_in_records()
         return [_STATES[state] if state else self._state_of(row) for row, state in enumerate(states)]
 
@@ -224,7 +233,12 @@ class Batch(OneProcess, Rows, Promise):
         assert settlement is not None
         return state_of(settlement)
 
+    def _values(self) -> list[bytes]:
+        self._unseen.clear()
+        return self.values_in_records()
+
     def _completed(self) -> int:
+        self._unseen.clear()
         return self.states_in_records().count(_COMPLETED)
 
     def _cancelled(self) -> int:
@@ -264,7 +278,7 @@ class ThreadedBatch(Batch):
     def values(self, timeout: Patience | None = None) -> list[bytes]:
         """The values of the events that settled them, in input order; raises TimeoutError."""
         self._all(timeout)
-        return self.values_in_records()
+        return self._values()
 
     def completed(self, timeout: Patience | None = None) -> int:
         """How many completed; raises TimeoutError."""
@@ -286,9 +300,9 @@ class ThreadedBatch(Batch):
         return self._outcomes()
 
 
-def _is_unavailable(row: Row) -> bool:
+def _is_refused(row: Row) -> bool:
     settlement = row._batch.settlement(row.index)
-    return settlement is not None and isinstance(settlement[3], TimerdUnavailableError)
+    return settlement is not None and not isinstance(settlement[3], TimerdUnavailableError)
 
 
 def _names(keys: Key | tuple[Key, ...]) -> tuple[Key, ...]:

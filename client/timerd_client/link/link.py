@@ -316,9 +316,9 @@ class Link(Line):
         def withdraw() -> None:
             if self.closed:
                 return
-            incoming = self.protocol.incoming
-            if not incoming.abandon([registration], OperationCancelled("withdrawn: its `await` was cancelled")):
-                incoming.requeue(registration, grant())
+            incoming, error = self.protocol.incoming, OperationCancelled("withdrawn: its `await` was cancelled")
+            if not incoming.abandon([registration], error):
+                incoming.grants.requeue(grant(), error)
             self.wake_if_due(self.protocol.ledger.issued)
 
         self.soon(withdraw)

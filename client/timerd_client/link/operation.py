@@ -9,7 +9,7 @@ from timerd_client.arguments import orphans_of, patience_s, shown, timeout_ns
 from timerd_client.hot import Handle, without_collector
 from timerd_client.hot.commands import deadline_after, operation_command
 from timerd_client.one_process import OneProcess, public_name
-from timerd_client.outcome import Outcome, State
+from timerd_client.outcome import Outcome, State, state_of
 from timerd_client.types import Key, OrphanPolicy, Patience, Timeout
 from timerd_client.waiter import RawSettlement
 from timerd_client.waits.scope import current_scope
@@ -21,6 +21,7 @@ from timerd_wire.refusals import Subject
 from .link import Link
 from .promise import Promise, Reply
 
+NOT_TAKEN: Final[RawSettlement] = (None, b"", 0, None)
 _FLAGS_AT: Final = offset_of(OutcomeRecord, "flags")
 _NUMBER_AT: Final = offset_of(OutcomeRecord, "number")
 
@@ -37,7 +38,8 @@ class Operation(OneProcess, Handle, Promise):
     """Future-like: `done()`, `result()`, `add_done_callback()`, `cancel()`, `await`. `register()` makes it.
 
     It belongs to the process that has registered it: a forked child gets ClosedError. Any thread may use it. It cannot
-    be pickled; give `id=` where another process is to name it. Dropping the handle leaves the operation pending.
+    be pickled; give `id=` where another process is to name it. Dropping the handle leaves the operation pending. If a
+    limited event completes it then, or nobody has looked at that before, the event goes to another (docs/api.md).
 
     It derives from Handle, because a second object would cost a third of the instructions of `register`.
     """
@@ -63,21 +65,24 @@ class Operation(OneProcess, Handle, Promise):
 
     def outcome(self) -> Outcome | None:
         """The outcome if the operation has settled, else None."""
-        settlement = self._settlement
-        return None if settlement is None else Outcome(self.keys, self.payload, settlement)
+        return self._outcome() if self._has_settled() else None
 
     def _outcome(self) -> Outcome:
-        return Outcome(self.keys, self.payload, self._settlement)
+        """The outcome, at which the caller looks with this. It is settled."""
+        outcome = Outcome(self.keys, self.payload, NOT_TAKEN)
+        outcome._settlement = self._taken  # last: see `_taken`
+        return outcome
 
     def __repr__(self) -> str:
-        outcome = self.outcome()
-        return f"<{public_name(self)} {shown(self._names)} {'PENDING' if outcome is None else outcome.state.name}>"
+        settlement = self._settlement
+        state = "PENDING" if settlement is None else state_of(settlement).name
+        return f"<{public_name(self)} {shown(self._names)} {state}>"
 
     # commands about it, shared by both faces
 
     def cancel(self) -> None:
         """Cancel it. Returns at once, and does nothing if it has settled. See `cancel_wait`. Raises ClosedError."""
-        if not self.done():
+        if not self._has_settled():
             self._link.withdraw([self.command])
 
     def reschedule(self, delay: Timeout) -> None:
@@ -87,7 +92,7 @@ class Operation(OneProcess, Handle, Promise):
     def set_orphans(self, policy: OrphanPolicy) -> None:
         """Set what becomes of it when this process dies: "cancel", "keep" or "group". Applies while it is pending."""
         orphans = orphans_of(policy, self._link.protocol.session.identity.group)
-        if not self.done():
+        if not self._has_settled():
             self._link.issue(operation_command(CommandKind.SET_ORPHANS, self.command, orphans=orphans))
 
     def due_ns(self, command: int) -> int:
@@ -101,20 +106,10 @@ class Operation(OneProcess, Handle, Promise):
 
     def _withdrawn(self) -> bool:
         """Whether cancel() has cancelled it. Raises TimerdUnavailableError if that is unknown."""
-        outcome = self._outcome()
+        outcome = Outcome(self.keys, self.payload, self._settlement)
         if outcome.state is State.UNAVAILABLE:
             outcome.unwrap()
         return outcome.state is State.CANCELLED
-
-    def _arrived(self) -> None:
-        grant = grant_of(self._settlement)
-        if grant:
-            self._link.protocol.incoming.unclaimed.add(grant)
-
-    def _claimed(self) -> None:
-        unclaimed = self._link.protocol.incoming.unclaimed
-        if unclaimed:
-            unclaimed.discard(grant_of(self._settlement))
 
     _scope = staticmethod(current_scope)
 
@@ -130,7 +125,7 @@ class Operation(OneProcess, Handle, Promise):
         duration_ns = timeout_ns(delay, "delay")
         link = self._link
         with link.lock:
-            if self.done():
+            if self._has_settled():
                 return False
             if reply is not None:
                 link.refuse_lost()
@@ -200,9 +195,11 @@ class ThreadedOperation(Operation):
         While the daemon is lost, an operation settles as UNAVAILABLE a second after its deadline. Without a deadline it
         waits until the daemon is back.
         """
-        if not self.done() and not self._wait(timeout):
+        if not self._has_settled() and not self._wait(timeout):
             raise TimeoutError(f"not settled within {patience_s(timeout):g} s: {self!r}")
-        return Outcome(self.keys, self.payload, self._settlement)
+        outcome = Outcome(self.keys, self.payload, NOT_TAKEN)
+        outcome._settlement = self._taken  # last: see `_taken`
+        return outcome
 
     def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """Cancel it and wait for its outcome. True if it was cancelled, False if it had settled otherwise before.

@@ -19,7 +19,9 @@ from timerd_client.errors import RequestEnded
 from timerd_client.hot import Promised
 from timerd_client.types import Patience
 from timerd_client.waiter import Settlement, local
+from timerd_client.waits.aside import Aside
 from timerd_client.waits.gate import Gate
+from timerd_client.waits.green import GreenCallback
 from timerd_client.waits.scope import Scope, noted
 from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError, TimerdUnavailableError
 from timerd_wire.refusals import NO_SUBJECT, Subject
@@ -75,6 +77,14 @@ class Home(Interface):
         """The error of a caller who has waited so long for an answer."""
 
 
+def _wakes(callback: Any) -> bool | None:
+    """Whether a callback wakes who waits; None = it is a user's own."""
+    owner = getattr(callback, "__self__", callback)
+    if isinstance(owner, GreenCallback):
+        owner = owner.callback
+    return owner.wakes if isinstance(owner, (Aside, Gate)) else None
+
+
 class Promise(Promised):
     """Done or not. Each callback is called once."""
 
@@ -86,8 +96,15 @@ class Promise(Promised):
         return NO_SUBJECT
 
     def notify(self) -> None:
-        """Run the callbacks. An error in one is logged, and the others still run."""
+        """Run the callbacks. An error in one is logged, and the others still run.
+
+        A user's callback is a look at the outcome, unless somebody waits for it as well: then that is for him to do.
+        """
         callbacks, self._callbacks = self._callbacks, None
+        if callbacks and self._unseen:
+            kinds = {_wakes(callback) for callback in callbacks}
+            if None in kinds and True not in kinds:
+                self.done()
         for callback in callbacks or ():
             self._run(callback)
 
@@ -104,14 +121,20 @@ class Promise(Promised):
         """
         callback_of(callback)
         if not self._add(self._link.callback(callback)):
+            self.done()
             self._run(callback)
+
+    def _call_aside(self, call: Callable[[Any], object], *, wakes: bool = True) -> None:
+        """Like add_done_callback, for a call that does not look at the outcome. `_remove(Aside(call))` undoes it."""
+        if not self._add(self._link.callback(Aside(call, wakes=wakes))):
+            self._run(call)
 
     def _add(self, callback: Callable[[Any], object]) -> bool:
         with self._link.lock:
-            if self._link.closed and not self.done():
+            if self._link.closed and not self._has_settled():
                 # close() would have settled it: it was made before a fork, and its thread is in the parent
                 self._abandon(ClosedError("its client was made before a fork; it can only settle in the parent"))
-            if self.done():
+            if self._has_settled():
                 return False
             if self._callbacks is None:
                 self._callbacks = []
@@ -131,7 +154,7 @@ class Promise(Promised):
 
     def _wait(self, timeout: Patience | None) -> bool:
         """Block until it has settled, `timeout` seconds at most. Returns whether it has. Raises RequestEnded."""
-        if self.done():
+        if self._has_settled():
             return True
         seconds = patience_s(timeout)
         self._link.may_block()
@@ -146,7 +169,7 @@ class Promise(Promised):
         finally:
             if scope is not None:
                 scope.remove(gate.open)
-            if not self.done():  # else its callbacks are dropped
+            if not self._has_settled():  # else its callbacks are dropped
                 self._remove(gate.open)
         return self._is_done_in(scope)
 
@@ -158,7 +181,7 @@ class Promise(Promised):
             error = None if self._settlement is None else self._settlement[3]
             if isinstance(error, TimerdUnavailableError):
                 noted(error)
-        return self.done()
+        return self._has_settled()
 
     def _scope(self) -> Scope | None:
         """The request with which a wait for it ends. For an answer of the daemon there is none."""
@@ -174,7 +197,7 @@ class Promise(Promised):
         If the coroutine is cancelled, what it waits for is given back: nobody else waits for that.
         """
         seconds = patience_s(timeout)
-        if self.done():
+        if self._has_settled():
             return True
         import asyncio
 
@@ -185,9 +208,7 @@ class Promise(Promised):
             if not future.done():
                 future.set_result(None)
 
-        def wake_in_loop(_: object) -> None:
-            self._arrived()
-            self._link.call_in_loop(loop, wake)
+        wake_in_loop = Aside(lambda _: self._link.call_in_loop(loop, wake))
 
         def end() -> None:
             loop.call_soon_threadsafe(wake)
@@ -208,16 +229,9 @@ class Promise(Promised):
                 timer.cancel()
             if scope is not None:
                 scope.remove(end)
-            if not self.done():
+            if not self._has_settled():
                 self._remove(wake_in_loop)
-            self._claimed()
         return self._is_done_in(scope)
-
-    def _arrived(self) -> None:
-        """It has settled, and the coroutine that waits has not gone on yet."""
-
-    def _claimed(self) -> None:
-        """The coroutine has gone on."""
 
     def _give_back(self) -> None:
         """Nobody waits for it any more: a coroutine that did was cancelled."""

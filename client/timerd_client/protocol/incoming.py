@@ -5,6 +5,8 @@ dropped. An operation that was abandoned has settled for its caller (UNAVAILABLE
 outcome of it is counted and acknowledged, and is delivered to nobody. If that outcome has a grant, it is acknowledged
 only after the command that requeues the grant was applied: until then the daemon keeps it.
 
+All other grants are in `grants` until a caller has looked at them (grants.py).
+
 The client may learn that a command was applied before it learns that it was refused. WELCOME says only the first; a
 report says both, and may be lost. So a flush waits until all commands are `answered`.
 """
@@ -30,6 +32,7 @@ from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import LookRecord, OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
 from timerd_wire.refusals import NO_SUBJECT, Subject, refusal
 
+from .grants import Grants
 from .outgoing import Outgoing
 
 _HEADER_SIZE: Final = size_of(ReportHeader)
@@ -62,13 +65,6 @@ class Query(NamedTuple):
     reply: Answerable
 
 
-class _Hold(NamedTuple):
-    """This outcome is not acknowledged before that command is applied."""
-
-    outcome: int
-    command: int
-
-
 class Incoming:
     """Who waits for answers, by the number of the command or question. The ledger has who waits for outcomes."""
 
@@ -81,8 +77,7 @@ class Incoming:
         self.lookers: dict[int, Looker] = {}  # by the command of the operation, while it is pending
         self.received_outcome = 0
         self.received_answer = 0
-        self.unclaimed: set[int] = set()  # outcomes with a grant whose coroutines have not gone on yet
-        self._hold: _Hold | None = None
+        self.grants = Grants(ledger, outgoing)
         self._abandoned: dict[int, int] = {}  # registration -> the command that withdraws it, in order of both
         # Commands whose callers have got "unknown" as the answer. The daemon's answer may still come.
         self._answers_unknown: set[int] = set()
@@ -94,11 +89,23 @@ class Incoming:
         self.commands_refused = 0  # commands without an operation or a caller that could get the refusal
         self.refusal: TimerdError | None = None  # the first refusal of these that no flush has raised yet
 
+    def has_left_something(self) -> bool:
+        """Whether reports have left something for the link to do: callbacks, complaints, grants to requeue."""
+        return bool(self.ready or self.complaints or self.grants.has_requeued)
+
+    def look_at_grants(self, now_ns: int) -> bool:
+        """Requeue grants that nobody holds. Whether a caller has looked at others, which may be acknowledged now."""
+        return bool(self.grants.unseen) and self.grants.look(self.received_outcome, now_ns)
+
+    def has_pending(self) -> bool:
+        """Whether something is to come, or to be looked at: an outcome, the acknowledgement of a command, a grant."""
+        ledger = self._ledger
+        return bool(ledger.pending or ledger.applied < ledger.issued or self.grants.unseen)
+
     @property
     def acknowledged_outcome(self) -> int:
         """Outcomes up to this number have been received, and may be acknowledged."""
-        last = self.received_outcome if self._hold is None else max(self._hold.outcome - 1, 0)
-        return min(last, min(self.unclaimed) - 1) if self.unclaimed else last
+        return min(self.received_outcome, max(self.grants.first_kept - 1, 0))
 
     def take_ready(self) -> list[Notified]:
         """Those to notify when the lock is free; each is given once."""
@@ -145,16 +152,6 @@ class Incoming:
                 self._abandoned[command] = withdrawal
         return abandoned
 
-    def requeue(self, command: int, outcome: int) -> None:
-        """Requeue the grant of an outcome that nobody has claimed: its coroutine was cancelled meanwhile."""
-        if outcome in self.unclaimed:
-            self._hold_back(outcome, self._outgoing.requeue(command))
-
-    def _hold_back(self, outcome: int, command: int) -> None:
-        """Acknowledge this outcome only when that command is applied."""
-        first = outcome if self._hold is None else min(outcome, self._hold.outcome)
-        self._hold = _Hold(first, command if self._hold is None else max(command, self._hold.command))
-
     def unknown_to_daemon(self, commands: Iterable[int]) -> None:
         """The daemon has no record of these operations."""
         for command in commands:
@@ -167,6 +164,7 @@ class Incoming:
     def forgotten_by_daemon(self, last: int) -> None:
         """The daemon took this client for dead after this command. Up to there it kept no operation and no answer."""
         self.unknown_to_daemon([command for command in self._ledger.pending if command <= last])
+        self.grants.gone(last, SessionGoneError(NOT_HELD))
         self._outgoing.skip_answers(last)
         lost = TimerdUnavailableError("the daemon took this client for dead before it heard the answer; it is unknown")
         for command in [command for command in self.replies if command <= last]:
@@ -189,22 +187,17 @@ class Incoming:
 
         waiting = self._ledger.pending
         behind = header.answers * _ANSWER_SIZE + header.looks * _LOOK_SIZE
-        settle_all(waiting, self.ready, frame, header.outcomes, behind, header.incarnation, unclaimed)
+        unseen = self.grants.unseen
+        settle_all(waiting, self.ready, frame, header.outcomes, behind, header.incarnation, unclaimed, unseen)
+        self.grants.bytes += len(frame)
 
     def _settled_too_late(self, outcome: OutcomeRecord) -> None:
         withdrawal = self._abandoned[outcome.command]
         if outcome.state != Outcome.CANCELLED:  # CANCELLED is what the withdrawal asked for
             self.outcomes_after_giving_up += 1
         if outcome.flags & OutcomeFlag.GRANTED and withdrawal > self._ledger.applied:
-            self._hold_back(outcome.number, withdrawal)
+            self.grants.hold_back(outcome.number, withdrawal)
         del self._abandoned[outcome.command]
-
-    def release(self, applied: int) -> bool:
-        """Commands up to this one are applied. Whether outcomes that were held back may be acknowledged now."""
-        if self._hold is None or applied < self._hold.command:
-            return False
-        self._hold = None
-        return True
 
     def forget_abandoned(self, header: ReportHeader) -> None:
         """Forget the operations whose withdrawals were applied when this report was made.
@@ -262,7 +255,7 @@ class Incoming:
             waiter = self._ledger.pending.get(command)
             if waiter is not None:
                 waiter.settle(command, local(error))
-                if waiter.done():  # a batch waits for its other operations
+                if waiter._has_settled():  # a batch waits for its other operations
                     self.ready.append(waiter)
                 self._ledger.pending.pop(command)
             elif error.code is ErrorCode.UNKNOWN_OPERATION and command not in self.replies:
@@ -284,8 +277,7 @@ class Incoming:
     def begin_anew(self) -> None:
         """Begin the numbers anew. Nobody waits any more."""
         self.received_outcome = self.received_answer = 0
-        self._hold = None
-        self.unclaimed.clear()
+        self.grants.begin_anew()
         self.lookers.clear()
         self._abandoned.clear()
         self._answers_unknown.clear()

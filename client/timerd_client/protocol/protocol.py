@@ -165,7 +165,8 @@ class Protocol:
             self._outbox.append(self._frame(UpKind.ACK, flags=_CONFIRM))
 
     def close(self, now_ns: int) -> None:
-        """Send BYE. The link settles pending operations as failed."""
+        """Send BYE. The link settles pending operations as failed. The daemon requeues grants that nobody has seen."""
+        self.incoming.grants.close()
         if self.session.secret != NO_SESSION:
             self._outbox.append(self._frame(UpKind.BYE))
         self.state = CLOSED
@@ -268,15 +269,11 @@ class Protocol:
         if self._asking and now_ns >= self._ask_at:
             self._ask(now_ns)
         if now_ns >= self.acknowledge_at or now_ns >= self._last_sent_ns + HEARTBEAT_NS:
+            self.incoming.look_at_grants(now_ns)
             self._outbox.append(self._frame(UpKind.ACK))
             self._last_sent_ns = now_ns  # else the frame would be due again before it is sent
 
     # frames up ----------------------------------------------------------------------------------------------------
-
-    @property
-    def has_left_something(self) -> bool:
-        """Whether reports have left something to do for the link: callbacks, questions, complaints."""
-        return bool(self.incoming.ready or self._outbox or self.incoming.complaints)
 
     @property
     def has_messages(self) -> bool:
@@ -299,6 +296,7 @@ class Protocol:
             return self._outbox.popleft()
         if self.state is not LIVE or not self.outgoing.has_commands:
             return None
+        self.incoming.look_at_grants(now_ns)
         if self.outgoing.sent == self.ledger.applied:
             self._retransmit_at = now_ns + self._retransmit.wait_ns
         first, number = self.outgoing.take()
@@ -443,6 +441,7 @@ class Protocol:
         incoming.note_answered(header)
         if header.looks:
             incoming.take_looks(header, frame)
+        has_looked = incoming.look_at_grants(now_ns)
         progress = incoming.received_outcome > received or incoming.received_answer > answered
         if progress:
             if self._asking:  # is more missing?
@@ -452,11 +451,9 @@ class Protocol:
                 # The daemon may have stopped until these were acknowledged: its next "expected" counts again.
                 self._back_applied = -1
             many = incoming.received_outcome - self._acknowledged_outcome >= ACKNOWLEDGE_OUTCOMES_MAX
-            if many or header.answers >= ACKNOWLEDGE_ANSWERS_MAX:
-                self.acknowledge_at = now_ns
-            else:
-                self.acknowledge_at = min(self.acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)
-        elif header.outcomes or header.answers:  # received before: the acknowledgement was lost
+            many = many or header.answers >= ACKNOWLEDGE_ANSWERS_MAX
+            self.acknowledge_at = min(self.acknowledge_at, now_ns if many else now_ns + ACKNOWLEDGE_DELAY_NS)
+        elif header.outcomes or header.answers or has_looked:  # received before: the acknowledgement was lost
             self.acknowledge_at = min(self.acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)
         if missed:
             self._ask(now_ns)
@@ -465,7 +462,7 @@ class Protocol:
             self.inbox.forget_done(header.applied)
 
     def _acknowledged(self, applied: int, now_ns: int) -> None:
-        if self.incoming.release(applied):
+        if self.incoming.grants.release(applied):
             self.acknowledge_at = now_ns
         if self.outgoing.drop_applied(applied):
             self._retransmit.restart()

@@ -20,6 +20,8 @@ class Statistics(NamedTuple):
     given_up: int  # operations that settled as UNAVAILABLE
     outcomes_after_giving_up: int  # late outcomes of these, cancellations not counted
     outcomes_unknown: int  # outcomes that nobody waited for
+    grants_requeued: int  # limited events that completed an operation that nobody held any more, and went to another
+    grants_unseen: int  # limited events that were acknowledged although nobody had looked: see docs/api.md
     frames_ignored: int  # frames of another daemon or version, or malformed
     commands_refused: int  # refused commands that have no operation, such as fire() and advance()
     calls_done: int  # calls that its handlers have ended, well or not
@@ -37,6 +39,8 @@ class Statistics(NamedTuple):
             given_up=incoming.settled_unavailable,
             outcomes_after_giving_up=incoming.outcomes_after_giving_up,
             outcomes_unknown=incoming.outcomes_unknown,
+            grants_requeued=incoming.grants.requeued,
+            grants_unseen=incoming.grants.acknowledged_unseen,
             frames_ignored=frames_ignored,
             commands_refused=incoming.commands_refused,
             calls_done=inbox.calls_done,

@@ -175,7 +175,10 @@ class Callers:
             except BaseException as error:
                 raised = error
         if raised is not None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                raised = None  # else its traceback, and all that its frames hold, would wait for the collector
 
     def wake(self, gate: CallerGate) -> None:
         """The gate was opened: wake its caller, if that has the seat and sleeps, or is about to.
@@ -276,7 +279,8 @@ class Callers:
                 is_due = False
             elif gate.is_open:
                 # Only its own reports can have left something: for what others begin, they wake the thread themselves.
-                is_needed = self._in_hand is not None or link.movers > 0 or protocol.has_left_something
+                is_needed = self._in_hand is not None or link.movers > 0 or protocol.has_messages
+                is_needed = is_needed or protocol.incoming.has_left_something()
                 # Outcomes are acknowledged with the next frame, or when the daemon reminds; many outcomes now.
                 is_due = protocol.acknowledge_at <= link.now_ns()
             else:

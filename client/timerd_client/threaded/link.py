@@ -95,15 +95,18 @@ class Condition:
         if gate in self._gates:
             self._gates.remove(gate)
         if raised is not None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                raised = None  # else its traceback, and all that its frames hold, would wait for the collector
 
 
 class ThreadedLink(Link):
     """A link whose sockets belong to a thread.
 
     The thread keeps the link, and so its descriptors, for as long as somebody uses it: a client or a purgatory that
-    the caller still has, a pending operation, a command that is not acknowledged, or a handler of named calls. A client
-    that was dropped without close() ends soon after that, as if it had been closed.
+    the caller still has, a pending operation, a grant that nobody has looked at, a command that is not acknowledged, or
+    a handler of named calls. A client that was dropped without close() ends soon after that, as if it had been closed.
     """
 
     def __init__(
@@ -155,10 +158,7 @@ class ThreadedLink(Link):
 
     def _is_abandoned(self) -> bool:
         """Whether nobody uses this link, and nothing is pending. With the lock held."""
-        ledger = self.protocol.ledger
-        return self._users.are_gone and not (
-            ledger.pending or ledger.applied < ledger.issued or self.before_stop or self.movers
-        )
+        return self._users.are_gone and not (self.protocol.incoming.has_pending() or self.before_stop or self.movers)
 
     def in_own_thread(self) -> bool:
         """Whether the caller is a callback, which runs in the thread of the sockets."""

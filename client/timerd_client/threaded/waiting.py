@@ -12,6 +12,7 @@ from timerd_client.link.flows import unsettled
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import promises_of, withdrawing
 from timerd_client.types import Patience, Until
+from timerd_client.waits.aside import Aside
 from timerd_client.waits.polling import monotonic_deadline, seconds_left
 from timerd_client.waits.scope import current_scope
 
@@ -70,9 +71,9 @@ def _settling(operations: list[Waitable], deadline: float | None) -> Iterator[Wa
 
     try:
         for operation in operations:
-            if not operation.done():
+            if not operation._has_settled():
                 operation._link.may_block()
-            operation.add_done_callback(settled.put)
+            operation._call_aside(settled.put)
         with withdrawing(operations):
             if scope is not None and not scope.add(end):
                 raise scope.error()
@@ -85,9 +86,10 @@ def _settling(operations: list[Waitable], deadline: float | None) -> Iterator[Wa
                 if found is None:
                     assert scope is not None, "nobody else puts it there"
                     raise scope.error()
+                found.done()  # the caller looks at it
                 yield found
     finally:
         if scope is not None:
             scope.remove(end)
         for operation in operations:
-            operation._remove(settled.put)
+            operation._remove(Aside(settled.put))

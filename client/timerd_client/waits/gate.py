@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from typing import ClassVar
 
 from timerd_wire import native
 
@@ -12,6 +13,8 @@ from .slices import slices
 
 class Gate:
     """Closed until somebody opens it, in any thread."""
+
+    wakes: ClassVar = True  # as a callback, `open` is like an Aside
 
     def __init__(self) -> None:
         self._lock = native.lock()

@@ -93,7 +93,7 @@ class GreenCallback:
     """
 
     def __init__(self, callback: Callable[[Any], object], on_error: Callable[[str, BaseException], None]) -> None:
-        self._callback = callback
+        self.callback = callback
         self._on_error = on_error
         self._waker = waker()
 
@@ -102,12 +102,12 @@ class GreenCallback:
 
     def _guarded(self, promise: Any) -> None:
         try:
-            self._callback(promise)
+            self.callback(promise)
         except Exception as error:
-            self._on_error(f"callback {self._callback!r} failed", error)
+            self._on_error(f"callback {self.callback!r} failed", error)
 
     def __eq__(self, other: object) -> bool:
-        return self._callback == (other._callback if isinstance(other, GreenCallback) else other)
+        return self.callback == (other.callback if isinstance(other, GreenCallback) else other)
 
     def __hash__(self) -> int:
-        return hash(self._callback)
+        return hash(self.callback)

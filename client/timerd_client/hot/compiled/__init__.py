@@ -16,7 +16,7 @@ from __future__ import annotations
 from .calls import Caller, Line, takes_fire, takes_register
 from .columns import Watches, amounts_of, are_bodies, durations_of, issue_events, issue_registrations, plain_keys
 from .ledger import Ledger, Pending
-from .outcomes import settle_all
+from .outcomes import is_held, settle_all
 from .promises import Handle, Promised, Rows, copy_records, without_collector
 
 __all__ = (
@@ -32,6 +32,7 @@ __all__ = (
     "are_bodies",
     "copy_records",
     "durations_of",
+    "is_held",
     "issue_events",
     "issue_registrations",
     "plain_keys",

@@ -19,9 +19,11 @@ cdef extern from *:
     """
     #define INLINE_MAX 40u      /* bytes of a value that stands in the block; an object takes 33 more than its bytes */
     #define FORM_SHARED 0xFEu   /* `object` is the value: bytes, shared by all operations that one event has settled */
-    #define FORM_WHOLE 0xFFu    /* `object` is the settlement, and nothing else is set */
+    #define FORM_WHOLE 0xFFu    /* `object` is the settlement, and nothing else is set but KEPT_UNSEEN */
+    #define KEPT_UNSEEN 0x80u   /* among the flags: a grant has completed it, and no caller has looked at it */
+    _Static_assert(KEPT_UNSEEN > OUTCOME_FLAG_HAS_FAILURES, "an OutcomeFlag of its own");
     """
-    const uint8_t INLINE_MAX, FORM_SHARED, FORM_WHOLE
+    const uint8_t INLINE_MAX, FORM_SHARED, FORM_WHOLE, KEPT_UNSEEN
 
 
 cdef struct Kept:
@@ -60,7 +62,7 @@ cdef inline bint is_usual(const OutcomeRecord *record, uint64_t command, uint64_
         and record.payload_length == 0
         and record.keys_length == 0
         and record.deliveries == 0
-        and not record.flags & OUTCOME_FLAG_HAS_FAILURES
+        and not record.flags & (OUTCOME_FLAG_HAS_FAILURES | KEPT_UNSEEN)
     )
 
 
@@ -94,7 +96,7 @@ cdef inline Kept *keep_record(
 cdef inline Kept *keep_whole(object settlement) except NULL:
     """Keep a settlement as it is."""
     cdef Kept *made = kept_block(0)
-    made.form = FORM_WHOLE
+    made.form, made.flags = FORM_WHOLE, 0
     Py_INCREF(settlement)
     made.object = <PyObject *>settlement
     return made
@@ -121,7 +123,7 @@ cdef inline void write_record(const Kept *kept, uint64_t command, char *to) noex
     record.sequence, record.satisfied, record.failed = kept.sequence, kept.satisfied, kept.failed
     record.heap_offset, record.error = kept.heap_offset, kept.error
     record.value_length = <uint32_t>len(<bytes>kept.object) if kept.form == FORM_SHARED else kept.form
-    record.state, record.settled_key, record.flags = kept.state, kept.settled_key, kept.flags
+    record.state, record.settled_key, record.flags = kept.state, kept.settled_key, kept.flags & ~KEPT_UNSEEN
     memcpy(to, &record, sizeof(record))
 
 

@@ -11,10 +11,14 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd_client.hot.compiled.kept cimport INLINE_MAX, settlement_of
 from timerd_client.hot.compiled.ledger cimport Pending
-from timerd_client.hot.compiled.pending_batches cimport PendingBatches, batch_has, batch_of
+from timerd_client.hot.compiled.pending_batches cimport PendingBatches, batch_before, batch_has, batch_of
 from timerd_client.hot.compiled.pending_table cimport prefetch, prefetch_entry, prefetch_waiter
 from timerd_client.hot.compiled.promises cimport Handle, Rows, settle_record
 from timerd_shm.generated.records cimport *
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *one) noexcept
+    PyObject *PyTuple_GET_ITEM(object pair, Py_ssize_t at) noexcept  # without a reference
 
 cdef extern from *:
     """
@@ -53,7 +57,7 @@ cdef inline void prefetch_cell(PendingBatches *batches, int64_t at, uint64_t com
 
 def settle_all(
     Pending pending not None, list ready not None, bytes frame not None, uint64_t outcomes, uint64_t behind,
-    uint64_t arena, unclaimed,
+    uint64_t arena, unclaimed, dict grants not None,
 ):
     cdef const char *start = PyBytes_AS_STRING(frame)
     cdef uint64_t size = PyBytes_GET_SIZE(frame), heap, row, at, end, prefetched = 0, command
@@ -98,6 +102,8 @@ def settle_all(
         else:
             value = shared = PyBytes_FromStringAndSize(start + at, end - at)
             shared_at, shared_end = at, end
+        if record.flags & OUTCOME_FLAG_GRANTED:
+            list_grant(grants, &record, one)
         if isinstance(one, Handle):
             notify = settle_record(<Handle>one, &record, start + at, end - at, value, arena)
         elif isinstance(one, Rows):
@@ -106,3 +112,43 @@ def settle_all(
             notify = one.settle(record.command, settlement_of(&record, value, arena))
         if notify:
             ready.append(one)
+
+
+cdef int list_grant(dict grants, const OutcomeRecord *record, object one) except -1:
+    """A limited event completes this operation: note that no caller has looked at it. Nothing here runs Python."""
+    cdef Rows rows
+    if isinstance(one, Rows):
+        rows = <Rows>one
+        rows._unseen.add(rows.find(record.command))
+        rows.listed += 1
+    elif not isinstance(one, Handle):
+        return 0
+    grants[record.number] = (record.command, one)
+    return 0
+
+
+cdef int64_t references_of(Pending pending, Rows rows) noexcept:
+    """How many references to this batch the table of pending operations has: one for each range, or for each number."""
+    cdef PendingBatches *batches = &pending.batches
+    cdef int64_t part, at, references = 0, left = rows.left - rows.rows
+    cdef uint64_t first, end
+    for part in range(rows.part_count):
+        first = rows.parts[part].first
+        end = first + <uint64_t>rows.parts[part].rows
+        left += rows.parts[part].rows
+        at = max(batch_before(batches, first), 0)
+        while at < batches.used and batches.row[at].first < end:
+            if batches.row[at].pending and batches.row[at].waiter == <PyObject *>rows:
+                references += 1
+                left -= batches.row[at].pending
+            at += 1
+    return references + left
+
+
+def is_held(Pending pending not None, tuple grant not None):
+    cdef PyObject *waiter = PyTuple_GET_ITEM(grant, 1)
+    cdef int64_t others = Py_REFCNT(waiter) - 1
+    one = <object>waiter
+    if isinstance(one, Rows):
+        others -= references_of(pending, <Rows>one) + (<Rows>one).listed - 1
+    return others > 0

@@ -35,8 +35,8 @@ cdef struct PendingBatches:
     uint64_t pending  # numbers in all batches
 
 
-cdef inline int64_t batch_of(PendingBatches *batches, uint64_t number) noexcept nogil:
-    """The batch whose range has this number, pending or not; -1 = none."""
+cdef inline int64_t batch_before(PendingBatches *batches, uint64_t number) noexcept nogil:
+    """The last batch whose range begins with this number or before it; -1 = none."""
     cdef int64_t low = 0, high = batches.used, middle
     while low < high:
         middle = (low + high) // 2
@@ -44,8 +44,13 @@ cdef inline int64_t batch_of(PendingBatches *batches, uint64_t number) noexcept 
             low = middle + 1
         else:
             high = middle
-    low -= 1
-    return low if low >= 0 and number - batches.row[low].first < batches.row[low].rows else -1
+    return low - 1
+
+
+cdef inline int64_t batch_of(PendingBatches *batches, uint64_t number) noexcept nogil:
+    """The batch whose range has this number, pending or not; -1 = none."""
+    cdef int64_t at = batch_before(batches, number)
+    return at if at >= 0 and number - batches.row[at].first < batches.row[at].rows else -1
 
 
 cdef inline bint batch_has(PendingBatches *batches, int64_t at, uint64_t number) noexcept nogil:

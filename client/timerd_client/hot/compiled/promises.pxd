@@ -37,6 +37,8 @@ cdef inline bint settle_record(
         handle.kept = keep_record(record, FORM_SHARED, NULL, shared, arena)
     else:
         handle.kept = keep_record(record, <uint8_t>size, value, None, arena)
+    if record.flags & OUTCOME_FLAG_GRANTED:
+        handle.kept.flags |= KEPT_UNSEEN
     return handle.callbacks is not None
 
 
@@ -60,6 +62,8 @@ cdef class Rows(Promised):
     cdef PyObject **column
     cdef uint64_t arena  # of the records
     cdef dict others  # {row: settlement}: local errors, and records of another arena
+    cdef readonly set _unseen  # rows that a grant has completed, and at which no caller has looked
+    cdef public int64_t listed  # of its rows so many are in `grants` of settle_all
 
     cdef inline int64_t find(self, uint64_t command) noexcept:
         cdef int64_t at = self.part_count, row

@@ -34,6 +34,13 @@ cdef class Promised:
     def done(self):
         return self._settlement is not None
 
+    @property
+    def _unseen(self):
+        return False
+
+    def _has_settled(self):
+        return self._settlement is not None
+
     def settle(self, command, settlement):
         if self._settlement is not None:
             return False
@@ -73,7 +80,24 @@ cdef class Handle(Promised):
         if before != NULL:
             kept_free(before)
 
+    @property
+    def _taken(self):
+        if self.kept == NULL:
+            return None
+        self.kept.flags &= ~KEPT_UNSEEN
+        return kept_settlement(self.kept, self.command)
+
+    @property
+    def _unseen(self):
+        return self.kept != NULL and self.kept.flags & KEPT_UNSEEN != 0
+
     def done(self):
+        if self.kept == NULL:
+            return False
+        self.kept.flags &= ~KEPT_UNSEEN
+        return True
+
+    def _has_settled(self):
         return self.kept != NULL
 
     def settle(self, command, settlement):
@@ -81,6 +105,9 @@ cdef class Handle(Promised):
             return False
         self.kept = keep_whole(settlement)
         return self.callbacks is not None
+
+    def revoke(self, command, settlement):
+        self._settlement = settlement
 
 
 def without_collector(type made not None):
@@ -103,6 +130,7 @@ cdef class Rows(Promised):
         self._link = link
         self.left = self.rows = rows
         self.others = {}
+        self._unseen = set()
         if rows:
             self.cells = <OutcomeRecord *>calloc(rows, sizeof(OutcomeRecord))
             self.column = <PyObject **>calloc(rows, sizeof(PyObject *))
@@ -119,6 +147,12 @@ cdef class Rows(Promised):
         free(self.column)
         free(self.cells)
         free(self.parts)
+
+    def done(self):
+        if self._settlement is None:
+            return False
+        self._unseen.clear()
+        return True
 
     def add_part(self, uint64_t first, int64_t row, int64_t rows):
         cdef Part *last
@@ -154,6 +188,11 @@ cdef class Rows(Promised):
                 return False
             self.others[row] = settlement
         return self.settle_one()
+
+    def revoke(self, command, settlement):
+        cdef int64_t row = self.find(command)
+        self._unseen.discard(row)
+        self.others[row] = settlement
 
     def settle_rest(self, settlement):
         cdef int64_t row

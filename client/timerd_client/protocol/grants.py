@@ -1,0 +1,200 @@
+"""Grants that no caller has looked at yet. The daemon keeps each until it is acknowledged, so that none is lost.
+
+    a report --> unseen --a caller looks at the outcome--------> acknowledged
+                   |
+                   +--nobody holds the operation any more--> requeued --the command is applied--> acknowledged
+
+Nobody tells a client that its caller has dropped an operation. So the client counts the references to it, before it
+acknowledges: whoever waits for the operation, or may still look at it, refers to it. The daemon reminds a client of
+what it does not acknowledge, after 50 ms and then ever more rarely up to a second. Each reminder is a look, too.
+
+An operation that is kept, and that nobody looks at, holds back the acknowledgement of all outcomes behind it, because
+these are acknowledged up to a number. That has a bound (`BEHIND_OUTCOMES_MAX`, `BEHIND_BYTES_MAX`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from timerd_client.hot import Ledger, Rows, is_held
+from timerd_client.waiter import local
+from timerd_shm.declare.errors import ClosedError, TimerdError
+
+from .outgoing import Outgoing
+
+BEHIND_OUTCOMES_MAX: Final = 1_024  # where so many outcomes, or reports of so many bytes, have come behind a grant
+BEHIND_BYTES_MAX: Final = 1 << 20
+UNSEEN_NS_MIN: Final = 1_000_000_000  # that came so long ago, it is acknowledged though nobody has looked at it
+LOOK_NS: Final = 50_000_000  # between two looks at all grants: in between at the first one, and at new ones
+UNSEEN_AT_CLOSE: Final = (
+    "a limited event had completed this, and the client was closed before anybody looked: the event goes to another"
+)
+NONE: Final = 1 << 64  # no outcome has this number, and no command
+
+
+def _is_unseen(grant: Any) -> bool:
+    """Whether no caller has looked at it."""
+    command, waiter = grant
+    return waiter.row_of(command) in waiter._unseen if isinstance(waiter, Rows) else bool(waiter._unseen)
+
+
+class _Came(NamedTuple):
+    """Grants up to this outcome have come by then."""
+
+    outcome: int
+    now_ns: int
+    bytes: int  # that had come with outcomes by then
+
+
+class Grants:
+    """The unseen grants of a client, and those whose requeueing is not applied yet. The caller holds the lock."""
+
+    def __init__(self, ledger: Ledger, outgoing: Outgoing) -> None:
+        self._ledger = ledger
+        self._outgoing = outgoing
+        # By the number of the outcome, in order: (command number, operation or batch). The type is not said: mypyc
+        # would make another pair, with a reference of its own.
+        self.unseen: dict[int, Any] = {}
+        self._came: deque[_Came] = deque()
+        self._last = 0  # the last grant that is in `_came`
+        self.bytes = 0  # of the reports with outcomes
+        self._looked_ns = 0
+        self._held_back: dict[int, int] = {}  # outcome -> the command that is applied before it is acknowledged
+        self._requeueing = 0  # the last command that requeues
+        self.requeued = 0
+        self.acknowledged_unseen = 0
+
+    @property
+    def has_requeued(self) -> bool:
+        """Whether a command that requeues was not sent yet."""
+        return self._requeueing > self._outgoing.sent
+
+    @property
+    def first_kept(self) -> int:
+        """The first outcome that must not be acknowledged yet."""
+        first = next(iter(self.unseen)) if self.unseen else NONE
+        return min(first, min(self._held_back)) if self._held_back else first
+
+    def look(self, received: int, now_ns: int) -> bool:
+        """With outcomes received up to this one: requeue what nobody holds. Whether more may be acknowledged now.
+
+        To be called after a report, and before an acknowledgement, if there are unseen grants.
+        """
+        first, last = self.first_kept, next(reversed(self.unseen))
+        if now_ns >= self._looked_ns + LOOK_NS:
+            self._looked_ns = now_ns
+            self._requeue_dropped(list(self.unseen))
+        else:
+            self._requeue_dropped(self._after(self._last))
+            self._requeue_dropped(self._until_kept())
+        if last > self._last:
+            self._came.append(_Came(last, now_ns, self.bytes))
+            self._last = last
+        self._give_up(received, now_ns)
+        return self.first_kept > first
+
+    def close(self) -> None:
+        """The client says goodbye. The daemon requeues what is unacknowledged: whoever looks now gets an error."""
+        for outcome in list(self.unseen):
+            if self._revoke(outcome, ClosedError(UNSEEN_AT_CLOSE)):
+                self._held_back[outcome] = NONE
+            self._forget(outcome)
+
+    def requeue(self, outcome: int, error: TimerdError) -> None:
+        """Requeue a grant whose caller does not want it any more; whoever looks at it now gets the error."""
+        if outcome in self.unseen and self._revoke(outcome, error):
+            self._requeue(outcome)
+
+    def gone(self, last: int, error: TimerdError) -> None:
+        """The daemon has requeued what registrations up to this command had: whoever looks at it gets the error."""
+        for outcome in [number for number, grant in self.unseen.items() if grant[0] <= last]:
+            self._revoke(outcome, error)
+            self._forget(outcome)
+
+    def hold_back(self, outcome: int, command: int) -> None:
+        """Acknowledge this outcome only when that command is applied."""
+        self._held_back[outcome] = command
+
+    def release(self, applied: int) -> bool:
+        """Commands up to this one are applied. Whether outcomes that were held back may be acknowledged now."""
+        if not self._held_back:
+            return False
+        released = [outcome for outcome, command in self._held_back.items() if command <= applied]
+        for outcome in released:
+            del self._held_back[outcome]
+        return bool(released)
+
+    def begin_anew(self) -> None:
+        """The numbers begin anew."""
+        for outcome in list(self.unseen):
+            self._forget(outcome)
+        self._came.clear()
+        self._last = 0
+        self._held_back.clear()
+        self._requeueing = 0
+
+    def _after(self, outcome: int) -> list[int]:
+        """The unseen grants after this outcome."""
+        new: list[int] = []
+        for number in reversed(self.unseen):
+            if number <= outcome:
+                break
+            new.append(number)
+        new.reverse()
+        return new
+
+    def _until_kept(self) -> list[int]:
+        """The first grants, up to one that is unseen and held."""
+        over: list[int] = []
+        for number, grant in self.unseen.items():
+            if _is_unseen(grant) and is_held(self._ledger.pending, grant):
+                break
+            over.append(number)
+        return over
+
+    def _requeue_dropped(self, outcomes: Iterable[int]) -> None:
+        """Requeue those of these grants that nobody holds, and forget those at which a caller has looked."""
+        for outcome in outcomes:
+            grant = self.unseen[outcome]
+            if not _is_unseen(grant):
+                self._forget(outcome)
+            elif not is_held(self._ledger.pending, grant):
+                self._requeue(outcome)
+
+    def _requeue(self, outcome: int) -> None:
+        self._requeueing = self._outgoing.requeue(self.unseen[outcome][0])
+        self._held_back[outcome] = self._requeueing
+        self.requeued += 1
+        self._forget(outcome)
+
+    def _revoke(self, outcome: int, error: TimerdError) -> bool:
+        """Whoever looks at this grant from now on gets the error. False if a caller has looked at it before."""
+        grant = self.unseen[outcome]
+        if not _is_unseen(grant):
+            return False
+        grant[1].revoke(grant[0], local(error))
+        return True
+
+    def _forget(self, outcome: int) -> None:
+        """List a grant no more. Its operation is freed if nobody else refers to it."""
+        waiter = self.unseen[outcome][1]
+        if isinstance(waiter, Rows):
+            waiter.listed -= 1  # first: after an interrupt the batch may count as held, but not as dropped
+        del self.unseen[outcome]
+
+    def _give_up(self, received: int, now_ns: int) -> None:
+        """Acknowledge unseen grants behind which too much has come."""
+        while self.unseen:
+            first = next(iter(self.unseen))
+            while self._came and self._came[0].outcome < first:
+                self._came.popleft()
+            if not self._came:
+                return
+            came = self._came[0]
+            is_much = received - first >= BEHIND_OUTCOMES_MAX or self.bytes - came.bytes >= BEHIND_BYTES_MAX
+            if not is_much or now_ns - came.now_ns < UNSEEN_NS_MIN:
+                return
+            self.acknowledged_unseen += 1
+            self._forget(first)

@@ -1,0 +1,28 @@
+"""A callback of this package beside those of users: it does not look at the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Aside:
+    """A call when a promise has settled. Equal to another one of the same function, so that it can be removed again.
+
+    `wakes`: it wakes who waits, and looks at the outcome only then, as the opening of a gate does.
+    """
+
+    __slots__ = ("_call", "wakes")
+
+    def __init__(self, call: Callable[[Any], object], *, wakes: bool = True) -> None:
+        self._call = call
+        self.wakes = wakes
+
+    def __call__(self, promise: Any) -> None:
+        self._call(promise)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Aside) and self._call == other._call
+
+    def __hash__(self) -> int:
+        return hash(self._call)
