@@ -86,7 +86,8 @@ class Link(Line):
         self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
         self._pid = os.getpid()
         self.why_closed = "close() was called"
-        self.ends_with_process = False  # it is closed because the process ends
+        self.ends_with_process = False  # the end has begun: see process_end.py
+        self.has_no_thread = False  # the caller makes the passes that a thread of the link would make
         self._use_sockets(sockets)
         if purgatories is not None:
             for purgatory in purgatories:
@@ -175,12 +176,16 @@ class Link(Line):
         """Run `call` in a loop, because a promise has settled."""
         raise NotImplementedError
 
-    def wait_applied(self, timeout: float, silence: float) -> int:
-        """Wait until everything issued is acknowledged; how many commands are not.
+    def in_own_thread(self) -> bool:
+        """Whether the caller runs in the thread or loop of the link, which must not wait for itself."""
+        raise NotImplementedError
 
-        It waits `timeout` seconds at most, and no longer than `silence` seconds without a frame of the daemon.
-        """
-        return self.protocol.ledger.issued - self.protocol.ledger.applied
+    def end_handlers(self, timeout: float) -> None:
+        """The process ends: start no more handlers, and wait `timeout` seconds at most for those that run."""
+
+    def drive(self, seconds: float) -> None:
+        """The process ends: go on for so long. Where the link has no thread or loop any more, the caller does that."""
+        raise NotImplementedError
 
     def use(self) -> Use:
         """The caller keeps what is returned for as long as it uses this link."""
