@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from timerd_shm.declare.states import Orphans
 
-
 logger = logging.getLogger("timerd_client")
 links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py closes them after a fork and at exit
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 START, KEY = sys.argv[1:] if __name__ in ("__main__", "__mp_main__") else ("", "")
@@ -324,8 +325,7 @@ def _() -> None:
 
 @start("billiard")
 def _() -> None:
-    import billiard
-
+    billiard = import_module("billiard")
     process = billiard.Process(target=act, args=(KEY,))
     process.start()
     process.join()
@@ -333,8 +333,7 @@ def _() -> None:
 
 @start("billiard.Pool")
 def _() -> None:
-    import billiard
-
+    billiard = import_module("billiard")
     pool = billiard.Pool(1)
     pool.map(act, [KEY])
     pool.close()
@@ -412,17 +411,13 @@ def _() -> None:
 
 @start("gevent")
 def _() -> None:
-    from gevent import monkey
-
-    monkey.patch_all()
+    import_module("gevent.monkey").patch_all()
     act()
 
 
 @start("gevent, handler of atexit")
 def _() -> None:
-    from gevent import monkey
-
-    monkey.patch_all()
+    import_module("gevent.monkey").patch_all()
     atexit.register(act)
 
 
