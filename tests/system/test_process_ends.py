@@ -21,6 +21,7 @@ from shell import command_of
 from timerd_client.link.process_end import PATIENCE_S as EXIT_S
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
+from trees import ROOT
 
 PROGRAM = Path(lastacts.__file__)
 STATUS = {"unhandled exception": 1}
@@ -233,3 +234,17 @@ def test_a_process_that_ends_by_os_exit_is_counted(daemon: Daemon) -> None:
     eventually(lambda: daemon.stats()["counters"]["clients_died"] == 1)
     shown = subprocess.run(command_of("stats"), capture_output=True, text=True, check=True).stdout
     assert re.search(r"clients_died\D+1\b", shown), shown
+
+
+# docs/processes.md --------------------------------------------------------------------------------------------------
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ARRIVE = ({"done", "bye"}, {"step/1", "step/2"})
+
+
+def test_the_events_of_each_program_of_the_page_arrive(client: td.Client) -> None:
+    blocks = BLOCK.findall((ROOT / "docs" / "processes.md").read_text())
+    for block, keys in zip(blocks, ARRIVE, strict=True):
+        mark = client.mark()
+        subprocess.run([sys.executable, "-c", block], check=True, timeout=4 * PATIENCE_S)
+        assert {key for key in keys if client.register(key, timeout=0, since=mark).result(PATIENCE_S)} == keys
