@@ -74,8 +74,11 @@ def unix_socket(kind: int) -> socket.socket:
 
 
 def main_has_ended() -> bool:
-    """Whether the main thread has ended: handlers of atexit may run, and from CPython 3.12 on no thread may begin."""
-    return not threading.main_thread().is_alive()
+    """Whether the main thread has ended: handlers of atexit may run, and from CPython 3.12 on no thread may begin.
+
+    With gevent on CPython 3.13 the main thread is alive for ever, and only the private flag tells.
+    """
+    return bool(getattr(threading, "_SHUTTING_DOWN", False)) or not threading.main_thread().is_alive()
 
 
 def sleep(seconds: float) -> None:

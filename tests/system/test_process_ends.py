@@ -14,12 +14,13 @@ import pytest
 
 import lastacts
 import timerd as td
-from daemons import Daemon
+from daemons import SMALL_BY_ENVIRONMENT, Daemon
 from lastacts import STARTS, VERBS
 from patience import PATIENCE_S, eventually
 from shell import command_of
 from timerd_client.link.process_end import PATIENCE_S as EXIT_S
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.host.paths import daemon_running, find_instance
 from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 from trees import ROOT
 
@@ -81,6 +82,28 @@ def test_what_a_process_called_last_arrives(
     if start not in WITHOUT_GOODBYE:
         eventually(lambda: shared_daemon.stats()["counters"]["clients"] == 1)
         assert shared_daemon.stats()["counters"]["clients_died"] == died, "it ended without a goodbye"
+
+
+def test_a_client_that_is_used_first_in_a_handler_may_start_its_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SMALL_BY_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    script = """
+import atexit
+import timerd as td
+def late():
+    client = td.Client("started", autostart=True)
+    client.fire("k")
+    client.ready(timeout=20)
+    print(client.fire_wait("k"), client._link.protocol.session.daemon_pid)
+atexit.register(late)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=4 * PATIENCE_S)
+    assert ran.returncode == 0 and not ran.stderr, ran.stderr
+    completed, pid = map(int, ran.stdout.split())
+    assert completed == 0
+    os.kill(pid, signal.SIGTERM)
+    paths = find_instance("started")
+    eventually(lambda: not daemon_running(paths) and not paths.arena.exists())
 
 
 # a lost daemon ------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final
 
+from timerd_client.transport.make import end_transports
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import FrameFlag
@@ -123,8 +124,10 @@ class ProcessEnd:
                 link.end_handlers(CLOSE_TIMEOUT_S)
             self._take(link)
         self.flush([link for link in list(links) if not link.closed])
-        answers = {link: asked for link in new if (asked := _goodbye(link)) is not None}
+        answers = {link: asked for link in new if _is_applied(link) and (asked := _goodbye(link)) is not None}
         self._wait(answers, lambda link: answers[link].done(), GOODBYE_S)
+        if not links:
+            end_transports()
 
     def _take(self, link: Link) -> None:
         """From now on its calls wait until they are applied, and its frames say that the process is leaving."""

@@ -238,6 +238,16 @@ def _() -> None:
         act()
 
 
+def act_and_close(key: str) -> None:
+    with td.connect(group=GROUP) as client:
+        call_all(client, key)
+
+
+@start("close of a child")
+def _() -> None:
+    child("fork", act_and_close)
+
+
 def act_and_exit(key: str) -> None:
     act(key)
     sys.exit(3)
