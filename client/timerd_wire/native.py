@@ -76,9 +76,11 @@ def unix_socket(kind: int) -> socket.socket:
 def main_has_ended() -> bool:
     """Whether the main thread has ended: handlers of atexit may run, and from CPython 3.12 on no thread may begin.
 
-    With gevent on CPython 3.13 the main thread is alive for ever, and only the private flag tells.
+    With gevent, asking the main thread whether it is alive would switch greenlets. So this looks at the flag that
+    CPython's own threads look at.
     """
-    return bool(getattr(threading, "_SHUTTING_DOWN", False)) or not threading.main_thread().is_alive()
+    is_shutting_down = getattr(threading, "_SHUTTING_DOWN", None)
+    return not threading.main_thread().is_alive() if is_shutting_down is None else bool(is_shutting_down)
 
 
 def sleep(seconds: float) -> None:

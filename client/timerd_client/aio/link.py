@@ -278,7 +278,7 @@ class LoopLink(Link):
     def drive(self, seconds: float) -> None:
         """Send and receive without the loop, unless that runs in another thread."""
         if self.loop.is_running():
-            native.sleep(seconds)
+            super().drive(seconds)
             return
         with contextlib.suppress(RuntimeError):  # those who wait in the loop are not woken any more
             self._exchange()

@@ -33,6 +33,7 @@ from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
+from timerd_wire import native
 
 from . import plight
 from .flush import Flush, unacknowledged
@@ -77,8 +78,7 @@ class Link(Line):
         self._mapped = 0  # the arena that was tried last, by its incarnation
         self._unsent: bytes | None = None
         self._chores: deque[Callable[[], None]] = deque()  # for the next pass: the lock was taken
-        self._reported_unknown = 0
-        self._reported_refused = 0
+        self._reported_unknown = self._reported_refused = 0
         self._resets = 0
         self._wall_alarm: WallAlarm | None = None
         self.losses = 0  # how often the daemon was lost
@@ -177,14 +177,14 @@ class Link(Line):
 
     def in_own_thread(self) -> bool:
         """Whether the caller runs in the thread or loop of the link, which must not wait for itself."""
-        raise NotImplementedError
+        return False
 
     def end_handlers(self, timeout: float) -> None:
         """The process ends: start no more handlers, and wait `timeout` seconds at most for those that run."""
 
     def drive(self, seconds: float) -> None:
-        """The process ends: go on for so long. Where the link has no thread or loop any more, the caller does that."""
-        raise NotImplementedError
+        """The process ends: go on for so long. Where no thread or loop of the link does that, the caller does."""
+        native.sleep(seconds)
 
     def use(self) -> Use:
         """The caller keeps what is returned for as long as it uses this link."""

@@ -308,7 +308,7 @@ class ThreadedLink(Link):
         if isinstance(self._thread, NoThread):
             self._thread.go_on(seconds)
         else:
-            native.sleep(seconds)
+            super().drive(seconds)
 
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """End the thread, which closes the sockets. Waits `timeout` seconds at most."""
