@@ -20,7 +20,7 @@ from patience import PATIENCE_S, eventually
 from shell import command_of
 from timerd_client.link.process_end import PATIENCE_S as EXIT_S
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
-from timerd_shm.host.paths import daemon_running, find_instance
+from timerd_shm.host.paths import InstancePaths, daemon_running
 from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 from trees import ROOT
 
@@ -84,7 +84,9 @@ def test_what_a_process_called_last_arrives(
         assert shared_daemon.stats()["counters"]["clients_died"] == died, "it ended without a goodbye"
 
 
-def test_a_client_that_is_used_first_in_a_handler_may_start_its_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_is_used_first_in_a_handler_may_start_its_daemon(
+    monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+) -> None:
     for name, value in SMALL_BY_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     script = """
@@ -102,7 +104,7 @@ atexit.register(late)
     completed, pid = map(int, ran.stdout.split())
     assert completed == 0
     os.kill(pid, signal.SIGTERM)
-    paths = find_instance("started")
+    paths = InstancePaths(runtime_dir, "started")
     eventually(lambda: not daemon_running(paths) and not paths.arena.exists())
 
 
