@@ -30,7 +30,7 @@ from timerd.conductor.inbox import RECORDS_PER_FRAME
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import GAP_NS, HEARTBEAT_NS
 from timerd_shm.declare.states import ClientState, Orphans, Outcome
-from timerd_shm.declare.wire import DownKind, UpKind
+from timerd_shm.declare.wire import DownKind, FrameFlag, UpKind
 
 
 @pytest.fixture
@@ -85,6 +85,23 @@ def test_a_goodbye_together_with_the_end_of_file_is_a_goodbye(world: World) -> N
     world.run(S)
     assert state_of(alice) is ClientState.FREE
     assert world.counter("clients_died") == 0
+
+
+def test_the_end_of_a_client_that_has_said_that_it_leaves_is_a_goodbye(world: World) -> None:
+    alice, bob, carol = (world.client(name) for name in ("alice", "bob", "carol"))
+    ends = [client.hold() for client in (alice, bob, carol)]
+    waits(alice)
+    alice.send(fire(b"last"), flags=FrameFlag.LEAVING)
+    bob.say(UpKind.ACK, flags=FrameFlag.LEAVING)
+    world.settle()
+    assert state_of(alice) is ClientState.LIVE, "it may go on"
+    bob.say(UpKind.ACK)  # it has changed its mind
+    for end in ends:
+        world.lifelines.cut(end)
+    world.run(S)
+    assert state_of(alice) is ClientState.FREE
+    assert {state_of(bob), state_of(carol)} == {ClientState.TOMBSTONE}
+    assert (world.counter("orphans_cancelled"), world.counter("clients_died")) == (1, 2)
 
 
 def test_the_end_of_a_client_waits_for_its_commands_behind_a_long_event() -> None:

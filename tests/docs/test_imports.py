@@ -29,6 +29,24 @@ def test_import_timerd_loads_the_client_only_when_it_is_used() -> None:
     assert third_party(loaded_by("import timerd")) == {"timerd"}
 
 
+def test_import_timerd_loads_no_sockets_and_no_threads() -> None:
+    loaded = loaded_by("import timerd as td")
+    assert not loaded.intersection({*HEAVY, "_socket", "socket", "ssl", "select", "zmq", "threading", "atexit"})
+
+
+def test_the_import_of_the_client_opens_nothing_and_starts_no_thread() -> None:
+    code = """
+import os, threading
+opened = os.listdir("/proc/self/fd")
+import timerd as td
+from timerd import aio
+td.client(), aio.client(), td.Client("other")
+assert os.listdir("/proc/self/fd") == opened
+assert len(os.listdir("/proc/self/task")) == len(threading.enumerate()) == 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_client_loads_pyzmq_and_msgpack_and_nothing_heavy() -> None:
     modules = loaded_by("import timerd as td; from timerd import ALL, ANY, at_least, total; td.connect; td.client")
     ours = {"timerd", "timerd_client", "timerd_client_parts__mypyc", "timerd_shm", "timerd_wire"}

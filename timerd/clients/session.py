@@ -31,6 +31,7 @@ class Session:
         "has_returned",
         "held",
         "is_greeted",
+        "is_leaving",
         "is_silent",
         "last_frame_ns",
         "lease_ns",
@@ -59,6 +60,7 @@ class Session:
         self.subscribed = False  # whether it hears its outlet
         self.greeted_ns = -ANNOUNCE_LAST_NS  # when it was last welcomed
         self.is_greeted = False  # whether a hello of it was accepted, by this daemon or an earlier one
+        self.is_leaving = False  # whether its newest frame said that its process is ending: its end is a goodbye then
         self.published_ns = 0  # when it was last sent a report
         self.gone = 0  # nothing is held of its commands up to this one: it was dead, and came back from its tombstone
         self.asked_turn = 0  # the turn in which it last asked for what it lacks

@@ -1,4 +1,4 @@
-"""Clients that leave without a goodbye: they have certainly ended, or they have been silent for too long.
+"""Clients that leave without BYE: they have certainly ended, or they have been silent for too long.
 
 The room clients/ notices an end: by a sign of the kernel, or by a count of silence. This module acts upon it: it closes
 the client, logs it and counts it. A client that has ended is closed only when none of its frames is deferred any more.
@@ -64,7 +64,7 @@ class Departures:
             if session.slot in unfinished:
                 sessions.ends.put_off(session, now_ns)
             else:
-                self._close(session, "has ended", now_ns)
+                self._close(session, "has ended", now_ns, goodbye=session.is_leaving)
         return len(ended)
 
     def count_silence(self, dry_ns: int, now_ns: int) -> None:
@@ -77,8 +77,11 @@ class Departures:
         for session in dead:
             self._close(session, f"has been silent for {session.silent_ns // 1_000_000_000} s", now_ns)
 
-    def _close(self, session: Session, why: str, now_ns: int) -> None:
-        log.info("client %d (pid %d) %s", session.slot, session.process.pid, why)
-        self._core.count(CLIENTS_DIED)
-        self._sessions.close(session, now_ns, goodbye=False)
+    def _close(self, session: Session, why: str, now_ns: int, *, goodbye: bool = False) -> None:
+        if goodbye:
+            log.debug("client %d (pid %d) %s, as it had said", session.slot, session.process.pid, why)
+        else:
+            log.info("client %d (pid %d) %s", session.slot, session.process.pid, why)
+            self._core.count(CLIENTS_DIED)
+        self._sessions.close(session, now_ns, goodbye=goodbye)
         self._bounds.cut()

@@ -51,6 +51,7 @@ FRAMES_UNKNOWN_SESSION = index_of(DAEMON_COUNTERS, "frames_unknown_session")
 ASKED_AGAIN = index_of(DAEMON_COUNTERS, "asked_again")
 
 HEADER = struct_of(CommandHeader)
+LEAVING = int(FrameFlag.LEAVING)
 FLAGS_AT = offset_of(ReportHeader, "flags")
 ASKED = int(DownFlag.ASKED).to_bytes(2, "little")
 
@@ -152,6 +153,7 @@ class Inbox:
                 self._outbox.send(routing, self._outbox.header(DownKind.HELLO_FIRST, now_ns))
                 return RECORDS_PER_FRAME
         session.routing = routing
+        session.is_leaving = flags & LEAVING != 0
         self._sessions.silence.came(session, now_ns)
         go_on = session.held and answer > session.received[1]
         if (outcome, answer) != session.received:

@@ -19,6 +19,7 @@ from timerd_client.arguments import patience_s, unsigned
 from timerd_client.link import flows
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Room, Settles, Sleep, Step, Until
 from timerd_client.link.link import Link
+from timerd_client.link.process_end import PATIENCE_S, say
 from timerd_client.link.use import Use, Users
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport.sockets import Sockets
@@ -35,7 +36,6 @@ from timerd_wire.native import ident
 from .operation import settled
 
 Value = TypeVar("Value")
-EXIT_POLL_MS = 10
 TIMER_SLACK_S = 0.0005  # loops sleep for whole milliseconds: this saves a second wake-up
 
 
@@ -74,9 +74,9 @@ class LoopLink(Link):
         self._guard = None
         if not self.closed and self._pid == os.getpid():
             try:
-                await drive(flows.end(self, CLOSE_TIMEOUT_S if self.may_answer() else 0.0))
+                await drive(flows.end(self, CLOSE_TIMEOUT_S, PATIENCE_S if self.may_answer() else 0.0))
             except TimerdError as error:
-                self.complain(f"its event loop ends: {error}")
+                say(self, f"its event loop ends: {error}")
 
     def watch_sockets(self) -> None:
         self._descriptors = self.sockets.filenos()
@@ -96,6 +96,8 @@ class LoopLink(Link):
             else:
                 self.loop.call_soon_threadsafe(self._pump)
         except RuntimeError:  # the loop is closed
+            if self.ends_with_process:
+                return  # the caller drives it
             self.seal_because("its event loop has ended")
             self.refuse_closed()
 
@@ -267,23 +269,20 @@ class LoopLink(Link):
         self._timer, self._timer_at = None, NEVER
         self._pump()
 
-    def wait_applied(self, timeout: float, silence: float) -> int:
-        """At the end of the process: send and receive without the loop, which does not run any more."""
-        ledger = self.protocol.ledger
-        if self.loop.is_running():  # in another thread
-            return 0
+    def in_own_thread(self) -> bool:
+        return asyncio._get_running_loop() is self.loop
+
+    def drive(self, seconds: float) -> None:
+        """Send and receive without the loop, unless that runs in another thread."""
+        if self.loop.is_running():
+            super().drive(seconds)
+            return
+        with contextlib.suppress(RuntimeError):  # those who wait in the loop are not woken any more
+            self._exchange()
         poll = native.poll()
         for number in self._descriptors:
             poll.register(number, select.POLLIN)
-        end_ns = self.now_ns() + int(timeout * 1e9)
-        self.protocol.confirm()
-        while self.may_answer() and ledger.applied < ledger.issued and self.now_ns() < end_ns:
-            with contextlib.suppress(RuntimeError):  # those who wait in the loop are not woken any more
-                self._exchange()
-            if self.now_ns() - self.protocol.silence.last_frame_ns > silence * 1e9:
-                break
-            poll.poll(EXIT_POLL_MS)
-        return ledger.issued - ledger.applied
+        poll.poll(seconds * 1e3)
 
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Send BYE and close the sockets."""

@@ -86,7 +86,10 @@ class LateSockets:
             self.due_ns = NEVER
         elif self._target.autostart and self._starter is None:
             self._starter = Thread(self._start, "timerd-autostart")
-            self._starter.start()
+            try:
+                self._starter.start()
+            except RuntimeError:  # no thread begins any more, because main has ended
+                self._start()
 
     def _look(self) -> None:
         paths = find_instance(self._target.instance, self._target.runtime_dir)

@@ -96,7 +96,7 @@ class Following(OneProcess):
                 if item is not None:
                     self._mark = item.mark
                     return item
-                if feed.closed or link.ends_with_process:  # a loop in a daemon thread ends without a traceback
+                if feed.closed:
                     return None
                 if feed.error is not None:
                     raise feed.error

@@ -187,14 +187,15 @@ def close(lazy: Lazy[Any], timeout: Patience) -> Flow[None]:
         yield from end(link, timeout)
 
 
-def end(link: Link, timeout: Patience) -> Flow[None]:
-    """The same for a link alone: its client may make another one."""
+def end(link: Link, timeout: Patience, flush_s: float | None = None) -> Flow[None]:
+    """The same for a link alone: its client may make another one. The flush takes `flush_s` seconds at most."""
     seconds = patience_s(timeout)
     deadline = link.deadline(seconds)
     try:
         yield Finish(link, seconds)
         link.seal()
-        yield from flush(link, link.seconds_left(deadline) or 0.0)
+        left = link.seconds_left(deadline) or 0.0
+        yield from flush(link, left if flush_s is None else min(left, flush_s))
     except ClosedError:
         pass  # another thread has closed it meanwhile
     finally:

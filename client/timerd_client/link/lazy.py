@@ -25,6 +25,7 @@ from timerd_shm.host.paths import InstancePaths, instance_name
 from timerd_wire.native import lock
 
 from .link import Link
+from .process_end import process_end
 from .use import Use
 
 LinkT = TypeVar("LinkT", bound=Link)
@@ -108,6 +109,7 @@ class Lazy(Generic[LinkT]):
 
     def _use_link(self, link: LinkT) -> LinkT:
         self._link, self._use = link, link.use()
+        process_end.watch(link)
         return link
 
     def _refuse_closed(self) -> None:

@@ -33,6 +33,7 @@ from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
+from timerd_wire import native
 
 from . import plight
 from .flush import Flush, unacknowledged
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from timerd_shm.declare.states import Orphans
-
 
 logger = logging.getLogger("timerd_client")
 links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py closes them after a fork and at exit
@@ -78,15 +78,15 @@ class Link(Line):
         self._mapped = 0  # the arena that was tried last, by its incarnation
         self._unsent: bytes | None = None
         self._chores: deque[Callable[[], None]] = deque()  # for the next pass: the lock was taken
-        self._reported_unknown = 0
-        self._reported_refused = 0
+        self._reported_unknown = self._reported_refused = 0
         self._resets = 0
         self._wall_alarm: WallAlarm | None = None
         self.losses = 0  # how often the daemon was lost
         self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
         self._pid = os.getpid()
         self.why_closed = "close() was called"
-        self.ends_with_process = False  # it is closed because the process ends
+        self.ends_with_process = False  # the end has begun: see process_end.py
+        self.has_no_thread = False  # the caller makes the passes that a thread of the link would make
         self._use_sockets(sockets)
         if purgatories is not None:
             for purgatory in purgatories:
@@ -175,12 +175,16 @@ class Link(Line):
         """Run `call` in a loop, because a promise has settled."""
         raise NotImplementedError
 
-    def wait_applied(self, timeout: float, silence: float) -> int:
-        """Wait until everything issued is acknowledged; how many commands are not.
+    def in_own_thread(self) -> bool:
+        """Whether the caller runs in the thread or loop of the link, which must not wait for itself."""
+        return False
 
-        It waits `timeout` seconds at most, and no longer than `silence` seconds without a frame of the daemon.
-        """
-        return self.protocol.ledger.issued - self.protocol.ledger.applied
+    def end_handlers(self, timeout: float) -> None:
+        """The process ends: start no more handlers, and wait `timeout` seconds at most for those that run."""
+
+    def drive(self, seconds: float) -> None:
+        """The process ends: go on for so long. Where no thread or loop of the link does that, the caller does."""
+        native.sleep(seconds)
 
     def use(self) -> Use:
         """The caller keeps what is returned for as long as it uses this link."""

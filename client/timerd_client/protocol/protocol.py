@@ -114,6 +114,7 @@ class Protocol:
         self._asking = False
         self._outbox: deque[bytes] = deque()
         self.frames_ignored = 0
+        self.leaving = 0  # FrameFlag.LEAVING, in each frame once the process is ending
         self._hello_at = now_ns
         self._hello = Backoff(RETRANSMIT_FIRST_NS, RETRANSMIT_LAST_NS)
         self._subscribed = 0
@@ -314,7 +315,7 @@ class Protocol:
         header: bytes = _UP.pack(
             PROTOCOL_VERSION,
             kind,
-            flags,
+            flags | self.leaving,
             count,
             self.session.arena,
             self.session.secret,

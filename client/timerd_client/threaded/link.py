@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,7 @@ from timerd_client.transport.sockets import Sockets
 from timerd_client.waits.gate import Gate
 from timerd_client.waits.green import GreenCallback, GreenGate
 from timerd_client.waits.scope import noted
+from timerd_client.waits.slices import DrivenQueue
 from timerd_shm.declare.errors import BackpressureError, InvalidValueError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
 from timerd_shm.declare.states import Orphans
@@ -33,6 +35,7 @@ from timerd_wire.poller import Poller, sharpen
 from timerd_wire.spacing import Spacing
 
 from .caller import CallerGate, Callers
+from .no_thread import DrivenGate, NoThread
 from .seat import Seat
 
 if TYPE_CHECKING:
@@ -134,15 +137,28 @@ class ThreadedLink(Link):
         self.movers = 0  # callers that wait until the link makes progress
         self._stopping = False
         self._users = Users()
-        self._thread = self.io_thread()
+        self._thread: native.Thread | NoThread = NoThread(self) if native.main_has_ended() else self.io_thread()
         try:
             self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._seat = Seat(sockets.filenos()) if sockets.filenos() else None
-            self._thread.start()
+            self._begin()
         except BaseException:  # no file can be opened, or no thread be started
             self.sealed = self.closed = True
             self.close_own()
             raise
+
+    def _begin(self) -> None:
+        """Watch the descriptors, and start the thread, if the interpreter begins any still."""
+        self._poller.register(self._bell)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            if "interpreter shutdown" not in str(error):
+                raise
+            self._thread = NoThread(self)
+        self.has_no_thread = isinstance(self._thread, NoThread)
+        if self.has_no_thread and self._seat is not None:
+            self._take_seat(self._seat)
 
     def io_thread(self) -> native.Thread:
         """The thread of the sockets; the caller starts it."""
@@ -170,7 +186,7 @@ class ThreadedLink(Link):
 
     def wake(self) -> None:
         protocol = self.protocol
-        self.alarm = protocol.ledger.issued + SEND_COMMANDS
+        self.alarm = self._next_alarm()
         if not protocol.wants_to_send():
             return
         now_ns = self.now_ns()
@@ -182,6 +198,10 @@ class ThreadedLink(Link):
         if self.idle or self._unsent is not None:
             self.idle = False
             self.wake_thread()
+
+    def _next_alarm(self) -> int:
+        """The command that wakes the thread, though it is about to send; at the end of the process each one."""
+        return 0 if self.ends_with_process else self.protocol.ledger.issued + SEND_COMMANDS
 
     def send_for_caller(self) -> None:
         """A caller is about to wait, so it writes nothing more down: send what is there, however lately a frame was.
@@ -199,11 +219,16 @@ class ThreadedLink(Link):
         os.eventfd_write(self._bell, 1)
 
     def gate(self) -> Gate:
-        return GreenGate() if self._green else CallerGate(self._callers)
+        return self._plain_gate() if self._green or self.has_no_thread else CallerGate(self._callers)
 
     def _plain_gate(self) -> Gate:
         """The gate of a caller that does not receive itself."""
+        if self.has_no_thread:
+            return DrivenGate(self)
         return GreenGate() if self._green else Gate()
+
+    def queue(self) -> SimpleQueue[Any]:
+        return DrivenQueue(self.drive) if self.has_no_thread else super().queue()
 
     def callback(self, callback: Callable[[Any], object]) -> Callable[[Any], object]:
         if not self._green or isinstance(getattr(callback, "__self__", None), Gate):
@@ -230,8 +255,9 @@ class ThreadedLink(Link):
         outgoing = self.protocol.outgoing
         in_callback = self.in_own_thread()
         self.confirm_locked()
-        if in_callback or not self.wait_locked(lambda: outgoing.room > 0 or self.sealed, BACKPRESSURE_TIMEOUT_S):
-            late = "" if in_callback else f", and none was acknowledged within {BACKPRESSURE_TIMEOUT_S:g} s"
+        patience_s = 0.0 if self.ends_with_process else BACKPRESSURE_TIMEOUT_S  # then each call has waited before
+        if in_callback or not self.wait_locked(lambda: outgoing.room > 0 or self.sealed, patience_s):
+            late = "" if in_callback else f", and none was acknowledged within {patience_s:g} s"
             raise noted(BackpressureError(f"{self.fullness()}{late} ({self.plight()}); {self.relief()}"))
         if self.sealed:
             self.refuse_closed()
@@ -254,27 +280,6 @@ class ThreadedLink(Link):
         finally:
             self.movers -= 1
 
-    def wait_applied(self, timeout: float, silence: float) -> int:
-        """Wait until everything issued is acknowledged; how many commands are not.
-
-        It waits `timeout` seconds at most, and no longer than `silence` seconds without a frame of the daemon.
-        """
-        protocol = self.protocol
-        deadline = self.deadline(timeout)
-
-        def frame_after(last_frame_ns: int) -> Callable[[], bool]:
-            return lambda: (
-                protocol.ledger.applied >= protocol.ledger.issued or protocol.silence.last_frame_ns != last_frame_ns
-            )
-
-        with self.lock:
-            self.confirm_locked()
-            while self.may_answer() and protocol.ledger.applied < protocol.ledger.issued:
-                left = self.seconds_left(deadline) or 0.0
-                if not self.wait_locked(frame_after(protocol.silence.last_frame_ns), min(left, silence)):
-                    break
-            return protocol.ledger.issued - protocol.ledger.applied
-
     def received(self) -> None:
         super().received()
         if self.movers:
@@ -296,6 +301,15 @@ class ThreadedLink(Link):
         for stop in self.before_stop:
             stop(timeout)
 
+    def end_handlers(self, timeout: float) -> None:
+        self.finish(timeout)
+
+    def drive(self, seconds: float) -> None:
+        if isinstance(self._thread, NoThread):
+            self._thread.go_on(seconds)
+        else:
+            super().drive(seconds)
+
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """End the thread, which closes the sockets. Waits `timeout` seconds at most."""
         with self.lock:
@@ -308,19 +322,23 @@ class ThreadedLink(Link):
 
     def _run(self) -> None:
         sharpen()
-        self._poller.register(self._bell)
         if self._seat is not None:
             self._take_seat(self._seat)
         try:
             while self.exchange():
-                self._sleep()
+                self.sleep(POLL_NS_MAX)
         finally:
-            self._callers.end()
-            self.end()
-            self.close_own()
+            self.end_passes()
+
+    def end_passes(self) -> None:
+        """After the last pass: close all."""
+        self._callers.end()
+        self.end()
+        self.close_own()
 
     def _take_seat(self, seat: Seat) -> None:
-        self._callers.begin(seat)
+        if not self.has_no_thread:
+            self._callers.begin(seat)
         self._poller.register(seat.fileno())
 
     def watch_sockets(self) -> None:
@@ -389,7 +407,7 @@ class ThreadedLink(Link):
             while self.send_locked(now_ns):
                 pass
             spacing.done(now_ns, self.now_ns() - self._woke_ns + self.sockets.wake_ns)
-            self.alarm = protocol.ledger.issued + SEND_COMMANDS
+            self.alarm = self._next_alarm()
             self._next_frame_ns = now_ns + spacing.interval_ns
         elif now_ns >= self._next_frame_ns:
             self._next_frame_ns = NEVER
@@ -398,9 +416,9 @@ class ThreadedLink(Link):
         """When the next pass is due, unless something wakes the thread before."""
         return min(self.protocol.poll_deadline(), self._next_frame_ns, self.sockets.due_ns)
 
-    def _sleep(self) -> None:
-        """Sleep until a descriptor or the clock wakes the thread."""
-        readable = self._poller.poll(min(max(0, self.planned_ns - self.now_ns()), POLL_NS_MAX))
+    def sleep(self, most_ns: int) -> None:
+        """Sleep until a descriptor or the clock wakes the thread, so many ns at most."""
+        readable = self._poller.poll(min(max(0, self.planned_ns - self.now_ns()), most_ns))
         self.idle = False
         if self._bell in readable:
             with contextlib.suppress(BlockingIOError):

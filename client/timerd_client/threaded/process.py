@@ -1,22 +1,16 @@
-"""The client of this process, and what a fork and the end of the process do to clients."""
+"""The client of this process, and what a fork does to clients."""
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Callable
 
 from timerd_client.link import link as link_module
-from timerd_client.link.flush import unacknowledged
 from timerd_client.link.settings import guards, settings
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_wire.native import lock
 
 from .client import Client
-from .link import ThreadedLink
-
-EXIT_SILENCE_S = 1.0  # the end of a process waits no longer without a frame of the daemon
 
 _client: Client | None = None
 _client_lock = lock()
@@ -66,24 +60,4 @@ def _after_fork_in_child() -> None:
     link_module.links.clear()
 
 
-def _at_exit() -> None:
-    """Close the clients at exit as close() does, while the daemon answers. A lost daemon is not waited for.
-
-    A handler that runs is waited for, and so is the acknowledgement of its end. Otherwise the call would be requeued,
-    and run again.
-    """
-    for link in list(link_module.links):
-        if link.closed:
-            continue
-        link.ends_with_process = True
-        if isinstance(link, ThreadedLink):
-            link.finish(CLOSE_TIMEOUT_S)
-            link.seal()
-        left = link.wait_applied(CLOSE_TIMEOUT_S, EXIT_SILENCE_S)
-        if left:
-            link.complain(f"the process ends, and {unacknowledged(left)} ({link.plight()})")
-        link.stop(EXIT_SILENCE_S)
-
-
 os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_at_exit)

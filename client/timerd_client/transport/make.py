@@ -6,6 +6,7 @@ All is imported before a process forks, but for libzmq where $TIMERD_TRANSPORT n
 from __future__ import annotations
 
 import os
+import sys
 
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire.transports import TRANSPORT_VARIABLE, Transport
@@ -24,3 +25,10 @@ def make_sockets(transport: Transport, paths: InstancePaths) -> Sockets:
     from .zmq_sockets import ZmqSockets
 
     return ZmqSockets(paths)
+
+
+def end_transports() -> None:
+    """Where the process ends, and no sockets are open: wait, 0.2 s at most, until those that were closed have sent."""
+    loaded = sys.modules.get(f"{__package__}.zmq_sockets")
+    if loaded is not None:
+        loaded.end_context()

@@ -43,6 +43,15 @@ def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
         return _context
 
 
+def end_context() -> None:
+    """End the context when libzmq has sent what the closed sockets have left. No socket may be open."""
+    global _context
+    with _context_lock:
+        context, _context = _context, None
+    if context is not None:
+        context.destroy()
+
+
 def _forget_context() -> None:
     """In a forked child: forget the parent's context, which must never be terminated there."""
     global _context, _context_lock

@@ -8,7 +8,7 @@ runs when the sleep ends. In a wait without a limit, SIGTERM and Ctrl-C would go
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Final, TypeVar
@@ -17,6 +17,7 @@ from timerd_wire.native import ident
 
 Value = TypeVar("Value")
 SLICE_S: Final = 1.0
+DRIVE_S: Final = 0.05
 
 
 def is_main_thread() -> bool:
@@ -48,3 +49,19 @@ class SlicedQueue(SimpleQueue[Value]):
             except Empty:
                 pass
         raise Empty
+
+
+class DrivenQueue(SimpleQueue[Value]):
+    """A queue whose getter calls `drive(seconds)` again and again, which fills it."""
+
+    def __init__(self, drive: Callable[[float], None]) -> None:
+        self._drive = drive
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Value:
+        end = None if timeout is None else monotonic() + timeout
+        while block and self.empty():
+            left = DRIVE_S if end is None else end - monotonic()
+            if left <= 0:
+                break
+            self._drive(min(left, DRIVE_S))
+        return super().get(block=False)

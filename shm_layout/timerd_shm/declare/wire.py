@@ -39,6 +39,7 @@ class FrameFlag(IntFlag):
     """Flags of a frame from a client."""
 
     CONFIRM = 1  # COMMANDS, ACK: report at once which commands are applied, instead of with the next outcome
+    LEAVING = 2  # the client's process is ending: the end of its connection is its goodbye
 
 
 class DownKind(IntEnum):

@@ -310,6 +310,7 @@ cdef extern from "timerd_layout.h" nogil:
         COMMAND_FLAG_FREES_ID
         COMMAND_FLAG_OF_LETTER
         FRAME_FLAG_CONFIRM
+        FRAME_FLAG_LEAVING
         OUTCOME_FLAG_REDELIVERED
         OUTCOME_FLAG_VALUE_DROPPED
         OUTCOME_FLAG_GRANTED

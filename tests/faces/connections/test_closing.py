@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -24,9 +23,8 @@ from faces import THREADED, Face
 from patience import PATIENCE_S, eventually
 from registries import serve
 from timerd_client import aio
-from timerd_client.threaded.process import EXIT_SILENCE_S
+from timerd_client.link.process_end import ProcessEnd
 from timerd_shm.declare.errors import ClosedError
-from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
 # Threads fire (and register) until they are refused, while another closes; it prints how many fires returned.
 RACE = """
@@ -187,31 +185,6 @@ def test_a_handler_that_runs_while_its_client_is_closed_may_fire(daemon: Daemon,
 
 # the end of the process -------------------------------------------------------------------------------------------
 
-AT_EXIT = """
-import os, signal
-import timerd_client as td
-client = td.connect()
-os.kill({pid}, {signal})
-for _ in range(7):
-    client.fire("k")
-"""
-
-
-def test_a_process_at_its_end_reports_unsent_commands_and_waits_no_longer(daemon: Daemon) -> None:
-    try:
-        script = AT_EXIT.format(pid=daemon.pid, signal=int(signal.SIGSTOP))
-        ran = subprocess.run(
-            [sys.executable, "-c", script + "import time, atexit; start = time.monotonic()\n"
-             "atexit._run_exitfuncs(); print(time.monotonic() - start)"],
-            capture_output=True, text=True, check=True, timeout=PATIENCE_S,
-        )  # fmt: skip
-    finally:
-        os.kill(daemon.pid, signal.SIGCONT)
-    said = re.search(r"ends, and 7 commands are unacknowledged \(state: \w+, silent for (\d+\.\d)", ran.stderr)
-    assert said and float(said[1]) >= EXIT_SILENCE_S, ran.stderr
-    assert EXIT_SILENCE_S <= float(ran.stdout) < CLOSE_TIMEOUT_S
-
-
 FOLLOWS = """
 import threading
 import timerd_client as td
@@ -238,5 +211,6 @@ def test_a_process_at_its_end_waits_for_a_daemon_that_answers(client: td.Client)
     send, lost_until = link.sockets.send, time.monotonic() + 1.2
     link.sockets.send = lambda frame: time.monotonic() < lost_until or send(frame)  # type: ignore[method-assign]
     client.fire("k")
-    assert link.wait_applied(CLOSE_TIMEOUT_S, 3.0) == 0
+    ProcessEnd().flush([link])
+    assert link.protocol.ledger.applied == link.protocol.ledger.issued
     assert time.monotonic() >= lost_until

@@ -14,6 +14,7 @@ from typing import Any
 
 from timerd_client.aio.link import LoopLink
 from timerd_client.discovery.target import Target
+from timerd_wire import native
 from timerd_wire.native import ident
 
 from .network import ManualSockets
@@ -55,6 +56,10 @@ class ManualLoopLink(LoopLink):
 
     def unwatch(self, descriptor: int) -> None:
         """Do nothing: each pass looks at the lifeline."""
+
+    def drive(self, seconds: float) -> None:
+        self.manual.settle()
+        native.sleep(seconds)
 
     def _arm(self, at_ns: int) -> None:
         """Do nothing: `next_ns` says when the next pass is due."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from timerd_client.discovery.target import Target
 from timerd_client.threaded.link import ThreadedLink
+from timerd_wire import native
 
 from .network import ManualSockets
 from .waiting import ManualCondition, ManualGate, ManualQueue
@@ -77,6 +78,10 @@ class ManualLink(ThreadedLink):
 
     def condition(self) -> Any:
         return ManualCondition(self.manual, self.lock)
+
+    def drive(self, seconds: float) -> None:
+        self.manual.settle()
+        native.sleep(seconds)
 
     def gate(self) -> Any:
         return ManualGate(self.manual)

@@ -1,0 +1,258 @@
+"""The end of a process: what is unsent is flushed, and from then on each call waits until it is applied.
+
+    atexit.register(lambda: td.client().fire("bye"))    # arrives, whether this runs before the flush or after it
+
+Handlers of atexit, finalizers of multiprocessing and flushes of loggers run in an order that nobody can know. So the
+end closes no client. The first of them that is this module's flushes what there is. After that a call that leaves the
+lock of a link behind waits until its commands are applied. Each frame says that the process is leaving. So the daemon
+takes the end of the connection for a goodbye.
+
+CPython runs no handlers of atexit in a forked child of multiprocessing before 3.13, and clears them there since. So a
+process registers with both, atexit and multiprocessing, when it makes its first link.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final
+
+from timerd_client.transport.make import end_transports
+from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.wire import FrameFlag
+from timerd_wire.native import ident, main_has_ended
+
+from .link import Link, links, logger
+
+PATIENCE_S: Final = 2.0  # with daemons that do not answer: in sum, over all clients and calls of a process that ends
+GOODBYE_S: Final = 0.2  # for the answer to "this process is leaving", where nothing else is waited for
+LOCK_S: Final = 1.0  # for the lock of a link, which a thread may hold that the end of the process has stopped
+PAUSE_FIRST_S: Final = 0.00005
+PAUSE_LAST_S: Final = 0.001
+PRIORITY: Final = -100  # among the finalizers of multiprocessing: late, when its children have been joined
+
+
+class LastLock:
+    """The lock of a link whose process ends. Who has left it waits until all that was issued is applied."""
+
+    def __init__(self, lock: threading.Lock, settle: Callable[[], None]) -> None:
+        self._lock = lock
+        self._settle = settle
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As of any lock. Raises TimerdUnavailableError, where a wait without a limit takes too long."""
+        if not blocking or timeout >= 0:
+            return self._lock.acquire(blocking, timeout)
+        if not self._lock.acquire(timeout=LOCK_S):
+            raise TimerdUnavailableError("the process ends, and has stopped a thread in the middle of a call")
+        return True
+
+    def release(self) -> None:
+        """As of any lock."""
+        self._lock.release()
+
+    def locked(self) -> bool:
+        """As of any lock."""
+        return self._lock.locked()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+        if kind is None:
+            self._settle()
+
+
+class ProcessEnd:
+    """The end of this process, with the clients that it has then."""
+
+    def __init__(self) -> None:
+        self._is_armed = False
+        self._has_begun = False
+        self._patience_s = PATIENCE_S  # what is left of it
+        self._losses: dict[Link, int] = {}  # how often commands of a link were lost
+        self._flushing: set[int] = set()  # threads that wait already; a pass that one makes takes locks, too
+
+    def watch(self, link: Link) -> None:
+        """A link was made. If the end has begun, its calls wait."""
+        self._arm()
+        if self._has_begun or link.has_no_thread or main_has_ended() or _is_exiting():
+            self._take(link)
+
+    def forked(self) -> None:
+        """In a forked child, whose end is another one."""
+        self._is_armed = False
+        self._patience_s = PATIENCE_S
+        self._losses.clear()
+        self._flushing.clear()
+
+    def _arm(self) -> None:
+        """Have this process call `_begin` when it ends."""
+        if self._is_armed:
+            return
+        self._is_armed = True
+        atexit.unregister(self._begin)  # a child has the registration of its parent, or its clearing
+        atexit.register(self._begin)
+        util: Any = sys.modules.get("multiprocessing.util")  # where it was not loaded, this is no child of it
+        if hasattr(util, "Finalize"):
+            util.Finalize(None, self._begin, exitpriority=PRIORITY)
+            util.register_after_fork(self, ProcessEnd._arm_again)
+
+    def _arm_again(self) -> None:
+        """In a forked child of multiprocessing, which has just cleared what hooks of the fork have registered."""
+        self._is_armed = False
+        self._arm()
+
+    def _begin(self) -> None:
+        """Wait for handlers that run, and flush all clients. From now on each call waits."""
+        self._has_begun = True
+        new = [link for link in list(links) if not (link.closed or link.ends_with_process)]
+        for link in new:
+            with suppress(Exception):
+                link.end_handlers(CLOSE_TIMEOUT_S)
+            self._take(link)
+        self.flush([link for link in list(links) if not link.closed])
+        answers = {link: asked for link in new if _is_applied(link) and (asked := _goodbye(link)) is not None}
+        self._wait(answers, lambda link: answers[link].done(), GOODBYE_S)
+        if not links:
+            end_transports()
+
+    def _take(self, link: Link) -> None:
+        """From now on its calls wait until they are applied, and its frames say that the process is leaving."""
+        if link.ends_with_process:
+            return
+        link.ends_with_process = True
+        link.protocol.leaving = int(FrameFlag.LEAVING)
+        link.alarm = 0  # each call goes through the lock
+        lock: Any = LastLock(link.lock, partial(self._settle, link))
+        link.lock = lock
+
+    def _settle(self, link: Link) -> None:
+        if not (_is_applied(link) or link.closed or link.in_own_thread() or ident() in self._flushing):
+            self.flush([link])
+
+    def flush(self, ending: Collection[Link]) -> None:
+        """Wait until all that these links have issued is applied, as long as there is patience. Say what is lost."""
+        began, me = monotonic(), ident()
+        self._flushing.add(me)
+        try:
+            for link in ending:
+                _hasten(link)
+            if not self._wait(ending, _is_applied, self._patience_s):
+                self._patience_s = max(0.0, self._patience_s - (monotonic() - began))
+        except BaseException:  # Ctrl-C: nobody is waited for any more
+            self._patience_s = 0.0
+            raise
+        finally:
+            self._flushing.discard(me)
+            for link in ending:
+                if not _is_applied(link):
+                    self._say_lost(link)
+
+    @staticmethod
+    def _wait(ending: Collection[Link], is_done: Callable[[Link], bool], silence_s: float) -> bool:
+        """Wait until it is done for these links; False: some daemon has sent nothing for so long.
+
+        A daemon that is known to be lost is not waited for at all, and one that answers for CLOSE_TIMEOUT_S.
+        """
+        waiting = list(ending)
+        began = heard = monotonic()
+        newest: dict[Link, int] = {}
+        pause_s = PAUSE_FIRST_S
+        while waiting := [link for link in waiting if not (is_done(link) or link.closed) and link.may_answer()]:
+            now = monotonic()
+            frames = {link: link.protocol.silence.last_frame_ns for link in waiting}
+            if any(newest.get(link, at_ns) != at_ns for link, at_ns in frames.items()):
+                heard = now
+            newest = frames
+            if now - heard >= silence_s or now - began >= CLOSE_TIMEOUT_S:
+                return False
+            for link in waiting:
+                link.drive(pause_s / len(waiting))
+            pause_s = min(2 * pause_s, PAUSE_LAST_S)
+        return True
+
+    def _say_lost(self, link: Link) -> None:
+        """One line for what was lost so far, and one for all that follows."""
+        before = self._losses.get(link, 0)
+        self._losses[link] = before + 1
+        if before < 2:
+            say(link, _loss(link) if before == 0 else f"all that follows to {link.paths.instance!r} is lost as well")
+
+
+def _is_exiting() -> bool:
+    """Whether multiprocessing runs its finalizers in this process."""
+    is_exiting = getattr(sys.modules.get("multiprocessing.util"), "is_exiting", None)
+    return is_exiting is not None and bool(is_exiting())
+
+
+def _is_applied(link: Link) -> bool:
+    return link.protocol.ledger.applied >= link.protocol.ledger.issued
+
+
+def _hasten(link: Link) -> None:
+    """Have all sent now that was issued, and confirmed at once."""
+    if not _is_applied(link) and link.lock.acquire(timeout=LOCK_S):
+        try:
+            link.confirm_locked()
+        finally:
+            link.lock.release()
+
+
+def _goodbye(link: Link) -> Any:
+    """Ask the daemon something, in a frame that says that the process is leaving; the reply, or None."""
+    with suppress(TimerdError):
+        return link.query({"query": "ping"})
+    return None
+
+
+def _loss(link: Link) -> str:
+    """What of a link is lost, why, and what helps."""
+    ledger, name = link.protocol.ledger, link.protocol.session.identity.name
+    left = ledger.issued - max(ledger.applied, link.protocol.outgoing.offered)
+    unsent = left == ledger.issued - ledger.applied
+    count = ledger.issued - ledger.applied
+    what = "1 command" if count == 1 else f"{count} commands"
+    verb = ("is" if count == 1 else "are") + (" lost" if unsent else " unacknowledged, and may be lost")
+    by = f" of client {name!r}" if name else ""
+    why = link.sockets.trouble() or f"{link.plight()}: is it running? ({link.paths.command})"
+    return f"the process ends, and {what}{by} to instance {link.paths.instance!r} {verb}: {why}"
+
+
+def say(link: Link, what: str) -> None:
+    """Log it, and write it to stderr if the log does not go there."""
+    is_shown = _reaches_stderr(logger)
+    link.complain(what)
+    if not is_shown and sys.stderr is not None:
+        sys.stderr.write(f"timerd client: {what}\n")
+
+
+def _reaches_stderr(of: logging.Logger) -> bool:
+    """Whether its warnings reach stderr."""
+    level: logging.Logger | None = of
+    if not of.isEnabledFor(logging.WARNING):
+        return False
+    if not of.hasHandlers():
+        return logging.lastResort is not None
+    while level is not None:
+        for handler in level.handlers:
+            if handler.level <= logging.WARNING and getattr(handler, "stream", None) in (sys.stderr, sys.__stderr__):
+                return True
+        level = level.parent if level.propagate else None
+    return False
+
+
+process_end: Final = ProcessEnd()
+os.register_at_fork(after_in_child=process_end.forked)

@@ -1,0 +1,84 @@
+"""A link without a thread, where CPython begins none any more: main has ended. Whoever waits makes the passes."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Final
+from typing import Protocol as Interface
+
+from timerd_client.waits.gate import Gate
+from timerd_wire import native
+
+PASS_S: Final = 0.05  # a caller looks at its condition so often
+
+
+class Home(Interface):
+    """What passes need of their link."""
+
+    def exchange(self) -> bool:
+        """Make a pass; False if it was the last."""
+
+    def sleep(self, most_ns: int) -> None:
+        """Sleep until something is due, so many ns at most."""
+
+    def end_passes(self) -> None:
+        """Do what a thread does at its end."""
+
+    def drive(self, seconds: float) -> None:
+        """Make a pass, and sleep for so long at most."""
+
+
+class NoThread:
+    """Stands for the thread of the sockets."""
+
+    def __init__(self, link: Home) -> None:
+        self._link = link
+        self._lock = native.lock()
+        self._by = 0  # the thread that makes a pass
+        self._has_ended = False
+
+    def start(self) -> None:
+        """Nothing to do."""
+
+    def is_current(self) -> bool:
+        """Whether the caller is a callback, which runs in a pass."""
+        return self._by == native.ident()
+
+    def go_on(self, seconds: float) -> None:
+        """Make a pass, and sleep for so long at most, unless another thread does."""
+        if self._has_ended or not self._lock.acquire(timeout=seconds):
+            return
+        try:
+            self._by = native.ident()
+            if self._link.exchange():
+                self._link.sleep(int(seconds * 1e9))
+            else:
+                self._has_ended = True
+                self._link.end_passes()
+        finally:
+            self._by = 0
+            self._lock.release()
+
+    def join(self, seconds: float) -> bool:
+        """Make passes until the last one, so many seconds at most; whether it was made."""
+        end = monotonic() + seconds
+        while not self._has_ended and (left := end - monotonic()) > 0:
+            self.go_on(min(left, PASS_S))
+        return self._has_ended
+
+
+class DrivenGate(Gate):
+    """A gate whose caller makes the passes that open it."""
+
+    def __init__(self, link: Home) -> None:
+        super().__init__()
+        self._link = link
+
+    def wait(self, seconds: float | None) -> bool:
+        end = None if seconds is None else monotonic() + seconds
+        while not super().wait(0.0):
+            left = PASS_S if end is None else end - monotonic()
+            if left <= 0:
+                return False
+            self._link.drive(min(left, PASS_S))
+        return True
