@@ -69,7 +69,7 @@ class Groups:
                 member.concerned.add(op)
             return wrong or holder is not None or not there
         if step == _REQUEUED:
-            return wrong or holder is not member or member is None or (member.takes(op) and not op.call)
+            return wrong or holder is not member or member is None or (member.keeps(op) and not op.call)
         op.done = True
         if step == _ACKNOWLEDGED:
             text = member.text if member is not None else None

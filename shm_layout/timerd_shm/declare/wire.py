@@ -21,7 +21,7 @@ from typing import Annotated, NamedTuple
 
 from .fields import U8, U16, U32, U64, fields, raw, size_of
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 GROUP_ACK_NOT_FOLLOWED = 2  # answer: the sender holds the outcome, but no operation of the id that it gave is pending
 
 
