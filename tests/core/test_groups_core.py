@@ -9,7 +9,7 @@ from commands import KeyAct, OperationAct
 from frames import DeliveredForGroup
 from groups import HOUR, LONG, WORKERS, answer, silence, waiting, watch, work, worker
 from harness import MS, START_NS, Rig, S, cancel, fire
-from rules import delivered_to_one_at_a_time, done_by_a_former_holder_is_refused
+from rules import a_silent_member_keeps_what_it_holds, delivered_to_one_at_a_time, done_by_a_former_holder_is_refused
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidNameError, NotAMemberError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, MET_SHIFT
@@ -146,21 +146,7 @@ def test_a_silent_member_that_comes_back_in_time_keeps_what_it_holds() -> None:
 
 
 def test_a_silent_member_whose_process_runs_keeps_what_it_holds_and_gets_nothing_more() -> None:
-    rig = Rig()
-    a, b = worker(rig), worker(rig)
-    rig.do(b, work(b"k"), fire(b"k"))
-    (first,) = a.delivered_for_group
-    rig.core.silence(a.slot, rig.now_ns, keeps=True)
-    rig.turn()
-    rig.do(b, *(work(b"l") for _ in range(4)), fire(b"l"))
-    assert (len(a.delivered_for_group), len(b.delivered_for_group)) == (1, 4)
-    assert rig.core.held(a.slot, [first.operation]) == [first.operation]
-    assert rig.arena.record(Region.CLIENTS, a.slot).flags == ClientFlag.LISTENS | ClientFlag.KEEPS
-    rig.check()
-    rig.core.revive(a.slot, rig.now_ns)
-    assert rig.arena.record(Region.CLIENTS, a.slot).flags == ClientFlag.LISTENS
-    assert answer(rig, a, first) == 1, "it was delivered to nobody else"
-    rig.check()
+    a_silent_member_keeps_what_it_holds(Rig())
 
 
 def test_what_a_silent_member_kept_is_redelivered_when_it_may_keep_it_no_more() -> None:

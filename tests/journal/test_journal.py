@@ -18,6 +18,7 @@ from journals import SEGMENT_ROWS, JournaledRig, outcomes
 from modelstate import Settling
 from rules import (
     a_limited_event_is_taken_once,
+    a_silent_member_keeps_what_it_holds,
     delivered_to_one_at_a_time,
     done_by_a_former_holder_is_refused,
     grant_of_a_dead_owner_is_requeued,
@@ -141,6 +142,7 @@ def test_a_crash_at_any_ordering_point_loses_no_row_and_writes_none_twice(tmp_pa
 TOLD_WRONGLY: dict[str, Callable[[Rig], None]] = {
     "LIMIT_NOT_LOWERED": a_limited_event_is_taken_once,
     "DELIVERED_TO_TWO_MEMBERS": delivered_to_one_at_a_time,
+    "TAKEN_OVER_AT_ONCE": a_silent_member_keeps_what_it_holds,
     "ACKNOWLEDGED_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
 }
 

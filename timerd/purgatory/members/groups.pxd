@@ -62,6 +62,8 @@ cdef inline bint may_get(ClientRecord *c, int kind) noexcept nogil:
 cdef inline bint may_keep(ClientRecord *c, int kind) noexcept nogil:
     """Whether the client may keep those that were delivered to it."""
     cdef bint keeps = c.state == CLIENT_STATE_SILENT and c.flags & CLIENT_FLAG_KEEPS != 0
+    if TD_DEFECT(DEFECT_TAKEN_OVER_AT_ONCE):
+        keeps = False
     return (c.state == CLIENT_STATE_LIVE or keeps) and takes(c, kind)
 
 

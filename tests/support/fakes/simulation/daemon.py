@@ -19,7 +19,7 @@ import pytest
 from arenas import Memory
 from copies import SteppedCopy, random_step
 from journals import empty_buffer
-from networks import DAEMON_PID, Lifelines
+from networks import DAEMON_PID, Lifelines, is_running
 from timerd.arena.copier import CopyOverrunError
 from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena
@@ -51,15 +51,22 @@ SEGMENT_SIZE = 1 << 20
 
 
 class WatchedSessions(Sessions):
-    """Sessions that note which clients ever lost what they held, by incarnation: they were silent, or dead."""
+    """Sessions that note which clients ever lost what they held, by incarnation: they were silent, or dead.
+
+    A silent client keeps that exactly while its process runs and its takeover is not over.
+    """
 
     lost: set[bytes]
 
     def count_silence(self, until_ns: int, now_ns: int) -> Lapses:
+        counted_ns = self.silence._counted_ns
         lapses = super().count_silence(until_ns, now_ns)
         for session in (*lapses.silent, *lapses.lost):
             if not session.keeps and self._core.holds(session.slot):
+                assert not may_keep(session), f"client {session.slot} has lost what it held, and its process runs"
                 self._note(session)
+        for session in self if until_ns > counted_ns else ():
+            assert may_keep(session) or not session.keeps, f"client {session.slot} keeps what it holds for too long"
         return lapses
 
     def close(self, session: Session, now_ns: int, *, goodbye: bool) -> None:
@@ -70,6 +77,11 @@ class WatchedSessions(Sessions):
         record = self._record_of(session.slot)
         low, high = record.incarnation_low, record.incarnation_high
         self.lost.add(low.to_bytes(8, "little") + high.to_bytes(8, "little"))
+
+
+def may_keep(session: Session) -> bool:
+    """Whether a silent client may keep what it holds."""
+    return is_running(*session.process) and session.silent_ns < session.takeover_ns
 
 
 class HeldJournal(Journal):
