@@ -257,7 +257,7 @@ class Simulation:
             is_member=self.members and rng.random() < 0.7,
             orphans=rng.choice((Orphans.CANCEL, Orphans.CANCEL, Orphans.KEEP)),
             transport=self.transport_of_process(),
-            takeover_ms=self.stalls.choice((2_000, 30_000, 300_000)),
+            takeover_ms=self.stalls.choice((2_000, 30_000, 60_000)),
         )
         self.processes.append(process)
         self.books.living.append(process)
@@ -336,7 +336,7 @@ class Simulation:
         if process is not None and not process.stopped:
             self.faults["process stalled"] += 1
             process.stall()
-            longest_ns = rng.choice((4 * SECOND, 3 * LEASE_NS, 600 * SECOND))
+            longest_ns = rng.choice((4 * SECOND, 3 * LEASE_NS, 100 * SECOND))
             self.schedule.after(rng.randrange(longest_ns), process.go_on)
             if rng.random() < 0.2:
                 self.schedule.after(rng.randrange(longest_ns), process.stop_if_stalled)
