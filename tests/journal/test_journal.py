@@ -246,6 +246,21 @@ def test_a_journal_shows_the_deliveries_of_a_groups_operation(tmp_path: Path) ->
     ]
 
 
+def test_a_journal_shows_that_a_silent_client_keeps_what_it_holds(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    a_silent_member_keeps_what_it_holds(rig)
+    rig.tend()
+    with JournalReader(tmp_path) as reader:
+        teller = RowFormat(reader)
+        lines = [teller.line(row)[14:] for row in reader.rows()]
+    assert [line for line in lines if line.startswith("client        client-1 is")] == [
+        "client        client-1 is live",
+        "client        client-1 is silent, and keeps what it holds",
+        "client        client-1 is live",
+    ]
+    assert not rig.audit().wrong
+
+
 @pytest.mark.parametrize("orphans", list(Orphans))
 @pytest.mark.parametrize(
     "event", [fire(b"k"), fire(b"k", limit=1), fire(b"k", limit=5), fail(b"k", 7), cancel_for_key(b"k")], ids=str

@@ -35,7 +35,7 @@ class Keepers:
         """As many processes as a beat has may be looked up again."""
         self._looks = 0
 
-    def take(self, session: Session, now_ns: int) -> None:
+    def fell_silent(self, session: Session, now_ns: int) -> None:
         """The client is silent from now on: it keeps what it holds, or not."""
         session.keeps = self._may_keep(session)
         self._core.silence(session.slot, now_ns, keeps=session.keeps)

@@ -82,7 +82,7 @@ class Silence:
                 continue
             if not session.is_silent:
                 session.is_silent = True
-                self.keepers.take(session, now_ns)
+                self.keepers.fell_silent(session, now_ns)
                 lapses.silent.append(session)
             is_unseen = not (session.has_returned or session.watch or session.keeps)
             if session.silent_ns >= (BACK_WITHIN_NS if is_unseen else DEAD_AFTER_NS):

@@ -19,7 +19,7 @@ from modelstate import Client as ModelClient
 from modelstate import Limits
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.declare.states import ClientState, Condition, OpState, Orphans, Outcome
+from timerd_shm.declare.states import ClientFlag, ClientState, Condition, OpState, Orphans, Outcome
 from timerd_shm.declare.wire import GROUP_ACK_NOT_FOLLOWED, CommandKind
 from timerd_shm.read.reader import ArenaReader
 
@@ -370,10 +370,10 @@ class Play:
         if self.groups[client] and self.random.random() < 0.5:
             if core.set_listening(client.slot, self.random.random() < 0.6, now_ns):
                 self.kept[client] = kept
-        elif self.rig.arena.record(Region.CLIENTS, client.slot).state != ClientState.SILENT:
+        elif (record := self.rig.arena.record(Region.CLIENTS, client.slot)).state != ClientState.SILENT:
             keeps = self.random.random() < 0.6
             core.silence(client.slot, now_ns, keeps=keeps)
-            if keeps:
+            if keeps and record.flags & ClientFlag.LISTENS:  # else the sweep is about to requeue what it holds
                 held = core.held(client.slot, [each.operation for each in client.delivered_for_group])
                 self.kept[client] = {
                     each.payload: each.deliveries for each in client.delivered_for_group if each.operation in held
