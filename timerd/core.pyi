@@ -59,6 +59,7 @@ class Core:
         pid_namespace: int = 0,
         orphans: int = 0,
         lease_ns: int = ...,
+        takeover_ms: int = ...,
         now_ns: int,
         wall_ns: int = 0,
         group: int = 0,
@@ -92,6 +93,7 @@ class Core:
         pid_namespace: int = 0,
         orphans: int = 0,
         lease_ns: int = ...,
+        takeover_ms: int = ...,
         now_ns: int,
         wall_ns: int = 0,
         group: int = 0,
@@ -130,8 +132,13 @@ class Core:
         it takes now: as with set_listening(), a client that has stopped cannot begin again at once. Raises
         NotAMemberError, ArenaFullError, InvalidValueError, InvalidKeyError.
         """
-    def silence(self, slot: int, now_ns: int) -> None:
-        """The client has fallen silent: what it holds of its group is requeued, and it gets no more."""
+    def silence(self, slot: int, now_ns: int, *, keeps: bool = False) -> None:
+        """The client is silent. It gets nothing more of its group, and what it holds is requeued.
+
+        With `keeps` it keeps what it holds, until this is called without `keeps`, or it is live again, or dead.
+        """
+    def holds(self, slot: int) -> bool:
+        """Whether the client holds outcomes or calls of its group: delivered, and the work is not done."""
     def revive(self, slot: int, now_ns: int) -> None:
         """Something came from a silent client: it is live again."""
     def set_silent_ns(self, slot: int, silent_ns: int) -> None:

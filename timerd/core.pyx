@@ -17,7 +17,7 @@ from timerd.purgatory.members.state cimport Members
 from timerd.purgatory.members.answers cimport is_unknown
 from timerd.purgatory.members.clients cimport is_live, queue_report, topic_of
 from timerd.purgatory.members.groups cimport find_held
-from timerd.purgatory.members.membership cimport set_client_state
+from timerd.purgatory.members.membership cimport set_silence
 from timerd.purgatory.members.reports cimport Round
 from timerd.purgatory.members.looks cimport has_looks, send_looks_again
 from timerd.purgatory.members.lifecycle cimport Facts, close_client, resume_client
@@ -114,24 +114,24 @@ cdef class Core:
     def open_client(
         self, bytes incarnation not None, bytes session_hash not None, *, bytes name=b"", uint32_t pid=0,
         uint64_t start_ticks=0, uint64_t pid_namespace=0, uint32_t orphans=0, uint64_t lease_ns=LEASE_NS,
-        uint64_t now_ns, uint64_t wall_ns=0, uint32_t group=0, bint listens=False, uint32_t maker_pid=0,
-        uint64_t maker_start_ticks=0,
+        uint32_t takeover_ms=TAKEOVER_MS, uint64_t now_ns, uint64_t wall_ns=0, uint32_t group=0, bint listens=False,
+        uint32_t maker_pid=0, uint64_t maker_start_ticks=0,
     ):
         cdef Facts facts = facts_of(
-            self._here(), name, pid, start_ticks, pid_namespace, orphans, lease_ns, wall_ns, group, listens, maker_pid,
-            maker_start_ticks,
+            self._here(), name, pid, start_ticks, pid_namespace, orphans, lease_ns, takeover_ms, wall_ns, group,
+            listens, maker_pid, maker_start_ticks,
         )
         return open_slot(&self.arena, incarnation, session_hash, &facts, now_ns)
 
     def resume_client(
         self, int slot, *, bytes name=b"", uint32_t pid=0, uint64_t start_ticks=0, uint64_t pid_namespace=0,
-        uint32_t orphans=0, uint64_t lease_ns=LEASE_NS, uint64_t now_ns, uint64_t wall_ns=0, uint32_t group=0,
-        bint listens=False, uint32_t maker_pid=0, uint64_t maker_start_ticks=0,
+        uint32_t orphans=0, uint64_t lease_ns=LEASE_NS, uint32_t takeover_ms=TAKEOVER_MS, uint64_t now_ns,
+        uint64_t wall_ns=0, uint32_t group=0, bint listens=False, uint32_t maker_pid=0, uint64_t maker_start_ticks=0,
     ):
         cdef uint32_t tombstone = tombstone_slot(self._here(), slot)
         cdef Facts facts = facts_of(
-            &self.arena, name, pid, start_ticks, pid_namespace, orphans, lease_ns, wall_ns, group, listens, maker_pid,
-            maker_start_ticks,
+            &self.arena, name, pid, start_ticks, pid_namespace, orphans, lease_ns, takeover_ms, wall_ns, group,
+            listens, maker_pid, maker_start_ticks,
         )
         take_time(&self.arena, now_ns)
         if not is_maker(&self.arena, tombstone, &facts):
@@ -162,11 +162,15 @@ cdef class Core:
     def set_calls(self, int slot, int most, int purgatory, list names not None, uint64_t now_ns):
         return accept_calls(&self.arena, self._live(slot), most, purgatory, names, now_ns)
 
-    def silence(self, int slot, uint64_t now_ns):
-        set_client_state(&self.arena, self._live_at(slot, now_ns), CLIENT_STATE_SILENT)
+    def silence(self, int slot, uint64_t now_ns, *, bint keeps=False):
+        set_silence(&self.arena, self._live_at(slot, now_ns), CLIENT_STATE_SILENT, keeps)
 
     def revive(self, int slot, uint64_t now_ns):
-        set_client_state(&self.arena, self._live_at(slot, now_ns), CLIENT_STATE_LIVE)
+        set_silence(&self.arena, self._live_at(slot, now_ns), CLIENT_STATE_LIVE, False)
+
+    def holds(self, int slot):
+        cdef ClientRecord *c = self._client(slot)
+        return c.held != 0 or c.calls_held != 0
 
     def set_silent_ns(self, int slot, uint64_t silent_ns):
         self._client(slot).silent_ns = silent_ns

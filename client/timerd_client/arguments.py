@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Set, Sized
@@ -31,6 +32,9 @@ from timerd_shm.declare.limits import (
     NAME_SIZE_MAX,
     NO_DEADLINE,
     PAYLOAD_SIZE_MAX,
+    TAKEOVER_MS,
+    TAKEOVER_MS_MAX,
+    TAKEOVER_MS_MIN,
     TIMEOUT_NS_MAX,
 )
 from timerd_shm.declare.states import Condition, KeyKind, Orphans
@@ -317,6 +321,20 @@ def patience_of(timeout: Patience | None) -> float | None:
     if seconds is not None and not 0 <= seconds <= TIMEOUT_S_MAX:
         raise TimeoutOutOfRangeError(f"timeout={shown(timeout)}: give the seconds to wait for the daemon, from 0")
     return seconds
+
+
+def takeover_ms_of(takeover: object) -> int:
+    """The takeover of a client in ms; None = the default. Raises TimeoutOutOfRangeError."""
+    if takeover is None:
+        return TAKEOVER_MS
+    low, high = TAKEOVER_MS_MIN // 1_000, TAKEOVER_MS_MAX // 1_000
+    seconds = takeover.total_seconds() if isinstance(takeover, timedelta) else takeover
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not low <= seconds <= high:
+        raise TimeoutOutOfRangeError(
+            f"takeover={shown(takeover)}: give {low} to {high} s, as seconds or a timedelta, or leave it out for "
+            f"{TAKEOVER_MS // 1_000} s"
+        )
+    return math.ceil(seconds * 1_000)
 
 
 def transport_of(transport: object) -> Transport:

@@ -88,6 +88,7 @@ DEFECTS = (
     "FREED_UNACKNOWLEDGED",  # rule 6: an outcome's record is freed when it has been delivered
     "GRANT_DROPPED",  # rule 5: what was granted to an owner that died goes to no other operation
     "DELIVERED_TO_TWO_MEMBERS",  # a group's outcome is delivered again while its holder lives
+    "TAKEN_OVER_AT_ONCE",  # what a silent client keeps is delivered again while its process runs
     "ACKNOWLEDGED_BY_FORMER_HOLDER",  # a member that does not hold an outcome any more can acknowledge it
     "TURN_NOT_NOTED",  # the journal: a turn's clock comes before its first row
     "WEAK_HASH",  # rule 8: tables are keyed with a seed that everybody knows, so that a client can choose a chain

@@ -228,6 +228,19 @@ def test_clients_shows_silent_and_dead_clients_and_their_group(runtime_dir: Path
     assert "16.0 s" in first and "tombstone" in second and "workers" in third
 
 
+def test_clients_shows_for_how_long_a_silent_client_keeps_what_it_is_doing(runtime_dir: Path, run: Run) -> None:
+    rig = Rig()
+    Pen(rig.memory).header("boot_id", boot_id())
+    member = rig.client(group=b"workers", listens=True)
+    rig.core.silence(member.slot, rig.now_ns, keeps=True)
+    rig.core.set_silent_ns(member.slot, 48 * S)
+    rig.turn()
+    bury(rig, runtime_dir)
+    (row,) = json_of(run, "clients")
+    assert (row["state"], row["keeps"], row["takeover_ns"]) == ("silent", True, 300 * S)
+    assert "silent, keeps for 4 min 12 s" in run("clients")[1]
+
+
 def test_errors_are_counted_and_safe_to_print(dead: Rig, run: Run) -> None:
     (row,) = json_of(run, "errors")
     assert (row["error"], row["count"]) == ("MALFORMED", 2)

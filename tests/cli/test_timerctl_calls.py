@@ -21,6 +21,9 @@ from patience import PATIENCE_S, eventually
 from registries import serve
 from shell import Run, command_of, json_of
 from timerctl.exits import Exit
+from timerd_shm.declare.states import ClientState
+from timerd_shm.host.paths import read_location
+from timerd_shm.read.reader import ArenaReader
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -284,12 +287,25 @@ def notes_of(runtime_dir: Path, *words: str) -> list[list[str]]:
         (["tasks:calls", "--group", "batch"], "those of group 'web'"),
         ([":calls"], "is not MODULE:NAME"),
         (["tasks", "--at-once", "0"], "whole number from 1"),
+        (["tasks", "--takeover", "1s"], "a takeover of 1s is not within 2s to 60m"),
+        (["tasks", "--takeover", "2h"], "a takeover of 2h is not within 2s to 60m"),
     ],
 )
 def test_a_wrong_command_line_ends_with_2_and_says_why(start: Start, arguments: list[str], said: str) -> None:
     worker = start(*arguments)
     _, errors = worker.communicate(timeout=PATIENCE_S)
     assert (worker.returncode, said in errors) == (Exit.USAGE, True), errors
+
+
+@pytest.mark.parametrize("often", ["def", "async def"])
+def test_a_worker_has_the_takeover_of_its_command_line(daemon: Daemon, start: Start, often: str) -> None:
+    start("tasks", "--takeover", "90s", often=often)
+
+    def takeovers() -> set[int]:
+        with ArenaReader.from_path(read_location(daemon.paths).path) as reader:
+            return {client.takeover_ms for client in reader.clients if client.state == ClientState.LIVE}
+
+    eventually(lambda: takeovers() == {90_000})
 
 
 def test_a_worker_waits_for_a_daemon(make_daemon: Callable[..., Daemon], start: Start, runtime_dir: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import timerd.core
 from commands import Key, OperationAct, Register
+from groups import answer
 from harness import MS, START_NS, Client, Rig, S, cancel, done, fire
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidKeyError, InvalidValueError, NotAMemberError
 from timerd_shm.declare.layout import Region
@@ -164,6 +165,22 @@ def test_a_call_is_redelivered_to_the_next_member_that_handles_it(end: str) -> N
         assert rig.core.set_calls(first.slot, 1, 0, [b"job"], rig.now_ns) == 1
         rig.do(other, call(b"job"))
         assert delivered(first) == [[b"job", b"job"]]
+    rig.check()
+
+
+def test_a_silent_member_whose_process_runs_keeps_its_calls_and_gets_no_more() -> None:
+    rig = Rig()
+    first, next_one = handler(rig, b"job", most=2), handler(rig, b"job", most=2)
+    rig.do(next_one, call(b"job"))
+    rig.core.silence(first.slot, rig.now_ns, keeps=True)
+    rig.turn()
+    rig.do(next_one, call(b"job"), call(b"job"))
+    assert delivered(first, next_one) == [[b"job"], [b"job", b"job"]]
+    rig.core.silence(first.slot, rig.now_ns)
+    rig.turn()
+    assert len(next_one.delivered_for_group) == 2, "it runs two at once"
+    assert answer(rig, next_one, next_one.delivered_for_group[0]) == 1
+    assert [each.deliveries for each in next_one.delivered_for_group] == [1, 1, 2]
     rig.check()
 
 

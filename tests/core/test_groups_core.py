@@ -9,11 +9,11 @@ from commands import KeyAct, OperationAct
 from frames import DeliveredForGroup
 from groups import HOUR, LONG, WORKERS, answer, silence, waiting, watch, work, worker
 from harness import MS, START_NS, Rig, S, cancel, fire
-from rules import delivered_to_one_at_a_time, done_by_a_former_holder_is_refused
+from rules import a_silent_member_keeps_what_it_holds, delivered_to_one_at_a_time, done_by_a_former_holder_is_refused
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidNameError, NotAMemberError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, MET_SHIFT
-from timerd_shm.declare.states import ClientState, Orphans, Outcome
+from timerd_shm.declare.states import ClientFlag, ClientState, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, Met, OutcomeFlag
 
 # one member ----------------------------------------------------------------------------------------------------------
@@ -142,6 +142,51 @@ def test_a_silent_member_that_comes_back_in_time_keeps_what_it_holds() -> None:
     assert len(a.delivered_for_group) == 1 and len(b.delivered_for_group) == 1, "and it is told again, in its turn"
     rig.do(b, work(b"k"), fire(b"k"))
     assert len(a.delivered_for_group) == 2
+    rig.check()
+
+
+def test_a_silent_member_whose_process_runs_keeps_what_it_holds_and_gets_nothing_more() -> None:
+    a_silent_member_keeps_what_it_holds(Rig())
+
+
+def test_what_a_silent_member_kept_is_redelivered_when_it_may_keep_it_no_more() -> None:
+    rig = Rig()
+    a, b = worker(rig), worker(rig)
+    rig.do(b, work(b"k"), fire(b"k"))
+    (first,) = a.delivered_for_group
+    rig.core.silence(a.slot, rig.now_ns, keeps=True)
+    rig.turn()
+    assert not b.delivered_for_group
+    silence(rig, a)
+    (again,) = b.delivered_for_group
+    assert (again.operation, again.deliveries) == (first.operation, 2)
+    assert (rig.core.holds(a.slot), rig.core.holds(b.slot)) == (False, True)
+    rig.check()
+
+
+def test_a_start_makes_a_silent_member_live_and_it_has_what_it_kept() -> None:
+    rig = Rig()
+    a, b = worker(rig), worker(rig)
+    rig.do(b, work(b"k"), fire(b"k"))
+    rig.core.silence(a.slot, rig.now_ns, keeps=True)
+    rig.turn()
+    rig.restart()
+    rig.turn()
+    record = rig.arena.record(Region.CLIENTS, a.slot)
+    assert (record.state, record.flags) == (ClientState.LIVE, ClientFlag.LISTENS)
+    assert not b.delivered_for_group
+    assert answer(rig, a, a.delivered_for_group[0]) == 1
+    rig.check()
+
+
+def test_what_a_silent_member_kept_is_redelivered_when_it_dies() -> None:
+    rig = Rig()
+    a, b = worker(rig), worker(rig)
+    rig.do(b, work(b"k"), fire(b"k"))
+    rig.core.silence(a.slot, rig.now_ns, keeps=True)
+    rig.close(a)
+    rig.turn()
+    assert [each.deliveries for each in b.delivered_for_group] == [2]
     rig.check()
 
 

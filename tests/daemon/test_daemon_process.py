@@ -33,6 +33,7 @@ from timerd.host.lock import InstanceLock
 from timerd_shm.check.check import check
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.layout import MAGIC, Histogram, Region
+from timerd_shm.declare.limits import TAKEOVER_MS
 from timerd_shm.declare.states import Orphans, Outcome
 from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
@@ -104,6 +105,7 @@ class Peer:
             "now_ns": time.monotonic_ns(),
             "orphans": int(orphans),
             "group": None,
+            "takeover_ms": TAKEOVER_MS,
             "waits": [],
             "purgatories": [],
         }

@@ -18,6 +18,7 @@ from journals import SEGMENT_ROWS, JournaledRig, outcomes
 from modelstate import Settling
 from rules import (
     a_limited_event_is_taken_once,
+    a_silent_member_keeps_what_it_holds,
     delivered_to_one_at_a_time,
     done_by_a_former_holder_is_refused,
     grant_of_a_dead_owner_is_requeued,
@@ -133,7 +134,7 @@ def test_an_audit_of_a_new_program_each_run_finds_no_error(tmp_path: Path, seed:
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
-@pytest.mark.parametrize("name", [name for name in SITUATIONS if name != "falls silent"])  # a start takes it for live
+@pytest.mark.parametrize("name", [name for name in SITUATIONS if "silent" not in name])  # a start takes it for live
 def test_a_crash_at_any_ordering_point_loses_no_row_and_writes_none_twice(tmp_path: Path, name: str) -> None:
     no_row_is_lost_or_written_twice(tmp_path, name)
 
@@ -141,6 +142,7 @@ def test_a_crash_at_any_ordering_point_loses_no_row_and_writes_none_twice(tmp_pa
 TOLD_WRONGLY: dict[str, Callable[[Rig], None]] = {
     "LIMIT_NOT_LOWERED": a_limited_event_is_taken_once,
     "DELIVERED_TO_TWO_MEMBERS": delivered_to_one_at_a_time,
+    "TAKEN_OVER_AT_ONCE": a_silent_member_keeps_what_it_holds,
     "ACKNOWLEDGED_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
 }
 
@@ -242,6 +244,21 @@ def test_a_journal_shows_the_deliveries_of_a_groups_operation(tmp_path: Path) ->
         "client        client-1 is live",
         "acknowledged  operation 0x100000000 of workers  (client-2)",
     ]
+
+
+def test_a_journal_shows_that_a_silent_client_keeps_what_it_holds(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    a_silent_member_keeps_what_it_holds(rig)
+    rig.tend()
+    with JournalReader(tmp_path) as reader:
+        teller = RowFormat(reader)
+        lines = [teller.line(row)[14:] for row in reader.rows()]
+    assert [line for line in lines if line.startswith("client        client-1 is")] == [
+        "client        client-1 is live",
+        "client        client-1 is silent, and keeps what it holds",
+        "client        client-1 is live",
+    ]
+    assert not rig.audit().wrong
 
 
 @pytest.mark.parametrize("orphans", list(Orphans))

@@ -38,6 +38,7 @@ FAULTS = (
     "outcomes that a journal tells",
     "process closed",
     "process killed",
+    "process stalled",
     "process stopped",
     "wall clock jumped",
 )
@@ -102,6 +103,7 @@ def found(*first: int) -> str:
         ("EARLY_BY_A_TICK", 2),
         ("NO_REPLAY", 3),
         ("LIMIT_NOT_LOWERED", 20),
+        ("TAKEN_OVER_AT_ONCE", 13),
         pytest.param("NO_REDO", 16, marks=pytest.mark.long),
     ],
 )

@@ -11,7 +11,16 @@ from typing import Any, NamedTuple, TypeVar
 import msgpack
 from timerd_shm.declare.errors import InvalidNameError, MalformedError, NotSupportedError, UnsupportedVersionError
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
-from timerd_shm.declare.limits import KEY_SIZE_MAX, NAME_FORM, NAME_PATTERN, NAME_SIZE_MAX, PURGATORIES_MAX, WAITS_MAX
+from timerd_shm.declare.limits import (
+    KEY_SIZE_MAX,
+    NAME_FORM,
+    NAME_PATTERN,
+    NAME_SIZE_MAX,
+    PURGATORIES_MAX,
+    TAKEOVER_MS_MAX,
+    TAKEOVER_MS_MIN,
+    WAITS_MAX,
+)
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader
 from timerd_wire.proof import PROOF_SIZE, incarnation_of
@@ -38,6 +47,7 @@ class Hello(NamedTuple):
     orphans: Orphans
     group: bytes  # empty: none
     listens: bool
+    takeover_ms: int
     waits: list[int]
     purgatories: list[str]
 
@@ -119,6 +129,7 @@ def read_hello(frame: bytes) -> Hello:
         orphans=Orphans(orphans),
         group=b"" if group is None else _name("group", group).encode(),
         listens=listens,
+        takeover_ms=_number(found, "takeover_ms", TAKEOVER_MS_MAX, TAKEOVER_MS_MIN),
         waits=_numbers(found, "waits"),
         purgatories=[purgatory_name(name) for name in purgatories],
     )
@@ -181,10 +192,10 @@ def _field(found: dict[str, Any], name: str, kind: type[Value]) -> Value:
     return value
 
 
-def _number(found: dict[str, Any], name: str, most: int) -> int:
+def _number(found: dict[str, Any], name: str, most: int, least: int = 0) -> int:
     value = _field(found, name, int)
-    if not 0 <= value <= most:
-        raise MalformedError(f"field {name!r} is not in 0..{most}")
+    if not least <= value <= most:
+        raise MalformedError(f"field {name!r} is not in {least}..{most}")
     return value
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from timerd_shm.declare.errors import ResourceLimitError
-from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
+from timerd_shm.host.process import boot_id, namespace_inode, process_is_running, process_start_ticks
 
 
 class Process(NamedTuple):
@@ -26,11 +26,12 @@ class Host(NamedTuple):
     pid_namespace: int
     time_namespace: int
     start_ticks_of: Callable[[int], int | None]  # of a pid; None = there is no such process. Raises OSError: not known
+    is_running_of: Callable[[int, int], bool]  # of a pid and start ticks: it is seen, and not stopped. Raises OSError
 
     @classmethod
     def here(cls) -> Host:
         """This process's own."""
-        return cls(boot_id(), namespace_inode("pid"), namespace_inode("time"), process_start_ticks)
+        return cls(boot_id(), namespace_inode("pid"), namespace_inode("time"), process_start_ticks, process_is_running)
 
     def maker(self, pid: int) -> Process:
         """The process of a pid that the kernel has named; pid 0 if that process has ended, or was none of ours.
@@ -50,6 +51,13 @@ class Host(NamedTuple):
             return process.pid != 0 and self.start_ticks_of(process.pid) != process.start_ticks
         except OSError:
             return False
+
+    def is_running(self, process: Process) -> bool | None:
+        """Whether the process is seen here, and is not stopped; None where that is not known."""
+        try:
+            return process.pid != 0 and self.is_running_of(process.pid, process.start_ticks)
+        except OSError:
+            return None
 
     def shows(self, process: Process) -> bool | None:
         """Whether its pid is the process's own, or that of a process hidden from us; None where that is not known."""

@@ -33,6 +33,7 @@ class Session:
         "is_greeted",
         "is_leaving",
         "is_silent",
+        "keeps",
         "last_frame_ns",
         "lease_ns",
         "maker_pid",
@@ -45,6 +46,7 @@ class Session:
         "silent_ns",
         "slot",
         "subscribed",
+        "takeover_ns",
         "topic",
         "watch",
     )
@@ -74,6 +76,8 @@ class Session:
         self.last_frame_ns = now_ns
         self.silent_ns = 0  # its silence since then, as far as it was counted
         self.is_silent = False  # whether silent_ns is more than its lease
+        self.keeps = False  # whether it is silent, and keeps what it holds of its group (keepers.py)
+        self.takeover_ns = 0  # the silence after which it does not
         self.watch = 0  # the watch that reports its end (liveness.py); 0 = there is none
         self.ends_ns = NEVER  # when its end is acted upon, if it has ended
 

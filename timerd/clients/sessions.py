@@ -54,7 +54,7 @@ class Sessions:
     ) -> None:
         """Take over the sessions that an earlier daemon left."""
         self.ends = Ends(host, liveness)
-        self.silence = Silence(core, now_ns)
+        self.silence = Silence(core, host, now_ns)
         self.reminders = Reminders(core)
         self.by_secret: dict[bytes, Session] = {}
         self._by_slot: dict[int, Session] = {}
@@ -161,6 +161,7 @@ class Sessions:
             "pid_namespace": hello.pid_namespace,
             "orphans": hello.orphans,
             "lease_ns": self._lease_ns,
+            "takeover_ms": hello.takeover_ms,
             "now_ns": now_ns,
             "wall_ns": wall_ns,
             "group": core.group(hello.group, *maker) if hello.group else 0,
@@ -192,6 +193,7 @@ class Sessions:
         self._core.close_client(session.slot, now_ns, goodbye=goodbye)
         self.ends.forget(session)
         self.reminders.forget(session)
+        self.silence.keepers.forget(session)
         self.by_secret.pop(session.secret, None)
         del self._by_slot[session.slot]
         self.on_end(session)
@@ -218,7 +220,8 @@ class Sessions:
 
     def _add(self, slot: int, process: Process, lease_ns: int, now_ns: int) -> Session:
         session = Session(slot, self._core.topic(slot), process, lease_ns, now_ns)
-        session.maker_pid = self._record_of(slot).maker_pid
+        record = self._record_of(slot)
+        session.maker_pid, session.takeover_ns = record.maker_pid, record.takeover_ms * 1_000_000
         self._by_slot[slot] = session
         self.idle_since_ns = NEVER
         if self._beat_ns == NEVER:

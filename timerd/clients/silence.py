@@ -1,6 +1,7 @@
 """Silence: nothing came from a client for a lease. Silence is a suspicion, not an end: the next frame ends it.
 
-Silence changes nothing for the client's own operations; what the client holds of its group goes to other members.
+Silence changes nothing for the client's own operations. The client gets nothing more of its group, and what it holds
+goes to other members, unless its process runs (keepers.py).
 Silence is counted only up to a turn that had read the sockets until they were dry, and at most a heartbeat from one
 count to the next; a start or a gap makes every lease whole. So a daemon that was stopped suspects no client.
 
@@ -16,6 +17,8 @@ from typing import NamedTuple
 from timerd.core import Core
 from timerd_shm.declare.limits import HEARTBEAT_NS
 
+from .keepers import Keepers
+from .process import Host
 from .session import Session
 
 DEAD_AFTER_NS = 3_600_000_000_000  # silence that counts as death
@@ -23,17 +26,19 @@ BACK_WITHIN_NS = 60_000_000_000  # silence after a restart that counts as death,
 
 
 class Lapses(NamedTuple):
-    """Clients that a count of silence has found: silent from now on, and dead."""
+    """Clients that a count of silence has found."""
 
-    silent: list[Session]
+    silent: list[Session]  # from now on
+    lost: list[Session]  # silent before; what they had kept goes to other members from now on
     dead: list[Session]
 
 
 class Silence:
     """Counts how long clients have been silent."""
 
-    def __init__(self, core: Core, now_ns: int) -> None:
+    def __init__(self, core: Core, host: Host, now_ns: int) -> None:
         self._core = core
+        self.keepers = Keepers(core, host)
         self._counted_ns = now_ns  # silence was counted up to this time
 
     def came(self, session: Session, now_ns: int, *, shows_session: bool = True) -> None:
@@ -47,6 +52,7 @@ class Silence:
         session.has_returned |= shows_session
         if session.is_silent:
             session.is_silent = False
+            self.keepers.forget(session)
             self._core.revive(session.slot, now_ns)
 
     def make_leases_whole(self, sessions: Iterable[Session], now_ns: int) -> None:
@@ -61,8 +67,11 @@ class Silence:
 
         Enters the silent ones in the core; the caller closes the dead ones.
         """
-        lapses = Lapses([], [])
+        lapses = Lapses([], [], [])
         counted_ns, self._counted_ns = self._counted_ns, max(until_ns, self._counted_ns)
+        if until_ns <= counted_ns:
+            return lapses  # the sockets were not dry since: a frame of a silent client may lie there
+        self.keepers.begin_beat()
         for session in sessions:
             silence_ns = until_ns - max(counted_ns, session.last_frame_ns)
             if silence_ns <= 0:
@@ -73,9 +82,10 @@ class Silence:
                 continue
             if not session.is_silent:
                 session.is_silent = True
-                self._core.silence(session.slot, now_ns)
+                self.keepers.fell_silent(session, now_ns)
                 lapses.silent.append(session)
-            is_unseen = not session.has_returned and not session.watch
+            is_unseen = not (session.has_returned or session.watch or session.keeps)
             if session.silent_ns >= (BACK_WITHIN_NS if is_unseen else DEAD_AFTER_NS):
                 lapses.dead.append(session)
+        lapses.lost.extend(self.keepers.look(now_ns))
         return lapses

@@ -69,9 +69,17 @@ class Departures:
 
     def count_silence(self, dry_ns: int, now_ns: int) -> None:
         """Count silence up to the last turn that had read the sockets dry; close the clients that are dead by it."""
-        silent, dead = self._sessions.count_silence(dry_ns, now_ns)
+        silent, lost, dead = self._sessions.count_silence(dry_ns, now_ns)
         for session in silent:
-            log.info("client %d (pid %d) is silent", session.slot, session.process.pid)
+            kept = ", and keeps what it holds of its group: its process runs" if session.keeps else ""
+            log.info("client %d (pid %d) is silent%s", session.slot, session.process.pid, kept)
+        for session in lost:
+            log.info(
+                "client %d (pid %d) has been silent for %d s: what it holds of its group goes to other members",
+                session.slot,
+                session.process.pid,
+                session.silent_ns // 1_000_000_000,
+            )
         if silent:
             self._core.count(CLIENTS_SILENCED, len(silent))
         for session in dead:

@@ -16,6 +16,7 @@ from timerctl.instance import NS
 from timerctl.listing import declare_act
 from timerctl.show.text import duration_ns, whole
 from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.limits import TAKEOVER_MS_MAX, TAKEOVER_MS_MIN
 
 if TYPE_CHECKING:
     from timerd_client import Calls
@@ -72,7 +73,22 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--grace", metavar="TIME", type=duration_ns, default=round(GRACE_S * NS), help="for handlers (default: 30s)"
     )
+    command.add_argument(
+        "--takeover",
+        metavar="TIME",
+        type=takeover,
+        help="silence after which other workers get the calls of this process though it runs (default: 5m)",
+    )
     command.set_defaults(run=run)
+
+
+def takeover(text: str) -> float:
+    """Type of an argument: a takeover, in seconds."""
+    ms = duration_ns(text) / 1_000_000
+    if not TAKEOVER_MS_MIN <= ms <= TAKEOVER_MS_MAX:
+        limits = f"{TAKEOVER_MS_MIN // 1_000}s to {TAKEOVER_MS_MAX // 60_000}m"
+        raise argparse.ArgumentTypeError(f"a takeover of {text} is not within {limits}")
+    return ms / 1_000
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -125,7 +141,7 @@ def serve_in_threads(calls: Calls, arguments: argparse.Namespace, group: str) ->
     signal.set_wakeup_fd(wakes)
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)
-    client = Client(arguments.instance, group=group, name="timerctl worker")
+    client = Client(arguments.instance, group=group, name="timerctl worker", takeover=arguments.takeover)
     client.serve(calls, at_once=arguments.at_once)
     say_begin(client, calls)
     say_end(signal_of(woken), arguments)
@@ -152,7 +168,7 @@ async def serve_in_loop(calls: Calls, arguments: argparse.Namespace, group: str)
     loop, came = asyncio.get_running_loop(), asyncio.Queue[int]()
     for number in SIGNALS:
         loop.add_signal_handler(number, came.put_nowait, number)
-    client = Client(arguments.instance, group=group, name="timerctl worker")
+    client = Client(arguments.instance, group=group, name="timerctl worker", takeover=arguments.takeover)
     client.serve(calls, at_once=arguments.at_once)
     say_begin(client, calls)
     say_end(await came.get(), arguments)

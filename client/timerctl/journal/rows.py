@@ -131,9 +131,10 @@ class RowFormat:
             case RowKind.ACTION:
                 return f"{member(CommandKind, record.command_kind).lower():<{WORD}}  operation {record.operation:#x}"
             case RowKind.CLIENT:
-                return (
+                line = (
                     f"{'client':<{WORD}}  {text('owner', record.owner)} is {member(ClientState, record.state).lower()}"
                 )
+                return f"{line}, and keeps what it holds" if record.flags & ClientFlag.KEEPS else line
             case RowKind.GROUP:
                 line = f"{member(GroupStep, record.step).lower():<{WORD}}  operation {record.operation:#x}"
                 line += f" of {text('group', record.group)}"

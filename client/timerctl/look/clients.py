@@ -18,15 +18,18 @@ from .processes import process_of
 
 ENDED = (ClientState.DEAD, ClientState.TOMBSTONE)
 EPILOG = """\
-state: live; silent (it sent nothing for its lease); dead (what it held is being
-removed); tombstone (dead, and its numbering is kept for an hour). silent: how
-long it sent nothing while the daemon was reading. pending: operations that have
-not settled. backlog: outcomes that it has not acknowledged. doing: outcomes and
-calls of its group that were delivered to it, and are not done. share: of which
-quota it has used most, and how much (--json has all). heard: since its last
-frame. lease: how long it may be silent. held: payload and value bytes charged
-to it. cpu: of one core, on average since the process started. Columns that do
-not fit are left out: COLUMNS=200 timerctl clients shows all.
+state: live; silent (it sent nothing for its lease); silent, keeps for 4 min 12 s
+(the same, but its process runs: in 4 min 12 s other members of its group get
+what it is doing); dead (what it held is being removed); tombstone (dead, and
+its numbering is kept for an hour). silent: how long it sent nothing while the
+daemon was reading. pending: operations that have not settled. backlog: outcomes
+that it has not acknowledged. doing: outcomes and calls of its group that were
+delivered to it, and are not done. share: of which quota it has used most, and
+how much (--json has all). heard: since its last frame. lease: how long it may be
+silent. takeover: how long it keeps what it is doing while it is silent and its
+process runs. held: payload and value bytes charged to it. cpu: of one core, on
+average since the process started. Columns that do not fit are left out:
+COLUMNS=200 timerctl clients shows all.
 
 examples:
   timerctl clients
@@ -72,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         Column("doing", right=True, optional=True),
         Column("heard", right=True, optional=True),
         Column("lease", right=True, optional=True),
+        Column("takeover", right=True, optional=True),
         Column("held", right=True, optional=True),
         Column("orphans", optional=True),
         Column("cpu", right=True, optional=True),
@@ -91,6 +95,8 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
         "group": group,
         "listens": bool(client.flags & ClientFlag.LISTENS),
         "lease_ns": client.lease_ns,
+        "takeover_ns": client.takeover_ms * 1_000_000,
+        "keeps": bool(client.flags & ClientFlag.KEEPS),
         "silent_ns": client.silent_ns,
         "died_ns_ago": max(now_ns(header) - client.died_ns, 0) if client.state in ENDED else None,
         "pending": client.pending,
@@ -133,12 +139,18 @@ def share_of(quotas: dict[str, dict[str, int]]) -> str:
     return f"{100 * most['used'] // max(most['limit'], 1)} % {name}" if most["used"] else "-"
 
 
+def state_of(row: dict[str, Any]) -> str:
+    """The state of a client, and how long it keeps what it is doing, if it is silent and its process runs."""
+    left_ns = max(row["takeover_ns"] - row["silent_ns"], 0)
+    return f"{row['state']}, keeps for {span(left_ns)}" if row["keeps"] else str(row["state"])
+
+
 def cells_of(row: dict[str, Any]) -> tuple[object, ...]:
     return (
         row["slot"],
         row["pid"] or "-",
         row["name"] or "-",
-        row["state"],
+        state_of(row),
         row["group"] or "-",
         "-" if row["died_ns_ago"] is not None else span(row["silent_ns"]),
         row["pending"],
@@ -147,6 +159,7 @@ def cells_of(row: dict[str, Any]) -> tuple[object, ...]:
         row["outcomes_held"] + row["calls_held"],
         span(row["heard_ns_ago"]),
         span(row["lease_ns"]),
+        span(row["takeover_ns"]),
         size(row["bytes_held"]),
         row["orphans"],
         "-" if row["cpu_percent"] is None else f"{row['cpu_percent']:.1f} %",

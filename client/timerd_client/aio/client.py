@@ -68,11 +68,13 @@ class Client(Purgatory, Member):
         group: str | None = None,
         orphans: OrphanPolicy = "cancel",
         name: str = "",
+        takeover: Patience | None = None,
         transport: Transport | None = None,
         runtime_dir: str | None = None,
         autostart: bool = False,
     ) -> None:
-        self._take(LoopLazy(target_of(instance, runtime_dir, autostart, group, orphans, name, transport), LoopLink))
+        target = target_of(instance, runtime_dir, autostart, group, orphans, name, transport, takeover)
+        self._take(LoopLazy(target, LoopLink))
 
     @classmethod
     def _over(cls, link: LoopLink, target: Target | None = None) -> Self:
@@ -251,6 +253,7 @@ def connect(
     group: str | None = None,
     orphans: OrphanPolicy = "cancel",
     name: str = "",
+    takeover: Patience | None = None,
     transport: Transport | None = None,
     runtime_dir: str | None = None,
     autostart: bool = False,
@@ -261,6 +264,7 @@ def connect(
         group=group,
         orphans=orphans,
         name=name,
+        takeover=takeover,
         transport=transport,
         runtime_dir=runtime_dir,
         autostart=autostart,

@@ -27,7 +27,7 @@ from timerd_client.types import Patience
 from timerd_client.waits.loop_end import at_loop_end
 from timerd_client.waits.scope import Scope, noted
 from timerd_shm.declare.errors import BackpressureError, TimerdError
-from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
+from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, TAKEOVER_MS
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire import native
@@ -54,6 +54,7 @@ class LoopLink(Link):
         sockets: Sockets,
         now_ns: Callable[[], int] = time.monotonic_ns,
         purgatories: Sequence[str] | None = None,
+        takeover_ms: int = TAKEOVER_MS,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -61,7 +62,7 @@ class LoopLink(Link):
         self.before_stop: list[Callable[[float], Awaitable[None]]] = []  # what must end before the connection
         self._users = Users()
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        super().__init__(paths, name, orphans, group, sockets, now_ns, purgatories)
+        super().__init__(paths, name, orphans, group, sockets, now_ns, purgatories, takeover_ms)
         self._thread = ident()
         self._descriptors: list[int] = []
         self.watch_sockets()

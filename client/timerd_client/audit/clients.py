@@ -17,7 +17,8 @@ from .words import differing, name_of, shown_owner
 FREE, LIVE, SILENT = int(ClientState.FREE), int(ClientState.LIVE), int(ClientState.SILENT)
 DEAD, TOMBSTONE = int(ClientState.DEAD), int(ClientState.TOMBSTONE)
 LIVING: Final = (LIVE, SILENT)
-# For each state, those that a CLIENT row may bring next; the same again where the client begins or ends to listen.
+# For each state, those that a CLIENT row may bring next; the same again where the client begins or ends to listen, or
+# is silent and keeps no more what it holds.
 NEXT_STATES: Final = {
     FREE: {LIVE},
     LIVE: {LIVE, SILENT, DEAD},
@@ -25,7 +26,7 @@ NEXT_STATES: Final = {
     DEAD: {TOMBSTONE, FREE},
     TOMBSTONE: {LIVE, FREE},
 }
-_LISTENS, _GOODBYE = int(ClientFlag.LISTENS), int(ClientFlag.GOODBYE)
+_LISTENS, _GOODBYE, _KEEPS = int(ClientFlag.LISTENS), int(ClientFlag.GOODBYE), int(ClientFlag.KEEPS)
 _FACTS: Final = ("owner", "incarnation", "pid", "orphans", "group")  # columns that a client keeps
 _KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
 
@@ -44,7 +45,7 @@ class Clients:
         """A daemon has attached: silent clients are live."""
         for member in self.members.values():
             if member.state == SILENT:
-                member.state = LIVE
+                member.state, member.flags = LIVE, member.flags & ~_KEEPS
 
     def sender(self, name: Name, owner: Owner, command: int, operation: int, *, again: bool = False) -> Member | None:
         """The client that has sent a command; None with a finding. `again`: a row of the same command may be before."""
@@ -70,7 +71,7 @@ class Clients:
         before = FREE if member is None else member.state
         if state not in NEXT_STATES[before]:
             return report(0, f"client {name} is {name_of(ClientState, state)} after {ClientState(before).name}")
-        if r.flags & ~(_LISTENS | _GOODBYE) or r.orphans > _GROUP or r.reserved_half or r.rest.strip(b"\0"):
+        if r.flags & ~(_LISTENS | _GOODBYE | _KEEPS) or r.orphans > _GROUP or r.reserved_half or r.rest.strip(b"\0"):
             report(0, f"client {name} has flags, a policy or bytes that no daemon writes")
         if member is None:
             if self._generations.get(r.client, r.client_generation - 1) + 1 != r.client_generation:
@@ -104,12 +105,13 @@ class Clients:
         if found != wanted:
             self._findings.report(0, f"client {member.name} has changed: {differing(_FACTS, found, wanted)}")
         if state in LIVING:
-            changes = before == state
-            fits = not flags & _GOODBYE
-            if before in LIVING:
-                fits = fits and (flags != member.flags) == changes
+            fits = not flags & _GOODBYE and (state == SILENT or not flags & _KEEPS)
+            if before == state:
+                fits = fits and flags != member.flags and not flags & ~member.flags & _KEEPS
+            elif before in LIVING:
+                fits = fits and not (flags ^ member.flags) & _LISTENS
         elif state == DEAD:
-            fits = not flags & _LISTENS
+            fits = not flags & (_LISTENS | _KEEPS)
         else:
             fits = flags == member.flags and (before == TOMBSTONE or bool(flags & _GOODBYE) == (state == FREE))
         if not fits:

@@ -78,7 +78,7 @@ class Groups:
                 member.concerned.add(op)
             return wrong or holder is not None or not there
         if step == _REQUEUED:
-            return wrong or holder is not member or member is None or (member.takes(op) and not op.call)
+            return wrong or holder is not member or member is None or (member.keeps(op) and not op.call)
         was_letter, op.letter, op.done = op.letter, step == _KEPT, step != _KEPT
         if step == _CANCELLED:
             return wrong or not op.call or was_letter

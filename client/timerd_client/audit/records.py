@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from timerd_shm.declare.states import ClientState, Condition, EventKind, KeyKind, Outcome
+from timerd_shm.declare.states import ClientFlag, ClientState, Condition, EventKind, KeyKind, Outcome
 from timerd_shm.declare.wire import RegisterFlag
 
 # Members of enumerations as plain numbers, for what is done for each row.
@@ -149,7 +149,14 @@ class Member:
 
     def takes(self, op: Operation) -> bool:
         """Whether its outcome may be delivered to this client. Which calls a client handles stands in no row."""
-        return bool(self.group) and self.state == ClientState.LIVE and (self.listens or op.call)
+        return self.state == ClientState.LIVE and self._wants(op)
+
+    def keeps(self, op: Operation) -> bool:
+        """Whether this client may keep it, once it was delivered: it is live, or silent with the flag KEEPS."""
+        return (self.state == ClientState.LIVE or bool(self.flags & ClientFlag.KEEPS)) and self._wants(op)
+
+    def _wants(self, op: Operation) -> bool:
+        return bool(self.group) and (self.listens or op.call)
 
 
 class Event:

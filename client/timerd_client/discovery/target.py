@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from timerd_client.arguments import group_of, label_of, orphans_of, transport_of
+from timerd_client.arguments import group_of, label_of, orphans_of, takeover_ms_of, transport_of
+from timerd_client.types import Patience
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import instance_name
 from timerd_wire.transports import Transport
@@ -20,6 +21,7 @@ class Target(NamedTuple):
     orphans: Orphans
     label: str
     transport: Transport
+    takeover_ms: int
 
 
 def target_of(
@@ -30,8 +32,9 @@ def target_of(
     orphans: str,
     name: str,
     transport: Transport | None,
+    takeover: Patience | None = None,
 ) -> Target:
-    """Check the arguments. Raises InvalidNameError, InvalidValueError, NotAMemberError."""
+    """Check the arguments. Raises InvalidNameError, InvalidValueError, NotAMemberError, TimeoutOutOfRangeError."""
     instance_name(instance)
     member_of = group_of(group)
     return Target(
@@ -42,4 +45,5 @@ def target_of(
         orphans_of(orphans, member_of),
         label_of(name),
         transport_of(transport),
+        takeover_ms_of(takeover),
     )

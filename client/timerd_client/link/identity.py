@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 
 from timerd_client.protocol.session import Identity
+from timerd_shm.declare.limits import TAKEOVER_MS
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
 
 
-def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
+def identity(name: str, orphans: Orphans, group: str | None, takeover_ms: int = TAKEOVER_MS) -> Identity:
     """What this process says of itself in HELLO."""
     pid = os.getpid()
     return Identity(
@@ -21,4 +22,5 @@ def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
         boot_id(),
         orphans,
         group,
+        takeover_ms,
     )

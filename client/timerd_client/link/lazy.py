@@ -52,7 +52,7 @@ class Lazy(Generic[LinkT]):
     """The link of a client, in this process."""
 
     def __init__(self, target: Target, make: Callable[..., LinkT], made: LinkT | None = None) -> None:
-        """`make` makes a link of (paths, label, orphans, group, sockets, purgatories=names)."""
+        """`make` makes a link of (paths, label, orphans, group, sockets, purgatories=names, takeover_ms=ms)."""
         self.target = target
         self.closed = False
         self.purgatories: list[str] = []  # that were named, but for the default one
@@ -100,7 +100,13 @@ class Lazy(Generic[LinkT]):
             sockets = sockets_to()
             try:
                 link = self._make(
-                    paths, target.label, target.orphans, target.group, sockets, purgatories=self.purgatories
+                    paths,
+                    target.label,
+                    target.orphans,
+                    target.group,
+                    sockets,
+                    purgatories=self.purgatories,
+                    takeover_ms=target.takeover_ms,
                 )
             except BaseException:
                 sockets.close(linger=False)

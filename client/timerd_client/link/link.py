@@ -29,7 +29,7 @@ from timerd_client.waiter import Answerable, Notified
 from timerd_client.waits.gate import Gate
 from timerd_client.waits.slices import SlicedQueue
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
-from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S, TAKEOVER_MS
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
@@ -66,6 +66,7 @@ class Link(Line):
         sockets: Sockets,
         now_ns: Callable[[], int] = time.monotonic_ns,
         purgatories: Sequence[str] | None = None,
+        takeover_ms: int = TAKEOVER_MS,
     ) -> None:
         """`sockets` become this link's own. `now_ns` is CLOCK_MONOTONIC.
 
@@ -73,7 +74,7 @@ class Link(Line):
         """
         super().__init__(now_ns)
         self.paths = paths
-        self.protocol = Protocol(identity(name, orphans, group), now_ns())
+        self.protocol = Protocol(identity(name, orphans, group, takeover_ms), now_ns())
         self._reader: ArenaReader | None = None
         self._mapped = 0  # the arena that was tried last, by its incarnation
         self._unsent: bytes | None = None

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from timerd_client.discovery.target import target_of
-from timerd_client.types import OrphanPolicy
+from timerd_client.types import OrphanPolicy, Patience
 from timerd_wire.transports import Transport
 
 settings: dict[str, Any] = {}
@@ -20,6 +20,7 @@ def configure(
     group: str | None = None,
     orphans: OrphanPolicy = "cancel",
     name: str = "",
+    takeover: Patience | None = None,
     transport: Transport | None = None,
     runtime_dir: str | None = None,
     autostart: bool = False,
@@ -28,7 +29,7 @@ def configure(
 
     Raises what `Client()` raises for wrong arguments, and InvalidValueError if `client()` was called before.
     """
-    target_of(instance, runtime_dir, autostart, group, orphans, name, transport)
+    target_of(instance, runtime_dir, autostart, group, orphans, name, transport, takeover)
 
     def change() -> None:
         settings.update(
@@ -36,6 +37,7 @@ def configure(
             group=group,
             orphans=orphans,
             name=name,
+            takeover=takeover,
             transport=transport,
             runtime_dir=runtime_dir,
             autostart=autostart,

@@ -6,11 +6,11 @@
 
 Ground rules (timerd/DESIGN.md, section "Groups, and owners that end"):
 
-* A member that is silent for a lease loses what was delivered to it and is not done: the daemon requeues that. If the
-  member was stopped, it does not know. So the age of the newest answered question counts *just before an outcome is
-  given to the caller*. Up to two thirds of a lease the outcome is surely this client's (the last third is for the way).
-  Later the daemon is asked, and an outcome that the daemon does not acknowledge as held is dropped. While no daemon
-  answers, the caller waits.
+* A member that is silent for a lease loses what was delivered to it and is not done: the daemon requeues that. Only a
+  member whose process runs keeps it, until its takeover. A member that was stopped, or blocked, does not know which of
+  both it was. So the age of the newest answered question counts *just before an outcome is given to the caller*. Up to
+  two thirds of a lease the outcome is surely this client's (the last third is for the way). Later the daemon is asked,
+  and an outcome that the daemon does not acknowledge as held is dropped. While no daemon answers, the caller waits.
 * A longer pause shows as the time between two answered questions. What the daemon delivered before it answered the
   second one may have been requeued, even if it is read after that answer. The daemon's own clock decides, which stands
   in every frame.

@@ -11,7 +11,7 @@ from timerd_client.hot import Ledger
 from timerd_client.mark import Mark
 from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import MalformedError, TimerdError
-from timerd_shm.declare.limits import PURGATORIES_MAX, WAITS_MAX
+from timerd_shm.declare.limits import PURGATORIES_MAX, TAKEOVER_MS, WAITS_MAX
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION
 from timerd_wire.proof import PROOF_SIZE, incarnation_of
@@ -42,6 +42,7 @@ class Identity(NamedTuple):
     boot_id: bytes = bytes(16)
     orphans: Orphans = Orphans.CANCEL
     group: str | None = None
+    takeover_ms: int = TAKEOVER_MS
 
 
 class Session:
@@ -109,6 +110,7 @@ class Session:
                 "orphans": int(identity.orphans),
                 "group": identity.group,
                 "listens": listens,
+                "takeover_ms": identity.takeover_ms,
                 "waits": [command for command in ledger.pending if command <= ledger.applied][:WAITS_MAX],
                 "purgatories": list(self.purgatories),
             }

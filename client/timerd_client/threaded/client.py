@@ -41,6 +41,7 @@ class Client(Purgatory, Member):
         group: str | None = None,
         orphans: OrphanPolicy = "cancel",
         name: str = "",
+        takeover: Patience | None = None,
         transport: Transport | None = None,
         runtime_dir: str | None = None,
         autostart: bool = False,
@@ -54,13 +55,20 @@ class Client(Purgatory, Member):
         `timerctl clients`: printable text of at most 32 bytes. `runtime_dir` is the instance's directory (default:
         $TIMERD_RUNTIME_DIR, else the standard places).
 
+        A process may be alive and say nothing, as in a handler that keeps the GIL. What is not done then stays this
+        client's until it has said nothing for `takeover` seconds; then other members of its group get it (default: 300;
+        from 2 to 3600; a time below the daemon's lease counts as the lease). The calls of a process that has ended or
+        is stopped do not wait for that.
+
         `transport` is "zeromq", or "unix": packets over one Unix socket, without libzmq and its thread. That is quicker
         for who waits, and costs less at up to some 10,000 operations a second (default: $TIMERD_TRANSPORT, else
         "zeromq").
 
-        Raises InvalidNameError, InvalidValueError, NotAMemberError (orphans="group" without a group).
+        Raises InvalidNameError, InvalidValueError, NotAMemberError (orphans="group" without a group),
+        TimeoutOutOfRangeError (`takeover`).
         """
-        self._take(Lazy(target_of(instance, runtime_dir, autostart, group, orphans, name, transport), ThreadedLink))
+        target = target_of(instance, runtime_dir, autostart, group, orphans, name, transport, takeover)
+        self._take(Lazy(target, ThreadedLink))
 
     @classmethod
     def _over(cls, link: ThreadedLink, target: Target | None = None) -> Self:
@@ -245,6 +253,7 @@ def connect(
     group: str | None = None,
     orphans: OrphanPolicy = "cancel",
     name: str = "",
+    takeover: Patience | None = None,
     transport: Transport | None = None,
     runtime_dir: str | None = None,
     autostart: bool = False,
@@ -267,6 +276,7 @@ def connect(
         group=group,
         orphans=orphans,
         name=name,
+        takeover=takeover,
         transport=transport,
         runtime_dir=runtime_dir,
         autostart=autostart,

@@ -27,7 +27,7 @@ from timerd_client.waits.green import GreenCallback, GreenGate
 from timerd_client.waits.scope import noted
 from timerd_client.waits.slices import DrivenQueue
 from timerd_shm.declare.errors import BackpressureError, InvalidValueError
-from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
+from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, TAKEOVER_MS
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire import native
@@ -121,6 +121,7 @@ class ThreadedLink(Link):
         sockets: Sockets,
         now_ns: Callable[[], int] = monotonic_ns,
         purgatories: Sequence[str] | None = None,
+        takeover_ms: int = TAKEOVER_MS,
     ) -> None:
         self._green = native.is_green()
         self._bell = -1
@@ -132,7 +133,7 @@ class ThreadedLink(Link):
         self._callers = Callers(self)
         self._seat: Seat | None = None
         self.planned_ns = 0  # when the thread wakes next by itself
-        super().__init__(paths, name, orphans, group, sockets, now_ns, purgatories)
+        super().__init__(paths, name, orphans, group, sockets, now_ns, purgatories, takeover_ms)
         self._moved = self.condition()  # notified when commands were applied or the state has changed
         self.movers = 0  # callers that wait until the link makes progress
         self._stopping = False

@@ -120,6 +120,7 @@ class ClientFlag(IntFlag):
 
     LISTENS = 1  # it takes its group's outcomes, without calls
     GOODBYE = 2  # it said goodbye: it will not come back, so it leaves no tombstone
+    KEEPS = 4  # it is silent, and keeps what it holds of its group: its process runs, and no takeover is due
 
 
 class IdState(IntEnum):

@@ -64,6 +64,9 @@ cdef extern from "timerd_layout.h" nogil:
         WAITS_MAX
         HEARTBEAT_NS
         GRACE_NS
+        TAKEOVER_MS
+        TAKEOVER_MS_MIN
+        TAKEOVER_MS_MAX
         GAP_NS
         ANNOUNCE_FIRST_NS
         ANNOUNCE_LAST_NS
@@ -288,6 +291,7 @@ cdef extern from "timerd_layout.h" nogil:
         EVENT_FLAG_VALUE_DROPPED
         CLIENT_FLAG_LISTENS
         CLIENT_FLAG_GOODBYE
+        CLIENT_FLAG_KEEPS
         REGISTER_FLAG_HAS_ID
         REGISTER_FLAG_KEEP
         REGISTER_FLAG_REPLACE
@@ -399,6 +403,7 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_FREED_UNACKNOWLEDGED
         DEFECT_GRANT_DROPPED
         DEFECT_DELIVERED_TO_TWO_MEMBERS
+        DEFECT_TAKEN_OVER_AT_ONCE
         DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER
         DEFECT_TURN_NOT_NOTED
         DEFECT_WEAK_HASH
@@ -409,7 +414,6 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_LOOKED_AT_ALL
         DEFECT_LOOKS_NOT_RESTORED
         DEFECT_COMPLETE_IS_NEVER_LATE
-        LAYOUT_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS
@@ -417,6 +421,7 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
+    const uint64_t LAYOUT_FINGERPRINT
     const uint64_t JOURNAL_FINGERPRINT
 
     ctypedef struct ArenaHeader:
@@ -588,8 +593,9 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t watermarks
         uint64_t bytes_held
         uint64_t died_ns
-        uint32_t held
-        uint32_t calls_held
+        uint16_t held
+        uint16_t calls_held
+        uint32_t takeover_ms
         uint32_t names
         uint32_t nodes
         uint64_t maker_start_ticks
@@ -1231,6 +1237,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ClientRecord_word_held(ClientRecord *record)
     uint64_t ClientRecord_with_calls_held(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_calls_held(ClientRecord *record)
+    uint64_t ClientRecord_with_takeover_ms(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_takeover_ms(ClientRecord *record)
     uint64_t ClientRecord_with_names(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_names(ClientRecord *record)
     uint64_t ClientRecord_with_nodes(uint64_t word, uint64_t value)

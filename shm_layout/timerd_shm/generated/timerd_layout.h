@@ -72,6 +72,9 @@
 #define DAEMON_LOST_NS 3000000000ULL
 #define GRACE_NS 1000000000
 #define LEASE_NS 15000000000ULL
+#define TAKEOVER_MS 300000
+#define TAKEOVER_MS_MIN 2000
+#define TAKEOVER_MS_MAX 3600000
 #define GAP_NS 1000000000
 #define ANNOUNCE_FIRST_NS 50000000
 #define ANNOUNCE_LAST_NS 1000000000
@@ -296,6 +299,7 @@
 #define EVENT_FLAG_VALUE_DROPPED 16
 #define CLIENT_FLAG_LISTENS 1
 #define CLIENT_FLAG_GOODBYE 2
+#define CLIENT_FLAG_KEEPS 4
 #define REGISTER_FLAG_HAS_ID 1
 #define REGISTER_FLAG_KEEP 2
 #define REGISTER_FLAG_REPLACE 4
@@ -407,17 +411,18 @@
 #define DEFECT_FREED_UNACKNOWLEDGED 14
 #define DEFECT_GRANT_DROPPED 15
 #define DEFECT_DELIVERED_TO_TWO_MEMBERS 16
-#define DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER 17
-#define DEFECT_TURN_NOT_NOTED 18
-#define DEFECT_WEAK_HASH 19
-#define DEFECT_ROWS_APART 20
-#define DEFECT_FORGETS_THE_LEAST 21
-#define DEFECT_UNLOGGED_STORE 22
-#define DEFECT_IMAGE_AFTER_STORE 23
-#define DEFECT_LOOKED_AT_ALL 24
-#define DEFECT_LOOKS_NOT_RESTORED 25
-#define DEFECT_COMPLETE_IS_NEVER_LATE 26
-#define LAYOUT_FINGERPRINT 670718382
+#define DEFECT_TAKEN_OVER_AT_ONCE 17
+#define DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER 18
+#define DEFECT_TURN_NOT_NOTED 19
+#define DEFECT_WEAK_HASH 20
+#define DEFECT_ROWS_APART 21
+#define DEFECT_FORGETS_THE_LEAST 22
+#define DEFECT_UNLOGGED_STORE 23
+#define DEFECT_IMAGE_AFTER_STORE 24
+#define DEFECT_LOOKED_AT_ALL 25
+#define DEFECT_LOOKS_NOT_RESTORED 26
+#define DEFECT_COMPLETE_IS_NEVER_LATE 27
+#define LAYOUT_FINGERPRINT 2659290820ULL
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -732,8 +737,9 @@ typedef struct ClientRecord {
     uint32_t watermarks; /* watermarks charged to it */
     uint64_t bytes_held; /* payload and value bytes charged to it */
     uint64_t died_ns; /* CLOCK_MONOTONIC when it was found dead */
-    uint32_t held; /* outcomes of its group, no calls, that it holds: delivered, and not done */
-    uint32_t calls_held; /* calls of its group that it holds: delivered, and not done */
+    uint16_t held; /* outcomes of its group, no calls, that it holds: delivered, and not done */
+    uint16_t calls_held; /* calls of its group that it holds: delivered, and not done */
+    uint32_t takeover_ms; /* how long it keeps these while it is silent and its process runs */
     uint32_t names; /* first block of the names that it handles (index + 1): the unkeyed hash of each, a U64 */
     uint32_t nodes; /* watch nodes of its own operations */
     uint64_t maker_start_ticks; /* field 22 of the /proc/PID/stat of that process */
@@ -778,7 +784,8 @@ _Static_assert(offsetof(ClientRecord, watermarks) == 188, "ClientRecord.watermar
 _Static_assert(offsetof(ClientRecord, bytes_held) == 192, "ClientRecord.bytes_held");
 _Static_assert(offsetof(ClientRecord, died_ns) == 200, "ClientRecord.died_ns");
 _Static_assert(offsetof(ClientRecord, held) == 208, "ClientRecord.held");
-_Static_assert(offsetof(ClientRecord, calls_held) == 212, "ClientRecord.calls_held");
+_Static_assert(offsetof(ClientRecord, calls_held) == 210, "ClientRecord.calls_held");
+_Static_assert(offsetof(ClientRecord, takeover_ms) == 212, "ClientRecord.takeover_ms");
 _Static_assert(offsetof(ClientRecord, names) == 216, "ClientRecord.names");
 _Static_assert(offsetof(ClientRecord, nodes) == 220, "ClientRecord.nodes");
 _Static_assert(offsetof(ClientRecord, maker_start_ticks) == 224, "ClientRecord.maker_start_ticks");
@@ -1925,10 +1932,12 @@ static inline uint64_t ClientRecord_with_answers(uint64_t word, uint64_t value) 
 static inline uint64_t *ClientRecord_word_answers(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 184); }
 static inline uint64_t ClientRecord_with_watermarks(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ClientRecord_word_watermarks(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 184); }
-static inline uint64_t ClientRecord_with_held(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t ClientRecord_with_held(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 0)) | ((value & 0xffff) << 0); }
 static inline uint64_t *ClientRecord_word_held(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 208); }
-static inline uint64_t ClientRecord_with_calls_held(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t ClientRecord_with_calls_held(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 16)) | ((value & 0xffff) << 16); }
 static inline uint64_t *ClientRecord_word_calls_held(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 208); }
+static inline uint64_t ClientRecord_with_takeover_ms(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ClientRecord_word_takeover_ms(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 208); }
 static inline uint64_t ClientRecord_with_names(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *ClientRecord_word_names(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 216); }
 static inline uint64_t ClientRecord_with_nodes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }

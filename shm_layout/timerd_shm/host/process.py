@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import uuid
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
+
+STOPPED: Final = (b"T", b"t")  # states of /proc/PID/stat: by a signal, by a debugger
 
 
 def process_start_ticks(pid: int) -> int | None:
@@ -21,7 +23,16 @@ def process_start_ticks(pid: int) -> int | None:
 def process_is_stopped(pid: int, start_ticks: int) -> bool:
     """Whether that very process is known to be stopped, by a signal or a debugger."""
     fields = _stat_of(pid)
-    return fields is not None and int(fields[19]) == start_ticks and fields[0] in (b"T", b"t")
+    return fields is not None and int(fields[19]) == start_ticks and fields[0] in STOPPED
+
+
+def process_is_running(pid: int, start_ticks: int) -> bool:
+    """Whether that very process is seen here, and has neither ended nor been stopped, by a signal or a debugger.
+
+    Raises OSError as above.
+    """
+    fields = _stat_of(pid)
+    return fields is not None and int(fields[19]) == start_ticks and fields[0] not in STOPPED
 
 
 def _stat_of(pid: int) -> list[bytes] | None:

@@ -27,12 +27,21 @@ from timerd.testing.manual.daemon import attached
 from timerd.testing.manual.network import DaemonEnd
 from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.declare.layout import Region
+from timerd_shm.declare.limits import TAKEOVER_MS
 from timerd_shm.declare.records import ClientRecord
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
 from timerd_wire.proof import incarnation_of
 
 PROCESSES: dict[int, int] = {}  # pid -> start ticks, of the processes that exist
-HERE = Host(b"b" * 16, 11, 22, PROCESSES.get)
+STOPPED: set[int] = set()  # pids of those that are stopped
+
+
+def is_running(pid: int, start_ticks: int) -> bool:
+    """Whether that process exists and is not stopped."""
+    return PROCESSES.get(pid) == start_ticks and pid not in STOPPED
+
+
+HERE = Host(b"b" * 16, 11, 22, PROCESSES.get, is_running)
 NOTHING = bytes(16)
 DAEMON_PID = 4711
 
@@ -71,11 +80,22 @@ class Lifelines(ends.Lifelines):
         self.looks = 0  # at /proc
         self._processes: dict[int, tuple[int, int]] = {}  # watch -> (pid, start ticks)
 
+    def host(self) -> Host:
+        """The host as a daemon sees it that opens files as this does."""
+        return HERE._replace(start_ticks_of=self.start_ticks_of, is_running_of=self.is_running_of)
+
     def start_ticks_of(self, pid: int) -> int | None:
+        self._look()
+        return PROCESSES.get(pid)
+
+    def is_running_of(self, pid: int, start_ticks: int) -> bool:
+        self._look()
+        return is_running(pid, start_ticks)
+
+    def _look(self) -> None:
         self.looks += 1
         if self.full:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return PROCESSES.get(pid)
 
     @property
     def watched(self) -> list[int]:
@@ -180,7 +200,7 @@ class World:
             self.clock,
             self.lifelines,
             self.client_record,
-            HERE._replace(start_ticks_of=self.lifelines.start_ticks_of),
+            self.lifelines.host(),
             lease_ns=self.lease_ns,
             pid=DAEMON_PID,
             records_per_step=self.records_per_step,
@@ -270,6 +290,7 @@ class Peer(Talker):
             "orphans": 0,
             "group": None,
             "listens": False,
+            "takeover_ms": TAKEOVER_MS,
             "waits": [],
             "purgatories": [],
         } | said

@@ -18,7 +18,7 @@ from modelstate import Client as ModelClient
 from modelstate import Limits
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.declare.states import ClientState, Condition, OpState, Orphans, Outcome
+from timerd_shm.declare.states import ClientFlag, ClientState, Condition, OpState, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.read.reader import ArenaReader
 
@@ -60,6 +60,7 @@ class Play:
         self.asked: dict[Client, list[int]] = {}  # checks of the present turn, which end with it
         self.compared: dict[Client, tuple[int, int]] = {}
         self.judged: dict[Client, int] = {}  # how many of its group's outcomes were compared
+        self.kept: dict[Client, dict[bytes, int]] = {}  # what a silent client keeps: payloads, and delivery counts
         self.deliveries: dict[bytes, int] = {}  # payload -> the newest count of deliveries
         self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = self.looks = 0
         for _ in range(4):
@@ -217,6 +218,7 @@ class Play:
         what = choose.random()
         if what < 0.05:
             self.rig.restart()
+            self.kept.clear()
         elif what < 0.09:
             self.let_one_die()
         elif what < 0.12 and self.dead:
@@ -329,6 +331,7 @@ class Play:
         self.model.close_client(model, self.rig.now_ns)
         if not goodbye:
             self.dead.append((client, model))
+            self.kept.pop(client, None)
         if len(self.sides) < 2 or self.random.random() < 0.7:
             self.open()
 
@@ -354,12 +357,22 @@ class Play:
     def fall_silent_or_listen(self) -> None:
         client, _ = self.random.choice(self.sides)
         core, now_ns = self.rig.core, self.rig.now_ns
+        kept = self.kept.pop(client, {})
         if self.groups[client] and self.random.random() < 0.5:
-            core.set_listening(client.slot, self.random.random() < 0.6, now_ns)
-        elif self.rig.arena.record(Region.CLIENTS, client.slot).state == ClientState.SILENT:
-            core.revive(client.slot, now_ns)
-        else:
+            if core.set_listening(client.slot, self.random.random() < 0.6, now_ns):
+                self.kept[client] = kept
+        elif (record := self.rig.arena.record(Region.CLIENTS, client.slot)).state != ClientState.SILENT:
+            keeps = self.random.random() < 0.6
+            core.silence(client.slot, now_ns, keeps=keeps)
+            if keeps and record.flags & ClientFlag.LISTENS:  # else the sweep is about to requeue what it holds
+                held = core.held(client.slot, [each.operation for each in client.delivered_for_group])
+                self.kept[client] = {
+                    each.payload: each.deliveries for each in client.delivered_for_group if each.operation in held
+                }
+        elif self.random.random() < 0.5:
             core.silence(client.slot, now_ns)
+        else:
+            core.revive(client.slot, now_ns)
 
     # comparing --------------------------------------------------------------------------------------------------------
 
@@ -414,8 +427,12 @@ class Play:
 
     def compare_groups(self) -> None:
         """Outcomes equal the model's, and each delivery has a higher count. One member at most holds each outcome."""
+        kept = {payload: count for each in self.kept.values() for payload, count in each.items()}
         for client, _ in self.sides:
             for delivered in client.delivered_for_group[self.judged[client] :]:
+                assert delivered.deliveries <= kept.get(delivered.payload, 255), (
+                    f"{delivered}: a silent client keeps it"
+                )
                 assert delivered.deliveries > self.deliveries.get(delivered.payload, 0), (
                     f"{delivered} was delivered before"
                 )

@@ -14,7 +14,7 @@ from frames import encode
 from harness import S, ask_owners, cancel, complete, fire, looked, requeue, reschedule
 from networks import NOTHING, Peer, World
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, TAKEOVER_MS, TIMEOUT_NS_MAX
 from timerd_shm.declare.states import Condition, Orphans
 from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
@@ -65,6 +65,7 @@ HELLO: dict[str, Any] = {
     "now_ns": 0,
     "orphans": 0,
     "group": None,
+    "takeover_ms": TAKEOVER_MS,
     "waits": [],
     "purgatories": ["fetch"],
 }

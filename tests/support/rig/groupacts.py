@@ -321,6 +321,20 @@ def falls_silent(rig: Rig) -> Act:
     return act
 
 
+def falls_silent_and_keeps(rig: Rig) -> Act:
+    """A member whose process runs falls silent: what it holds is not delivered to the other one."""
+    a = rig.client(group=GROUP, listens=True)
+    rig.do(a, work(b"k"), fire(b"k"))
+    rig.acknowledge(a)
+    rig.client(group=GROUP, listens=True)
+
+    def act(rig: Rig) -> None:
+        rig.core.silence(a.slot, rig.now_ns, keeps=True)
+        finish(rig)
+
+    return act
+
+
 def is_heard_again(rig: Rig) -> Act:
     a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP)
     rig.core.silence(a.slot, rig.now_ns)

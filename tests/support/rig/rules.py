@@ -10,7 +10,8 @@ from commands import Key, KeyAct, Register
 from groups import answer, silence, watch, work, worker
 from harness import BUDGET, MS, Client, Rig, S, complete, fire, looked
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.states import Condition, Orphans, Outcome
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.states import ClientFlag, Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
 ONE = (Key(b"k1"),)
@@ -160,6 +161,24 @@ def done_by_a_former_holder_is_refused(rig: Rig) -> None:
     assert rig.core.held(a.slot, [first.operation]) == []
     (again,) = b.delivered_for_group
     assert answer(rig, b, again) == 1
+    rig.check()
+
+
+def a_silent_member_keeps_what_it_holds(rig: Rig) -> None:
+    """Its process runs, so it may be at it. It gets nothing more."""
+    a, b = worker(rig), worker(rig)
+    rig.do(b, work(b"k"), fire(b"k"))
+    (first,) = a.delivered_for_group
+    rig.core.silence(a.slot, rig.now_ns, keeps=True)
+    rig.turn()
+    rig.do(b, *(work(b"l") for _ in range(4)), fire(b"l"))
+    assert (len(a.delivered_for_group), len(b.delivered_for_group)) == (1, 4)
+    assert rig.core.held(a.slot, [first.operation]) == [first.operation]
+    assert rig.arena.record(Region.CLIENTS, a.slot).flags == ClientFlag.LISTENS | ClientFlag.KEEPS
+    rig.check()
+    rig.core.revive(a.slot, rig.now_ns)
+    assert rig.arena.record(Region.CLIENTS, a.slot).flags == ClientFlag.LISTENS
+    assert answer(rig, a, first) == 1, "it was delivered to nobody else"
     rig.check()
 
 

@@ -59,7 +59,8 @@ cdef inline int slot_of(Arena *a, bytes wanted, bint by_session, uint32_t states
 
 cdef inline Facts facts_of(
     Arena *a, bytes name, uint32_t pid, uint64_t start_ticks, uint64_t pid_namespace, uint32_t orphans,
-    uint64_t lease_ns, uint64_t wall_ns, uint32_t group, bint listens, uint32_t maker_pid, uint64_t maker_start_ticks,
+    uint64_t lease_ns, uint32_t takeover_ms, uint64_t wall_ns, uint32_t group, bint listens, uint32_t maker_pid,
+    uint64_t maker_start_ticks,
 ) except *:
     """What open_client() and resume_client() get about a client. Valid as long as `name`."""
     cdef Facts facts
@@ -71,7 +72,7 @@ cdef inline Facts facts_of(
         raise refusals().needs_a_group()
     facts.name, facts.name_length = PyBytes_AS_STRING(name), <uint32_t>len(name)
     facts.pid, facts.start_ticks, facts.pid_namespace = pid, start_ticks, pid_namespace
-    facts.lease_ns, facts.wall_ns = lease_ns, wall_ns
+    facts.lease_ns, facts.takeover_ms, facts.wall_ns = lease_ns, takeover_ms, wall_ns
     facts.orphans, facts.group, facts.listens = orphans, group, listens
     facts.maker_pid, facts.maker_start_ticks = maker_pid, maker_start_ticks
     return facts

@@ -4,7 +4,8 @@ For example, an operation of the group "workers" expires. Its outcome waits in t
 number). dispatch_outcomes() delivers it to a ready member: it gets that member's next outcome number, and stands in the
 member's outcomes like one of its own. The member acknowledges that it received the outcome, which leaves that list and
 is *held*, in no list. The member acknowledges with GROUP_ACK that the work is done, and the outcome is freed. If the
-member dies, falls silent or stops before that, the outcome is requeued in the group's list.
+member dies, falls silent or stops before that, the outcome is requeued in the group's list. A silent member whose
+process runs (ClientFlag.KEEPS) keeps what it holds, and gets nothing more.
 
 A group has two lists: calls (OpFlag.CALL), and all other outcomes. A member takes outcomes if it listens and holds less
 than GROUP_HELD_MAX. It takes calls whose names it handles (its record has the hashes of their keys), up to its own
@@ -35,6 +36,7 @@ from .looks cimport leave_looks
 cdef extern from *:
     """
     #define DELIVERIES_MAX UINT8_MAX /* that often, or more often */
+    _Static_assert(GROUP_HELD_MAX <= UINT16_MAX, "ClientRecord.held, calls_held");
     _Static_assert(sizeof(((OpRecord *)0)->deliveries) == 1, "DELIVERIES_MAX");
     """
     enum:
@@ -46,11 +48,24 @@ cdef inline int kind_of(OpRecord *op) noexcept nogil:
     return CALLS if op.flags & OP_FLAG_CALL else OUTCOMES
 
 
-cdef inline bint accepts(ClientRecord *c, int kind) noexcept nogil:
-    """Whether the client is a live member that takes its group's outcomes, or calls."""
-    if c.group == 0 or c.state != CLIENT_STATE_LIVE:
+cdef inline bint takes(ClientRecord *c, int kind) noexcept nogil:
+    """Whether the client, live or not, has said that it takes its group's outcomes, or calls."""
+    if c.group == 0:
         return False
     return c.calls != 0 if kind == CALLS else c.flags & CLIENT_FLAG_LISTENS != 0
+
+
+cdef inline bint may_get(ClientRecord *c, int kind) noexcept nogil:
+    """Whether its group's outcomes, or calls, may be delivered to the client."""
+    return c.state == CLIENT_STATE_LIVE and takes(c, kind)
+
+
+cdef inline bint may_keep(ClientRecord *c, int kind) noexcept nogil:
+    """Whether the client may keep those that were delivered to it."""
+    cdef bint keeps = c.state == CLIENT_STATE_SILENT and c.flags & CLIENT_FLAG_KEEPS != 0
+    if TD_DEFECT(DEFECT_TAKEN_OVER_AT_ONCE):
+        keeps = False
+    return (c.state == CLIENT_STATE_LIVE or keeps) and takes(c, kind)
 
 
 cdef inline bint has_room(ClientRecord *c, int kind) noexcept nogil:
@@ -60,11 +75,12 @@ cdef inline bint has_room(ClientRecord *c, int kind) noexcept nogil:
 cdef inline bint is_ready(Arena *a, uint32_t slot, int kind) noexcept nogil:
     """Whether something of its group can be delivered to the client: no call beside one that is to run alone."""
     cdef ClientRecord *c = a.clients + slot
-    return accepts(c, kind) and has_room(c, kind) and a.members.rings[kind][slot].alone == 0
+    return may_get(c, kind) and has_room(c, kind) and a.members.rings[kind][slot].alone == 0
 
 
-cdef inline bint holds_unaccepted(ClientRecord *c) noexcept nogil:
-    return (c.held and not accepts(c, OUTCOMES)) or (c.calls_held and not accepts(c, CALLS))
+cdef inline bint has_to_lose(ClientRecord *c) noexcept nogil:
+    """Whether the client holds something that it may not keep: the sweep requeues it."""
+    return (c.held and not may_keep(c, OUTCOMES)) or (c.calls_held and not may_keep(c, CALLS))
 
 
 cdef inline void count_held(Arena *a, OpRecord *op, int by) noexcept nogil:
@@ -352,7 +368,7 @@ cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
 
 
 cdef inline void requeue_outcome(Arena *a, OpRecord *op) noexcept nogil:
-    """The member is dead, silent or does not listen: the outcome waits for another member. Its number is void."""
+    """The member may not keep it (may_keep): the outcome waits for another member. Its number is void."""
     cdef uint32_t slot = op.client
     cdef ClientRecord *c = a.clients + slot
     cdef bint ended

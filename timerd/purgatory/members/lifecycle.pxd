@@ -28,6 +28,7 @@ ctypedef struct Facts:
     uint64_t pid_namespace
     uint32_t orphans
     uint64_t lease_ns
+    uint32_t takeover_ms
     uint64_t wall_ns
     uint32_t group  # index + 1; 0 = none
     bint listens
@@ -37,6 +38,17 @@ ctypedef struct Facts:
 
 cdef inline uint32_t listening_flag(bint listens) noexcept nogil:
     return CLIENT_FLAG_LISTENS if listens else 0
+
+
+cdef inline uint32_t keeping_flag(ClientRecord *c, bint keeps) noexcept nogil:
+    """The client's flags, with KEEPS or without it."""
+    return (c.flags & ~<uint32_t>CLIENT_FLAG_KEEPS) | (CLIENT_FLAG_KEEPS if keeps else 0)
+
+
+cdef inline uint64_t with_silence(ClientRecord *c, uint32_t state, bint keeps) noexcept nogil:
+    """The client's word of state and flags, once it is in that state and keeps what it holds, or does not."""
+    cdef uint64_t word = ClientRecord_with_state(ClientRecord_word_state(c)[0], state)
+    return ClientRecord_with_flags(word, keeping_flag(c, keeps))
 
 
 cdef inline int find_client(Arena *a, const char *wanted, bint by_session, uint32_t states) noexcept nogil:
@@ -118,6 +130,7 @@ cdef inline void fill_client(
     c.last_frame_ns = a.turn.now_ns
     c.silent_ns = 0
     c.lease_ns = facts.lease_ns
+    c.takeover_ms = facts.takeover_ms
     c.watermarks = 0
     c.bytes_held = 0
     c.died_ns = 0
@@ -171,6 +184,10 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     td_put(&a.tx, &c.pid_namespace, facts.pid_namespace)
     td_put(&a.tx, &c.connected_wall_ns, facts.wall_ns)
     td_put(&a.tx, &c.lease_ns, facts.lease_ns)
+    td_put(
+        &a.tx, ClientRecord_word_takeover_ms(c),
+        ClientRecord_with_takeover_ms(ClientRecord_word_takeover_ms(c)[0], facts.takeover_ms),
+    )
     td_put(&a.tx, ClientRecord_word_maker_pid(c), ClientRecord_with_maker_pid(0, facts.maker_pid))
     td_put(&a.tx, &c.maker_start_ticks, facts.maker_start_ticks)
     td_put(&a.tx, &c.purgatories, 0)

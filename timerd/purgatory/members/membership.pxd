@@ -10,8 +10,8 @@ from timerd.purgatory.journal.rows cimport journal_client, journal_state
 from timerd.purgatory.events.ring cimport make_room
 from timerd_shm.generated.records cimport *
 
-from .groups cimport holds_unaccepted, is_used, match_calls, join_rings
-from .lifecycle cimport listening_flag, stage_calls
+from .groups cimport has_to_lose, is_used, match_calls, join_rings
+from .lifecycle cimport keeping_flag, listening_flag, stage_calls, with_silence
 
 
 cdef inline void fill_group(
@@ -74,7 +74,7 @@ cdef inline uint32_t open_group(
 cdef inline void join_or_requeue(Arena *a, uint32_t slot) noexcept nogil:
     """The client may take more or less of its group than before. If it takes none, the sweep requeues what it holds."""
     join_rings(a, slot)
-    if holds_unaccepted(a.clients + slot):
+    if has_to_lose(a.clients + slot):
         a.turn.sweeping = 1
 
 
@@ -85,10 +85,10 @@ cdef inline bint may_listen(ClientRecord *c) noexcept nogil:
 
 cdef inline void set_listening(Arena *a, uint32_t slot, bint listens) noexcept nogil:
     cdef ClientRecord *c = a.clients + slot
-    cdef uint64_t word = ClientRecord_word_state(c)[0]
-    td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_flags(word, listening_flag(listens)))
-    if listens != (c.flags & CLIENT_FLAG_LISTENS != 0):
-        journal_client(a, slot, c.state, listening_flag(listens), c.orphans, c.group, c.pid)
+    cdef uint32_t flags = listening_flag(listens) | (c.flags & CLIENT_FLAG_KEEPS)
+    td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_flags(ClientRecord_word_state(c)[0], flags))
+    if flags != c.flags:
+        journal_client(a, slot, c.state, flags, c.orphans, c.group, c.pid)
     commit(a)
     join_or_requeue(a, slot)
 
@@ -107,12 +107,13 @@ cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *has
     return True
 
 
-cdef inline void set_client_state(Arena *a, uint32_t slot, uint32_t state) noexcept nogil:
-    """A client falls silent, or is live again."""
+cdef inline void set_silence(Arena *a, uint32_t slot, uint32_t state, bint keeps) noexcept nogil:
+    """A client falls silent, and keeps what it holds of its group or not; or it keeps that no more, or is live again."""
     cdef ClientRecord *c = a.clients + slot
-    if c.state == state:
+    cdef uint64_t word = with_silence(c, state, keeps)
+    if word == ClientRecord_word_state(c)[0]:
         return
-    td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], state))
-    journal_state(a, slot, state)
+    td_put(&a.tx, ClientRecord_word_state(c), word)
+    journal_client(a, slot, state, keeping_flag(c, keeps), c.orphans, c.group, c.pid)
     commit(a)
     join_or_requeue(a, slot)

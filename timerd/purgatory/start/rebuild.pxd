@@ -30,9 +30,10 @@ from timerd.purgatory.events.ring cimport event_at, ring_is_empty
 from timerd.purgatory.members.state cimport CALLS, KINDS
 from timerd.purgatory.members.clients cimport charge, nodes_of, owner_of, setter_generation, queue_report
 from timerd.purgatory.members.groups cimport (
-    after_retention, holds_unaccepted, join_group, kind_of, look_again_at, queue_in_group,
+    after_retention, has_to_lose, join_group, kind_of, look_again_at, queue_in_group,
 )
 from timerd.purgatory.members.calls cimport is_letter
+from timerd.purgatory.members.lifecycle cimport with_silence
 from timerd.purgatory.members.looks cimport list_look, look_is_due
 from timerd.purgatory.operation.condition cimport settled_keys
 from timerd.purgatory.operation.apply_event cimport begin_delivery
@@ -413,12 +414,9 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
             continue
         if c.state == CLIENT_STATE_SILENT:
             # No daemon was there to hear it: its lease is whole again.
-            td_put(
-                &a.tx, ClientRecord_word_state(c),
-                ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE),
-            )
+            td_put(&a.tx, ClientRecord_word_state(c), with_silence(c, CLIENT_STATE_LIVE, False))
             commit(a)
-        if c.state == CLIENT_STATE_DEAD or holds_unaccepted(c):
+        if c.state == CLIENT_STATE_DEAD or has_to_lose(c):
             a.turn.sweeping = 1
         if c.state == CLIENT_STATE_DEAD:
             continue

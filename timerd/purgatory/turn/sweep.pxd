@@ -1,4 +1,4 @@
-"""The sweep: operations of dead clients, and outcomes of members that take none any more, go to others or end.
+"""The sweep: operations of dead clients, and outcomes that members may not keep, go to others or end.
 
 Every loop here ends when the call has touched as many records as it may (spent). The next turn goes on.
 
@@ -19,7 +19,7 @@ from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.members.answers cimport free_answer, note_refusal
 from timerd.purgatory.members.clients cimport bury_client, free_client, further_keys
 from timerd.purgatory.members.groups cimport (
-    adopt, after_retention, holds_unaccepted, is_abandoned, kind_of, requeue_outcome, accepts,
+    adopt, after_retention, has_to_lose, is_abandoned, kind_of, may_keep, requeue_outcome,
 )
 from timerd.purgatory.members.looks cimport leave_looks
 from timerd.purgatory.members.state cimport CALLS, Holdings, OUTCOMES
@@ -72,7 +72,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
 
 
 cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
-    """Deal with an operation if its owner is dead, or if the member that holds it does not take such outcomes any more.
+    """Deal with an operation if its owner is dead, or if the member that holds it may not keep it.
 
     And with one that is pending for ever, in a group without members.
     """
@@ -88,7 +88,7 @@ cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
         return True
     if op.group == 0:
         return c.state != CLIENT_STATE_DEAD or sweep_own(a, op, c)
-    if not accepts(c, kind_of(op)) or TD_DEFECT(DEFECT_DELIVERED_TO_TWO_MEMBERS):
+    if not may_keep(c, kind_of(op)) or TD_DEFECT(DEFECT_DELIVERED_TO_TWO_MEMBERS):
         requeue_outcome(a, op)
     return True
 
@@ -134,9 +134,9 @@ cdef inline bint recount_client(Arena *a, uint32_t slot) noexcept nogil:
     if c.state == CLIENT_STATE_DEAD:
         c.pending = c.unacknowledged = c.nodes = c.ids = 0
         c.bytes_held = 0
-    if not accepts(c, OUTCOMES):
+    if not may_keep(c, OUTCOMES):
         c.held = 0
-    if not accepts(c, CALLS):
+    if not may_keep(c, CALLS):
         c.calls_held = 0
     note_recount(a)
     return False
@@ -166,7 +166,7 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
     for slot in range(a.regions[REGION_CLIENTS].count):
         c = a.clients + slot
         if c.state != CLIENT_STATE_DEAD:
-            if holds_unaccepted(c) and recount_client(a, slot):
+            if has_to_lose(c) and recount_client(a, slot):
                 wanted = True
             else:
                 forget_counts(a, slot)
@@ -194,7 +194,7 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
 
 
 cdef inline bint sweep(Arena *a) noexcept nogil:
-    """Walk over the operations in the order of their records, round and round, until no dead or silent client holds any.
+    """Walk over the operations in the order of their records, round and round, until no client has to lose any.
 
     One walk serves all these clients, also those that die during it. It ends when all their operations have been found,
     by the clients' counts. False if work is left.

@@ -34,7 +34,14 @@ class ManualLoopLink(LoopLink):
         sockets = ManualSockets(manual.daemon.network, self.held, manual.daemon.map_arena)
         clock = manual.clock
         super().__init__(
-            manual.paths, target.label, target.orphans, target.group, sockets, clock.now_ns, purgatories=purgatories
+            manual.paths,
+            target.label,
+            target.orphans,
+            target.group,
+            sockets,
+            clock.now_ns,
+            purgatories=purgatories,
+            takeover_ms=target.takeover_ms,
         )
         sockets.arrived = self._arrived
         self.is_woken = True

@@ -54,7 +54,14 @@ class ManualLink(ThreadedLink):
         sockets = ManualSockets(manual.daemon.network, self.held, manual.daemon.map_arena)
         clock = manual.clock
         super().__init__(
-            manual.paths, target.label, target.orphans, target.group, sockets, clock.now_ns, purgatories=purgatories
+            manual.paths,
+            target.label,
+            target.orphans,
+            target.group,
+            sockets,
+            clock.now_ns,
+            purgatories=purgatories,
+            takeover_ms=target.takeover_ms,
         )
         self.close_own()
         self._spacing: Any = NoSpacing()

@@ -130,8 +130,9 @@ class Books:
         # Of one attempt of one call, or of one point of a schedule: (name, payload or point, attempt).
         self.runs: dict[tuple[str, object, int], list[Running]] = defaultdict(list)
         self.running_now: list[Running] = []
-        # Whether the daemon has ever taken a client for silent or dead, by incarnation.
-        self.was_silent_or_dead: Callable[[bytes], bool] = lambda incarnation: False
+        # Whether the daemon has ever let others take over what a client held, by incarnation: it was dead, or silent
+        # while its process was stopped or for longer than its takeover.
+        self.has_lost: Callable[[bytes], bool] = lambda incarnation: False
         # Whether the daemon has forgotten ids that had settled: a schedule may then begin anew while its call runs.
         self.has_forgotten_ids: Callable[[], bool] = lambda: False
         self.hurry = False  # handlers take no time any more: it ends
@@ -304,7 +305,7 @@ class Books:
 
     @contextmanager
     def running(self, process: Process, call: Call) -> Iterator[Running]:
-        """A handler runs. It runs once, and never twice at a time, unless a process that ran it was silent or dead."""
+        """A handler runs. It runs once, and never twice at a time, unless a process that ran it had lost its calls."""
         protocol = process.client._protocol
         now = Running(process, protocol.session.incarnation, call, protocol.session.arena)
         which = call.payload if call.due is None else call.due
@@ -320,14 +321,14 @@ class Books:
         for run in before if not may_repeat else []:
             if call.deliveries <= run.call.deliveries:
                 self.fail(f"{who}: {run.process.name} ran it in delivery {run.call.deliveries}")
-            if not self.was_silent_or_dead(run.incarnation):
-                self.fail(f"{who}: {run.process.name} ran it, and was never silent or dead")
+            if not self.has_lost(run.incarnation):
+                self.fail(f"{who}: {run.process.name} ran it, and had never lost its calls")
         for run in self.running_now:
             same = run.call.payload == call.payload if call.due is None else run.call.due is not None
             beside = same and run.call.name == call.name and run.arena == now.arena
             beside = beside and not (call.due is not None and self.has_forgotten_ids())
-            if beside and not self.was_silent_or_dead(run.incarnation) and not self.was_silent_or_dead(now.incarnation):
-                self.fail(f"{who}: {run.process.name} runs it as well, and neither was ever silent or dead")
+            if beside and not self.has_lost(run.incarnation) and not self.has_lost(now.incarnation):
+                self.fail(f"{who}: {run.process.name} runs it as well, and neither had ever lost its calls")
         self.runs[what].append(now)
         self.running_now.append(now)
         try:

@@ -19,7 +19,7 @@ import pytest
 from arenas import Memory
 from copies import SteppedCopy, random_step
 from journals import empty_buffer
-from networks import DAEMON_PID, HERE, Lifelines
+from networks import DAEMON_PID, Lifelines, is_running
 from timerd.arena.copier import CopyOverrunError
 from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena
@@ -51,14 +51,22 @@ SEGMENT_SIZE = 1 << 20
 
 
 class WatchedSessions(Sessions):
-    """Sessions that note which clients were ever taken for silent or dead, by incarnation."""
+    """Sessions that note which clients ever lost what they held, by incarnation: they were silent, or dead.
 
-    away: set[bytes]
+    A silent client keeps that exactly while its process runs and its takeover is not over.
+    """
+
+    lost: set[bytes]
 
     def count_silence(self, until_ns: int, now_ns: int) -> Lapses:
+        counted_ns = self.silence._counted_ns
         lapses = super().count_silence(until_ns, now_ns)
-        for session in lapses.silent:
-            self._note(session)
+        for session in (*lapses.silent, *lapses.lost):
+            if not session.keeps and self._core.holds(session.slot):
+                assert not may_keep(session), f"client {session.slot} has lost what it held, and its process runs"
+                self._note(session)
+        for session in self if until_ns > counted_ns else ():
+            assert may_keep(session) or not session.keeps, f"client {session.slot} keeps what it holds for too long"
         return lapses
 
     def close(self, session: Session, now_ns: int, *, goodbye: bool) -> None:
@@ -68,7 +76,12 @@ class WatchedSessions(Sessions):
     def _note(self, session: Session) -> None:
         record = self._record_of(session.slot)
         low, high = record.incarnation_low, record.incarnation_high
-        self.away.add(low.to_bytes(8, "little") + high.to_bytes(8, "little"))
+        self.lost.add(low.to_bytes(8, "little") + high.to_bytes(8, "little"))
+
+
+def may_keep(session: Session) -> bool:
+    """Whether a silent client may keep what it holds."""
+    return is_running(*session.process) and session.silent_ns < session.takeover_ns
 
 
 class HeldJournal(Journal):
@@ -143,7 +156,7 @@ class Daemon:
         self.lifelines: Lifelines | None = None
         # Whether a client that runs, and is not closed, has this session.
         self.is_living: Callable[[bytes], bool] = lambda session: False
-        self.away: set[bytes] = set()  # incarnations of clients that were ever taken for silent or dead
+        self.lost: set[bytes] = set()  # incarnations of clients that ever lost what they held of their group
         self.memory = bytearray()
         self.stopped = False
         self._doomed = False
@@ -199,7 +212,7 @@ class Daemon:
         self.check("after a start")
         self.lifelines = Lifelines(self._pidfds)
         self.transports = Transports(self.network, self.kernel, self, self._on_input)
-        WatchedSessions.away = self.away
+        WatchedSessions.lost = self.lost
         steps = Random(repr(self._rng.getstate()))  # its own, so that a copy changes nothing else of the simulation
         self._copies = SteppedCopies(self._core, self.memory, steps, self._faults)
         _, self._conductor = attached(
@@ -208,7 +221,7 @@ class Daemon:
             self.schedule.clock,
             self.lifelines,
             self._record,
-            HERE._replace(start_ticks_of=self.lifelines.start_ticks_of),
+            self.lifelines.host(),
             lease_ns=LEASE_NS,
             pid=DAEMON_PID,
             records_per_step=self._records,

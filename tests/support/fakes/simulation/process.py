@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from networks import HERE, PROCESSES
+from networks import HERE, PROCESSES, STOPPED
 from timerd_client.groups.steps import Call
 from timerd_client.link import link as link_module
 from timerd_client.protocol.deadlines import NEVER
@@ -14,6 +14,7 @@ from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.session import Identity
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.link import ThreadedLink
+from timerd_shm.declare.limits import TAKEOVER_MS
 from timerd_shm.declare.states import Orphans
 
 from .daemon import Daemon
@@ -45,6 +46,7 @@ class Process:
         is_member: bool,
         orphans: Orphans = Orphans.CANCEL,
         transport: str = "zeromq",
+        takeover_ms: int = TAKEOVER_MS,
     ) -> None:
         self.name = name
         self.schedule: Schedule = daemon.schedule
@@ -55,6 +57,7 @@ class Process:
         self.shares_clock = shares_clock
         self.stopped = False
         self.closing = False
+        self.takeover_ms = takeover_ms
         self.refused: set[tuple[bytes, int]] = set()
         self._held: list[Act] = []
         self.callers: list[Caller] = []
@@ -88,6 +91,7 @@ class Process:
             HERE.boot_id,
             orphans,
             group,
+            self.takeover_ms,
         )
 
     def has(self, session: bytes) -> bool:
@@ -114,10 +118,21 @@ class Process:
     def stop(self) -> None:
         """SIGSTOP."""
         self.stopped = True
+        STOPPED.add(self.pid)
+
+    def stall(self) -> None:
+        """Something keeps the GIL: nothing of it goes on, and the kernel sees it running."""
+        self.stopped = True
+
+    def stop_if_stalled(self) -> None:
+        """SIGSTOP, if it still stands still."""
+        if self.stopped and self.alive:
+            self.stop()
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """SIGCONT, or the GIL is free again."""
         self.stopped = False
+        STOPPED.discard(self.pid)
         held, self._held = self._held, []
         for act in held:
             self.schedule.at(self.schedule.now_ns, act)
@@ -133,6 +148,7 @@ class Process:
             return
         self.alive = False
         del PROCESSES[self.pid]
+        STOPPED.discard(self.pid)
         self.sockets.close(linger=False)
         self.lifeline.let_go()
         link_module.links.discard(self.link)

@@ -11,7 +11,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-from networks import PROCESSES
+from networks import PROCESSES, STOPPED
 from timerd.clients import sessions
 from timerd.testing.manual.clock import JumpingClock
 from timerd_client.audit.journal import audit_journal
@@ -82,8 +82,10 @@ class Simulation:
         self.ways = Random(f"transports {seed}")  # its own, so that seeds of ZeroMQ alone are what they were
         drawn = self.ways.choice(TRANSPORTS)
         self.transports = transports or drawn
+        self.stalls = Random(f"stalls {seed}")  # its own, too
         self.kernel = Kernel(self.schedule, Random(f"kernel {seed}"), self.faults)
         PROCESSES.clear()
+        STOPPED.clear()
         self.capacity = rng.choice((16, 32, 64))
         self.daemon = Daemon(
             self.schedule,
@@ -112,7 +114,7 @@ class Simulation:
         self.books.points_may_repeat = len(self.plans) > 1
         self.daemon.on_kill = self._start_daemon_later
         self.books.has_forgotten_ids = lambda: bool(self.daemon.arena.header.ids_floor_ns)
-        self.books.was_silent_or_dead = self.daemon.away.__contains__
+        self.books.has_lost = self.daemon.lost.__contains__
         self.daemon.is_living = lambda session: any(process.has(session) for process in self.processes)
         self.processes: list[Process] = []
         self.workers: list[Worker] = []
@@ -147,6 +149,8 @@ class Simulation:
         self.chaos[self.spawn] = 1.0
         if self.transports != "zeromq" and self.ways.random() < 0.7:
             self.chaos[self.end_connection] = self.ways.random()
+        if self.stalls.random() < 0.7:
+            self.chaos[self.stall_process] = self.stalls.random()
         self.stormy = rng.random() < 0.8
 
     # a run --------------------------------------------------------------------------------------------------------
@@ -253,6 +257,7 @@ class Simulation:
             is_member=self.members and rng.random() < 0.7,
             orphans=rng.choice((Orphans.CANCEL, Orphans.CANCEL, Orphans.KEEP)),
             transport=self.transport_of_process(),
+            takeover_ms=self.stalls.choice((2_000, 30_000, 60_000)),
         )
         self.processes.append(process)
         self.books.living.append(process)
@@ -324,6 +329,17 @@ class Simulation:
             process.stop()
             longest_ns = self.rng.choice((100 * MS, 4 * SECOND, 3 * LEASE_NS))
             self.schedule.after(self.rng.randrange(longest_ns), process.go_on)
+
+    def stall_process(self) -> None:
+        """A handler keeps the GIL of its process, perhaps for longer than its takeover. Some are stopped meanwhile."""
+        process, rng = self._some(), self.stalls
+        if process is not None and not process.stopped:
+            self.faults["process stalled"] += 1
+            process.stall()
+            longest_ns = rng.choice((4 * SECOND, 3 * LEASE_NS, 100 * SECOND))
+            self.schedule.after(rng.randrange(longest_ns), process.go_on)
+            if rng.random() < 0.2:
+                self.schedule.after(rng.randrange(longest_ns), process.stop_if_stalled)
 
     def close_process(self) -> None:
         if (process := self._some()) is not None:

@@ -1,0 +1,70 @@
+"""Which silent clients keep what they hold of their group.
+
+For example, a handler keeps the GIL of its process for a minute. Nothing comes from the client, so it is silent after a
+lease. But its process runs, and so does the call: another member must not run it as well. So the client keeps its calls
+and outcomes, until it is heard again, or until it was silent for the time that it named (its *takeover*, 5 min by
+default). Then they go to other members.
+
+A client keeps nothing whose process is stopped, has ended, or cannot be seen by this daemon (another pid namespace,
+hidepid). The process of a client that keeps something is looked up in /proc on each beat. Where no file can be opened
+for that, nothing is known, and the client keeps what it holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from timerd.core import Core
+
+from .process import Host
+from .session import Session
+
+LOOKED_UP_MAX = 128  # processes looked up in /proc on one beat
+
+
+class Keepers:
+    """The silent clients that keep what they hold."""
+
+    def __init__(self, core: Core, host: Host) -> None:
+        self._core = core
+        self._host = host
+        self._looks = 0  # on this beat
+        self._sessions: deque[Session] = deque()  # the one that was looked at longest ago first
+
+    def begin_beat(self) -> None:
+        """As many processes as a beat has may be looked up again."""
+        self._looks = 0
+
+    def fell_silent(self, session: Session, now_ns: int) -> None:
+        """The client is silent from now on: it keeps what it holds, or not."""
+        session.keeps = self._may_keep(session)
+        self._core.silence(session.slot, now_ns, keeps=session.keeps)
+        if session.keeps:
+            self._sessions.append(session)
+
+    def forget(self, session: Session) -> None:
+        """The client is live again, or closed."""
+        session.keeps = False
+
+    def look(self, now_ns: int) -> list[Session]:
+        """Look at the clients that keep something, as far as this beat allows; those that keep nothing any more."""
+        lost = []
+        for _ in range(len(self._sessions)):
+            if self._looks >= LOOKED_UP_MAX:
+                break
+            session = self._sessions.popleft()
+            if session.keeps and self._may_keep(session):
+                self._sessions.append(session)
+            elif session.keeps:
+                session.keeps = False
+                self._core.silence(session.slot, now_ns)
+                lost.append(session)
+        return lost
+
+    def _may_keep(self, session: Session) -> bool:
+        if session.silent_ns >= session.takeover_ns or not session.process.pid or not self._core.holds(session.slot):
+            return False
+        if self._looks >= LOOKED_UP_MAX:
+            return True  # it is looked at on a later beat
+        self._looks += 1
+        return self._host.is_running(session.process) is not False
