@@ -60,6 +60,7 @@ FIGURES: Final = {
     "calls_done": Figure("counter", "calls that handlers of these clients have ended, well or not"),
     "calls_failed": Figure("counter", "attempts in which a handler has raised"),
     "calls_retried": Figure("counter", "calls that come again, after an error or by call.retry"),
+    "calls_skipped": Figure("counter", "points of schedules that were later than their grace"),
 }
 COUNTERS: Final = frozenset(name for name, figure in FIGURES.items() if figure.kind == "counter")
 

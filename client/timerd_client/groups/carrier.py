@@ -52,8 +52,8 @@ from timerd_shm.declare.wire import GROUP_ACK_NOT_FOLLOWED
 
 from .commands import EARLY_NS, CallCommands
 from .plan import CALL, DAEMON, WALL, Plan, unpack
+from .points import Points, count, in_time, points_of
 from .registry import Job
-from .schedule import datetime_of
 from .steps import Acknowledge, Ask, Call, Pause, Run, Step, Steps
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Carrier:
         self._counts = protocol.inbox
         self._complain = complain
         self._wall_ns = wall_ns
+        self._has_skipped: set[str] = set()
 
     def begin(self, name: str) -> Steps:
         """Begin a schedule: register its next point, unless one is pending, or one is running.
@@ -121,12 +122,14 @@ class Carrier:
         plan, payload = found
         if self._is_early(plan, told):
             if plan.kind == WALL and not plan.failures and job.schedule is not None:
-                schedule = job.schedule
-                yield from self._follow(name, told, lambda: commands.next(name, schedule, plan, told))
+                yield from self._plan_next(name, job, told, plan, commands.now_of(job.schedule))
             else:
                 yield from self._follow(name, told, lambda: commands.as_planned(name, plan, payload, told))
-        elif record.deliveries == 1 or not (yield from self._is_done(name, plan, told)):
-            yield from self._run(name, job, told, plan, payload)
+        elif record.deliveries == 1 or not (yield from self._is_done(told)):
+            if (in_time := self._in_time(name, job, plan, told)) is None:
+                yield from self._plan_next(name, job, told, plan, plan.point_ns - 1)
+            else:
+                yield from self._run(name, job, told, in_time, payload)
 
     def _is_early(self, plan: Plan, told: DeliveredOutcome) -> bool:
         """Whether its time by the wall clock has not come, because that was set back."""
@@ -137,12 +140,29 @@ class Carrier:
             return False
         return plan.due_ns - self._wall_ns() > EARLY_NS
 
+    def _in_time(self, name: str, job: Job, plan: Plan, told: DeliveredOutcome) -> Plan | None:
+        """The plan without the points that are later than the job's grace. None: all of them are.
+
+        A retry is of a run that has begun in time. A call that was put off by a caller comes when that one said.
+        """
+        schedule, put_off_ns = job.schedule, told.record.deadline_ns - plan.at_ns
+        if schedule is None or not plan.is_of(schedule) or plan.failures or put_off_ns > RESCHEDULED_NS:
+            return plan
+        now_ns = self.commands.now_of(schedule)
+        point_ns = in_time(plan.runs, schedule, plan.point_ns, now_ns, job.grace_ns)
+        if point_ns > max(now_ns, plan.point_ns):
+            return None
+        self._skipped(name, count(plan.runs, schedule, plan.point_ns - 1, point_ns - 1))
+        return plan._replace(point_ns=point_ns, due_ns=plan.due_ns + point_ns - plan.point_ns)
+
     def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
         record, commands, schedule = told.record, self.commands, job.schedule
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
-        due = datetime_of(plan.due_ns) if plan.due_ns else None
         id, attempt = plan.id or name, plan.failures + 1
-        call = Call(name, id, payload, due, attempt, record.deliveries, lateness_ns)
+        points = Points(0, 0)
+        if schedule is not None and plan.is_of(schedule):
+            points = points_of(plan.runs, schedule, plan.point_ns, commands.now_of(schedule))
+        call = Call(name, id, payload, plan.due, attempt, record.deliveries, lateness_ns, points.missed)
         error = yield Run(job.handler, (call,))
         ended = plan._replace(last_run_ns=self._wall_ns(), error="" if error is None else described(error))
         if schedule is not None and schedule.by_wall and plan.is_of(schedule):
@@ -170,9 +190,29 @@ class Carrier:
             if failed is not None:
                 self._complain(f"on_failure of {name!r} failed", failed)
         if schedule is not None:
-            yield from self._follow(name, told, lambda: commands.next(name, schedule, ended, told))
+            yield from self._plan_next(name, job, told, ended, points.until_ns)
         else:
             yield Acknowledge(commands.done_and_free(id, told), told)
+
+    def _plan_next(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, until_ns: int) -> Steps:
+        """Register the first point after `until_ns` that is not later than the job's grace."""
+        skipped = 0
+
+        def command() -> bytes:
+            nonlocal skipped
+            command, skipped = self.commands.next(name, job, plan, told, until_ns)
+            return command
+
+        yield from self._follow(name, told, command)
+        self._skipped(name, skipped)
+
+    def _skipped(self, name: str, points: int) -> None:
+        """Count points that were skipped; log the first ones of a name."""
+        self._counts.calls_skipped += points
+        if points and name not in self._has_skipped:
+            self._has_skipped.add(name)
+            what = f"{points} points of {name!r} were later than its grace and are skipped"
+            self._complain(f"{what}; calls_skipped of stats() counts further ones", None)
 
     def _failed(self, name: str, job: Job, attempt: int, pause_ns: int | None, error: BaseException) -> None:
         """Log and count that a handler has raised."""
@@ -204,15 +244,14 @@ class Carrier:
                 self._complain(f"{name!r} is not scheduled yet: {error}", None)
                 yield Pause(RETRY_S)
 
-    def _is_done(self, name: str, plan: Plan, told: DeliveredOutcome) -> Generator[Step, Any, bool]:
+    def _is_done(self, told: DeliveredOutcome) -> Generator[Step, Any, bool]:
         """Whether a redelivered call is not to be run: another member holds it, or it is done.
 
-        A point of a schedule is done as well if another one is pending. A call is not: an id may be that of many calls,
-        which have replaced each other while they ran. So it is asked for with an id that nobody has.
+        What follows a call acknowledges it. So the daemon is only asked whether this client holds it: with an id that
+        nobody has. The call's own id may be that of another call by now.
         """
-        id = self.commands.own_id() if plan.kind == CALL else name
         while True:
-            value, error = yield Ask(self.commands.is_done(id, told))
+            value, error = yield Ask(self.commands.is_done(self.commands.own_id(), told))
             if error is None:
                 return bool(value != GROUP_ACK_NOT_FOLLOWED)
             if error.code is not ErrorCode.UNAVAILABLE:

@@ -160,7 +160,7 @@ class Inbox:
         self.lease_ns = LEASE_NS
         self.ping_at = NEVER
         self.requeued = 0  # outcomes that had been requeued when the daemon was asked
-        self.calls_done = self.calls_failed = self.calls_retried = 0  # whoever carries them out counts
+        self.calls_done = self.calls_failed = self.calls_retried = self.calls_skipped = 0  # by who carries them out
         self.forget()
 
     def forget(self) -> None:

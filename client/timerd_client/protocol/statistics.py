@@ -25,6 +25,7 @@ class Statistics(NamedTuple):
     calls_done: int  # calls that its handlers have ended, well or not
     calls_failed: int  # attempts in which a handler has raised
     calls_retried: int  # calls that come again, after an error or by `call.retry`
+    calls_skipped: int  # points of schedules that were later than their grace
 
     @classmethod
     def of(cls, ledger: Ledger, outgoing: Outgoing, incoming: Incoming, inbox: Inbox, frames_ignored: int) -> Self:
@@ -41,4 +42,5 @@ class Statistics(NamedTuple):
             calls_done=inbox.calls_done,
             calls_failed=inbox.calls_failed,
             calls_retried=inbox.calls_retried,
+            calls_skipped=inbox.calls_skipped,
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from timerd_client.groups.outcome import GroupOutcome
+from timerd_client.groups.points import MISSED_MAX
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.operation import ThreadedOperation
@@ -32,6 +33,7 @@ KNOWN_COMPLAINTS = (
     "is lost: silent for",
     "does not answer yet",
     "is back after",
+    "later than its grace",
 )
 TRACED = 400  # newest lines that a failure prints
 
@@ -314,6 +316,8 @@ class Books:
         self.outcomes["calls"] += 1
         if call.due is None and self.calls.get(call.payload) != call.name:
             self.fail(f"{who}: it was never asked for")
+        if not 0 <= call.missed <= (0 if call.due is None else MISSED_MAX):
+            self.fail(f"{who}: it is for {call.missed} missed points")
         before = [run for run in self.runs[what] if run.arena == now.arena]
         # A worker whose every() has waited for the daemon begins a cancelled schedule at a point of before.
         may_repeat = call.due is not None and (self.points_may_repeat or call.name in self.forgotten)

@@ -39,11 +39,11 @@ RETRIES = 2
 PERIODIC = ("every/a", "every/b")
 PLANS: tuple[dict[str, Any], ...] = (  # schedules have one of them, and maybe another after a redeployment
     {"seconds": 0.2},
-    {"seconds": 0.7},
+    {"seconds": 0.7, "grace": 0},
     {"seconds": 3.0},
     {"seconds": 10.0},
     {"cron": "* * * * * *"},
-    {"cron": "*/7 * * * * *", "timezone": "Europe/Berlin"},
+    {"cron": "*/7 * * * * *", "timezone": "Europe/Berlin", "grace": 10},
 )
 
 
