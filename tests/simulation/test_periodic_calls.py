@@ -146,14 +146,17 @@ def test_a_schedule_continues_with_its_next_occurrence_after_all_workers_had_end
     assert pending(world) == 1
 
 
-def test_a_schedule_whose_group_was_empty_past_the_retention_begins_again(world: World) -> None:
+def test_a_schedule_whose_group_was_empty_past_its_retention_begins_again() -> None:
+    world = World(schedule_retention=2 * GROUP_KEPT_NS)
+    world.until_quiet()
     job = Job()
     only = worker_of(world, job)
     only.begin()
     only.die()
     world.run(PERIOD_NS + S)
     world.run(GROUP_KEPT_NS + S)
-    world.run(S)
+    assert world.counter("group_outcomes_dropped") == 0
+    world.run(GROUP_KEPT_NS + S)
     assert world.counter("group_outcomes_dropped") == 1
     heir = worker_of(world, job)
     heir.begin()

@@ -25,6 +25,7 @@ from timerd_shm.declare.limits import (
     RING_EVENTS_MAX,
     RING_EVENTS_MIN,
     RING_VALUE_BYTES,
+    SCHEDULE_KEPT_NS,
     SETTLED_IDS_KEPT_NS,
     TICK_NS_DEFAULT,
     TICK_NS_MAX,
@@ -205,6 +206,16 @@ class Config(NamedTuple):
             word="group_kept_ns",
         ),
     ] = GROUP_KEPT_NS
+    schedule_retention: Annotated[
+        int,
+        Knob(
+            "duration",
+            "how long the call of a schedule is kept while no worker serves it; group-retention at least",
+            DURATIONS["s"],
+            YEAR_NS,
+            word="schedule_kept_ns",
+        ),
+    ] = SCHEDULE_KEPT_NS
     settled_ids_kept: Annotated[
         int,
         Knob(

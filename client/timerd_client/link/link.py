@@ -33,13 +33,13 @@ from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
+from timerd_wire.wall_alarm import WallAlarm
 
 from . import plight
 from .flush import Flush, unacknowledged
 from .identity import identity
 from .promise import Reply
 from .use import Use
-from .wall_alarm import WallAlarm
 
 if TYPE_CHECKING:
     import asyncio

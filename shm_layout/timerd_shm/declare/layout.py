@@ -45,7 +45,7 @@ from .records import (
 )
 
 MAGIC = b"timerd\x00\x01"
-LAYOUT_VERSION = 7
+LAYOUT_VERSION = 8
 HEADER_SIZE = 4096
 REDO_OFFSET = 1024
 REDO_MAX = 96

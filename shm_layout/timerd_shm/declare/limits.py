@@ -36,6 +36,7 @@ ANSWERS_PER_CLIENT_MAX = 1_024
 OUTCOMES_PER_CLIENT_MAX = 65_536
 SETTLED_IDS_KEPT_NS = 3_600 * 1_000_000_000
 GROUP_KEPT_NS = 3_600 * 1_000_000_000  # outcomes of a group that has no member
+SCHEDULE_KEPT_NS = 7 * 86_400 * 1_000_000_000  # a schedule's call that no member handles
 GROUP_HELD_MAX = 256  # outcomes of its group that a member holds at a time
 HANDLED_NAMES_MAX = 256  # names of calls that a member may handle
 HELD_QUERY_MAX = 4_096  # op ids in one "held" query

@@ -93,6 +93,7 @@ def encode_register(command: Register) -> bytes:
     flags |= RegisterFlag.ORPHANS_GIVEN * (command.orphans is not None)
     flags |= RegisterFlag.FOR_GROUP * command.for_group
     flags |= RegisterFlag.CALL * command.call
+    flags |= RegisterFlag.SCHEDULED * command.scheduled
     flags |= RegisterFlag.FOLLOWS * (command.follows != 0)
     tail = command.id or b""
     for key in command.keys:
@@ -116,7 +117,7 @@ def encode_register(command: Register) -> bytes:
                 registered_ns=command.registered_ns,
                 timeout_ns=command.timeout_ns,
                 mark_sequence=command.follows or mark.sequence,
-                mark_command=mark.command,
+                mark_command=command.wall_ns or mark.command,
                 total=command.total,
             )
         )

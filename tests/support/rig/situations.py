@@ -41,6 +41,7 @@ from groupacts import (
     call_is_done,
     call_is_due,
     call_is_followed,
+    call_is_planned_anew,
     done_if_something_follows,
     falls_silent,
     group_outcome_is_delivered,
@@ -236,6 +237,11 @@ SITUATIONS: dict[str, Situation] = {
     "a group's outcome: done, if something follows": done_if_something_follows(pending=True),
     "a group's outcome: not done, as nothing follows": done_if_something_follows(pending=False),
     "a call: registered": lambda rig: applied(rig, handler(rig, b"job"), call(timeout_ns=HOUR, id=ID)),
+    "a call: of a schedule, by the wall clock": lambda rig: applied(
+        rig, handler(rig, b"job"), call(timeout_ns=HOUR, id=ID, scheduled=True, wall_ns=HOUR)
+    ),
+    "a call: planned anew": call_is_planned_anew(),
+    "a call: planned anew by a caller": call_is_planned_anew(rescheduled=True),
     "a call: due": call_is_due,
     "a call: followed": call_is_followed(),
     "a call: followed by one that is due": call_is_followed(timeout_ns=0),
@@ -278,6 +284,7 @@ SERIES = {
     "a member begins to listen",
     "listens no more",
     "a group's outcome: delivered",
+    "a call: planned anew",
     "a call: due",
     "requeue at a death: two watchers",
     "requeue at a death: no watcher",

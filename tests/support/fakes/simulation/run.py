@@ -394,6 +394,7 @@ class Simulation:
         if "cancel_call" in self.acts and any("cron" in plan for plan in self.plans):
             self.books.points_may_repeat = True  # which points have run is forgotten with the call
         self.clock.jump(self.rng.randrange(-HOUR, HOUR))
+        self.daemon.wall_clock_set()
         for process in self.living:
             if self.rng.random() < 0.8:  # the others notice with their next frame
                 self.schedule.after(self.rng.randrange(1, MS), process.wall_clock_set)

@@ -18,7 +18,13 @@ class WallWatch:
     def __init__(self, wall_ns: Callable[[], int], now_ns: Callable[[], int]) -> None:
         self._wall_ns = wall_ns
         self._now_ns = now_ns
-        self._ahead_ns: int | None = None  # the wall clock is so much ahead, as was last found
+        self._ahead_ns: int | None = None
+
+    @property
+    def ahead_ns(self) -> int:
+        """How far the wall clock was ahead when it was last found to be set, or first looked at."""
+        assert self._ahead_ns is not None, "the clocks were not compared yet"
+        return self._ahead_ns
 
     def was_set(self) -> bool:
         """Whether the wall clock was set since it was last found so; the first call only looks."""

@@ -1,6 +1,7 @@
 """A descriptor that becomes readable when somebody sets the wall clock: a timerfd with TFD_TIMER_CANCEL_ON_SET.
 
-Without one (the system refuses it) a client notices a little later, with the next frame of the daemon.
+Without one (the system refuses it) a client notices a little later, with the next frame of the daemon; the daemon, in
+its next turn.
 """
 
 from __future__ import annotations
