@@ -168,7 +168,7 @@ class Core:
         effective time.
         """
     def set_wall_clock(self, ahead_ns: int) -> None:
-        """Say how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC; negative: it is behind. At a start, and when it was set.
+        """Say how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC (negative: behind), at a start and when it was set.
 
         Calls that are due by it are planned anew: in `resume`, over as many turns as it takes.
         """

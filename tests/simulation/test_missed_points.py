@@ -94,7 +94,12 @@ def test_points_that_pass_while_a_handler_runs_are_one_call_at_once(world: World
     job = Job()
     worker = member(world, job, schedule)
     until(world, 59, 60)
-    job.during = lambda call: world.run(5 * MINUTE) if len(job.calls) == 1 else None
+
+    def during(call: Call) -> None:
+        if len(job.calls) == 1:
+            world.run(5 * MINUTE)
+
+    job.during = during
     run(world, [worker], 61 * S)
     first = found(job)[0][0]
     assert found(job, first)[:2] == [(0, 0), (60, 4)], "it is for the five minutes that have passed"

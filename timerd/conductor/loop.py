@@ -22,9 +22,9 @@ from timerd.core import NEVER
 from timerd.host.sd_notify import WATCHDOG, notify
 from timerd.host.selector import Selector
 from timerd.host.timer import Timer
+from timerd_shm.host.wall_clock import WallAlarm
 from timerd_wire.poller import sharpen
 from timerd_wire.spacing import Spacing
-from timerd_wire.wall_alarm import WallAlarm
 
 from .transport import SocketTransport
 from .turn import Conductor
@@ -127,7 +127,8 @@ class Loop:
         self._armed_ns = NEVER
 
     def _on_wall(self, descriptor: int, events: int) -> None:
-        self._wall.read()  # the turn that follows compares the clocks
+        self._wall.read()
+        self._conductor.wall_clock_set()
 
     def _on_bell(self, descriptor: int, events: int) -> None:
         if self._sleeps:  # else the signal has still to end the next sleep

@@ -104,7 +104,7 @@ class CallCommands:
             raise InvalidValueError(f"if_exists={exists!r} needs an id")
         given = self.own_id() if id is None else self.checked_id(id)
         plan = Plan(CALL, due_ns=due_ns, at_ns=self._at_ns(timeout), id=given)
-        command = self._register(name, given, EXISTS[exists], plan.pack() + body, timeout)
+        command = self._register(name, EXISTS[exists], plan, body, timeout)
         return Made(command, name, given, exists == "keep")
 
     def cancel(self, id: object, flags: int = 0) -> bytes:
@@ -144,9 +144,7 @@ class CallCommands:
         plan = Plan(_kind(schedule), text_of(schedule))
         return self._point(name, BEGIN, schedule, plan, schedule.after(now_ns), now_ns, None)
 
-    def next(
-        self, name: str, job: Job, last: Plan, told: DeliveredOutcome, until_ns: int
-    ) -> tuple[bytes, int]:
+    def next(self, name: str, job: Job, last: Plan, told: DeliveredOutcome, until_ns: int) -> tuple[bytes, int]:
         """Register the first point after `until_ns`, on the schedule's clock; and how many the job's grace skips.
 
         `last` is the plan of the call that ends. Where that is of another schedule, the points of this one begin now.
@@ -172,13 +170,13 @@ class CallCommands:
             # Whoever begins a schedule by the wall clock makes the pending call due now: this one says when it is due.
             plan = plan._replace(due_ns=0 if plan.kind == CALL else self._wall_ns() + delay_ns)
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
-        return self._register(name, plan.id or name, FOLLOW, plan.pack() + payload, delay_ns, told)
+        return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
     def as_planned(self, name: str, plan: Plan, payload: bytes, told: DeliveredOutcome) -> bytes:
         """Register a call again for the time that it has by the wall clock."""
         delay_ns = plan.due_ns - self._wall_ns()
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
-        return self._register(name, plan.id or name, FOLLOW, plan.pack() + payload, delay_ns, told)
+        return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
     def due_now(self, name: str) -> bytes:
         """Make the pending call of a schedule due now."""
@@ -214,24 +212,28 @@ class CallCommands:
         delay_ns = point_ns - now_ns
         due_ns = point_ns if schedule.by_wall else self._wall_ns() + delay_ns
         plan = plan._replace(due_ns=max(due_ns, 0), at_ns=self._at_ns(delay_ns), point_ns=point_ns)
-        return self._register(name, name, exists, plan.pack(), delay_ns, told)
+        return self._register(name, exists, plan, b"", delay_ns, told)
 
     def _at_ns(self, delay_ns: int) -> int:
         """The deadline of a call that is registered now, on the daemon's clock."""
         return self._protocol.session.daemon_clock(self._now_ns()) + max(0, delay_ns)
 
     def _register(
-        self, name: str, id: str, exists: int, payload: bytes, timeout: int, told: DeliveredOutcome | None = None
+        self, name: str, exists: int, plan: Plan, payload: bytes, timeout: int, told: DeliveredOutcome | None = None
     ) -> bytes:
         """The command that registers a call; with `told`, it acknowledges that one."""
+        flags = OF_CALL | exists
         if told is not None:
-            exists |= RegisterFlag.FOLLOWS
+            flags |= RegisterFlag.FOLLOWS
+        if plan.kind != CALL:
+            flags |= RegisterFlag.SCHEDULED
         key = name.encode()
-        tail = id_hash(self.full_id(id)) + EVENT_PREFIX[len(key)] + key + payload
+        payload = plan.pack() + payload
+        tail = id_hash(self.full_id(plan.id or name)) + EVENT_PREFIX[len(key)] + key + payload
         head: bytes = pack_register(
             CommandKind.REGISTER,
             self._protocol.session.purgatories[CALLS],
-            OF_CALL | exists,
+            flags,
             REGISTER_SIZE + len(tail),
             Condition.AT_LEAST,
             1,
@@ -241,7 +243,7 @@ class CallCommands:
             self._now_ns(),
             min(max(0, timeout), TIMEOUT_NS_MAX),
             0 if told is None else told.record.operation,
-            0,
+            plan.due_ns if plan.kind == CALL else 0,  # the daemon plans it anew when the wall clock is set
             SCHEDULE_SIZE if exists & CLAIM and exists & RegisterFlag.REPLACE_CHANGED else 0,
         )
         return head + tail

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timerd_client.protocol.inbox import DeliveredOutcome
-from timerd_wire.wall_watch import WallWatch
+from timerd_shm.host.wall_clock import WallWatch
 
 from .carrier import Carrier
 from .steps import Steps

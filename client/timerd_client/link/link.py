@@ -32,8 +32,8 @@ from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.wall_clock import WallAlarm
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
-from timerd_wire.wall_alarm import WallAlarm
 
 from . import plight
 from .flush import Flush, unacknowledged

@@ -156,6 +156,8 @@ class ManualDaemon:
     def wall_clock_set(self) -> None:
         """Make a turn, as where the system wakes a daemon because somebody has set the wall clock."""
         self._is_woken = True
+        if self._conductor is not None:
+            self._conductor.wall_clock_set()
 
     def turn(self) -> None:
         """One turn."""

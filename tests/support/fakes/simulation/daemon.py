@@ -352,6 +352,8 @@ class Daemon:
 
     def wall_clock_set(self) -> None:
         """The system wakes the daemon: somebody has set the wall clock."""
+        if self._conductor is not None:
+            self._conductor.wall_clock_set()
         self._on_input()
 
     def look(self) -> None:
