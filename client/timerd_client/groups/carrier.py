@@ -33,11 +33,14 @@ group's retention.
 A changed schedule takes the place of the pending point as soon as a worker with it starts (REPLACE_CHANGED compares the
 texts). While workers with the old schedule are there, the last worker to start or to run decides.
 
-Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock. A
-call that is early by the wall clock, because that was set back, is planned anew. Each worker notices when the clock is
-set (duties.py), and each new worker supposes it: the worker makes the pending call of a cron schedule due now. So the
-call comes to a worker, which runs it if its point has come by the wall clock, and else plans it anew (plan.py). A call
-of `call_at` is late after the clock was set forward. If it was rescheduled, its new deadline alone decides.
+Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock.
+The daemon plans calls of `call_at` anew when that clock is set. A call that comes early all the same is registered
+again. Each worker notices when the clock is set (duties.py), and each new worker supposes it: the worker makes the
+pending call of a cron schedule due now. So the call comes to a worker, which runs it if its point has come by the wall
+clock, and else plans it anew.
+
+What follows a call of a schedule is the first point after the last one that the call stood for (points.py), also if it
+is past. Points that are later than the schedule's grace are left out, when a call is planned and when it is delivered.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ if TYPE_CHECKING:
 
 RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was running
-RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was given by a caller
+RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was given later
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
 
 
@@ -132,11 +135,15 @@ class Carrier:
                 yield from self._run(name, job, told, in_time, payload)
 
     def _is_early(self, plan: Plan, told: DeliveredOutcome) -> bool:
-        """Whether its time by the wall clock has not come, because that was set back."""
+        """Whether its time by the wall clock has not come, because that was set back.
+
+        A deadline that differs from the planned one was given by a caller, or by the daemon: a call then comes in time.
+        So does one that was delivered before. Another worker may have run it, and its delivery count would be lost.
+        """
         record = told.record
         if plan.kind == DAEMON or not plan.due_ns or record.state != Settled.EXPIRED:
             return False
-        if plan.kind == CALL and abs(record.deadline_ns - plan.at_ns) > RESCHEDULED_NS:
+        if plan.kind == CALL and (record.deliveries > 1 or abs(record.deadline_ns - plan.at_ns) > RESCHEDULED_NS):
             return False
         return plan.due_ns - self._wall_ns() > EARLY_NS
 
