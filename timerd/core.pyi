@@ -174,6 +174,11 @@ class Core:
         `before_gap_ns`: while a gap is open, the time of the last turn before it. What the turn reads has this
         effective time.
         """
+    def set_wall_clock(self, ahead_ns: int) -> None:
+        """Say how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC (negative: behind), at a start and when it was set.
+
+        Calls that are due by it are planned anew: in `resume`, over as many turns as it takes.
+        """
     def apply(self, slot: int, frame: ReadableBuffer, now_ns: int, budget: int = 65_536) -> int:
         """Apply a COMMANDS frame (its acknowledgements first); APPLIED, EXPECTED, UNFINISHED or MALFORMED."""
     def acknowledge(self, slot: int, outcome: int, answer: int, budget: int = 65_536) -> bool:

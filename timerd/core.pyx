@@ -4,7 +4,7 @@ core.pyi has the interface. purgatory/__init__.pxd says which rooms there are; t
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.counters cimport histogram_add
 from timerd.purgatory.memory.error_log cimport log_error
@@ -24,6 +24,7 @@ from timerd.purgatory.members.lifecycle cimport Facts, close_client, resume_clie
 from timerd.purgatory.commands.frame cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED
 from timerd.purgatory.turn.acknowledge cimport acknowledge_client
 from timerd.purgatory.turn.expiry cimport advance
+from timerd.purgatory.turn.new_plans cimport set_wall_clock
 from timerd.purgatory.turn.duty_cycle cimport (
     allow, begin_turn, end_turn, last_turn_ns, next_wake, resume_work, take_time,
 )
@@ -212,6 +213,9 @@ cdef class Core:
         cdef Arena *a = self._at(now_ns)
         with nogil:
             begin_turn(a, before_gap_ns)
+
+    def set_wall_clock(self, int64_t ahead_ns):
+        set_wall_clock(self._here(), <uint64_t>ahead_ns)
 
     def apply(self, int slot, frame, uint64_t now_ns, uint64_t budget=65536):
         cdef uint32_t live = self._live_at(slot, now_ns)

@@ -63,6 +63,7 @@ FIGURES: Final = {
     "calls_failed": Figure("counter", "attempts in which a handler has raised"),
     "calls_retried": Figure("counter", "calls that come again, after an error or by call.retry"),
     "calls_late": Figure("counter", "handlers that have run for longer than their time_limit"),
+    "calls_skipped": Figure("counter", "points of schedules that were later than their grace"),
 }
 COUNTERS: Final = frozenset(name for name, figure in FIGURES.items() if figure.kind == "counter")
 

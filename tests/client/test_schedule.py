@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from timerd_client.groups.plan import CALL, DAEMON, STRETCHES_MAX, WALL, Plan, Runs, next_point, unpack, with_run
+from timerd_client.groups.plan import CALL, DAEMON, WALL, Plan, unpack
+from timerd_client.groups.points import STRETCHES_MAX, Runs, next_point, with_run
 from timerd_client.groups.schedule import Every, Schedule, datetime_of, schedule_of, wall_ns_of
 from timerd_shm.declare.errors import InvalidValueError, NotSupportedError
 
@@ -166,7 +167,7 @@ def test_a_plan_is_read_as_it_was_written_and_anything_else_is_none() -> None:
         b"\x01" * 16,
         b"\x01" * 60,
         call.pack()[:-1],
-        Plan(9).pack(),
+        Plan(6).pack(),
         Plan(DAEMON, 7, 8, 9).pack()[:-1],
         Plan(WALL, 7, 8, runs=((2, 1),)).pack(),
         Plan(WALL, 7, 8, runs=((1, 5), (4, 6))).pack(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,13 @@ from groups import answer
 from harness import MS, START_NS, Client, Rig, S, cancel, done, fire
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidKeyError, InvalidValueError, NotAMemberError
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, HANDLED_NAMES_MAX, NO_DEADLINE
+from timerd_shm.declare.limits import (
+    GROUP_HELD_MAX,
+    GROUP_KEPT_NS,
+    HANDLED_NAMES_MAX,
+    NO_DEADLINE,
+    SCHEDULE_KEPT_NS,
+)
 from timerd_shm.declare.states import OpState, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
@@ -399,4 +406,65 @@ def test_a_call_is_followed_once_and_only_within_its_group() -> None:
     )
     assert worker.answer(first) is None
     assert worker.answers[-1].command == first + 1 and worker.answers[-1].code == ErrorCode.UNKNOWN_OPERATION
+    rig.check()
+
+
+# what is kept for schedules -------------------------------------------------------------------------------------------
+
+
+def test_a_schedules_call_outlives_its_workers_for_a_week_and_other_calls_for_an_hour() -> None:
+    rig = Rig(groups=1)
+    worker = rig.client(group=b"workers")
+    rig.do(
+        worker,
+        call(b"a"),
+        call(b"a", scheduled=True),
+        call(b"a"),
+        call(b"a", timeout_ns=2 * HOUR, scheduled=True),
+        call(b"b"),
+    )
+    rig.close(worker)
+    gone = rig.now_ns
+    rig.turn(gone + GROUP_KEPT_NS)
+    assert waiting(rig) == 1
+    rig.turn(gone + 2 * HOUR)
+    rig.restart()
+    rig.turn(gone + SCHEDULE_KEPT_NS - 1)
+    assert (waiting(rig), rig.arena.count("group_outcomes_dropped")) == (2, 3)
+    with pytest.raises(ArenaFullError):
+        rig.core.group(b"others")
+    assert rig.core.next_wake_ns() == gone + SCHEDULE_KEPT_NS
+    rig.turn(gone + SCHEDULE_KEPT_NS)
+    assert waiting(rig) == 1
+    rig.turn(gone + SCHEDULE_KEPT_NS + 2 * HOUR)
+    assert waiting(rig) == 0
+    assert rig.core.next_wake_ns() == timerd.core.NEVER
+    assert rig.core.group(b"others"), "the record is free"
+    rig.check()
+
+
+def test_calls_behind_those_of_schedules_are_dropped_in_their_time(rng: random.Random) -> None:
+    for _ in range(20):
+        rig = Rig(capacity=128, quota_operations=128, schedule_retention=rng.choice((HOUR // 2, 3 * HOUR)))
+        worker = rig.client(group=b"workers")
+        ends, kept_ns = list[int](), max(GROUP_KEPT_NS, rig.arena.header.schedule_kept_ns)
+        for _ in range(60):
+            scheduled = rng.random() < 0.4
+            ends.append(rig.now_ns + (kept_ns if scheduled else GROUP_KEPT_NS))
+            rig.do(worker, call(b"nobody's", scheduled=scheduled))
+            rig.turn(rig.now_ns + rng.randrange(HOUR // 10))
+        rig.budget = rng.choice((2, 1 << 30))
+        while waiting(rig):
+            rig.turn(max(rig.core.next_wake_ns(), rig.now_ns))
+            left = sum(end > rig.now_ns for end in ends)
+            assert waiting(rig) == left, "a schedule's call is kept, and holds up no other"
+        rig.check()
+
+
+def test_a_schedules_call_that_a_busy_worker_handles_is_kept() -> None:
+    rig = Rig()
+    worker = handler(rig, b"job", most=1)
+    rig.do(worker, call(b"job", scheduled=True), call(b"job", scheduled=True))
+    rig.turn(START_NS + 2 * SCHEDULE_KEPT_NS)
+    assert waiting(rig) == 1
     rig.check()

@@ -317,7 +317,12 @@ def test_a_daemon_without_assertions_is_refused() -> None:
 
 def test_every_configured_word_of_the_header_follows_from_its_knob_by_name() -> None:
     quotas = {name for name in ArenaHeader._fields if name.startswith("quota_")}
-    renamed = {"ring_bytes_max": "ring_bytes", "ids_kept_ns": "settled_ids_kept", "group_kept_ns": "group_retention"}
+    renamed = {
+        "ring_bytes_max": "ring_bytes",
+        "ids_kept_ns": "settled_ids_kept",
+        "group_kept_ns": "group_retention",
+        "schedule_kept_ns": "schedule_retention",
+    }
     assert {name: name for name in quotas} | renamed == CONFIGURED
     chosen: dict[str, Any] = {name: 100 + at for at, name in enumerate(CONFIGURED.values())}
     words = plan_of(Config(capacity=1000, **chosen)).words

@@ -474,6 +474,8 @@ def test_two_groups_may_use_the_same_name(world: World) -> None:
 
 
 def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World) -> None:
+    """Its worker notices before the daemon does."""
+    world.conductor._wall.was_set = lambda: False  # type: ignore[method-assign]
     job = Job()
     worker = worker_of(world, job, periodic=False)
     when = datetime_of(world.wall_ns()) + timedelta(seconds=10)
@@ -483,6 +485,23 @@ def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World
     assert job.calls == []
     run(world, [worker], 4 * S)
     assert [call.due for call in job.calls] == [when]
+
+
+def test_a_call_whose_worker_has_died_runs_at_once_though_the_clock_was_set_back(world: World) -> None:
+    """It was in time. Registered again, it would come as if nobody had run it."""
+    job = Job()
+    victim, heir = (worker_of(world, job, periodic=False) for _ in range(2))
+    when = datetime_of(world.wall_ns()) + timedelta(seconds=10)
+    assert made(victim, victim.calls.commands.at("job", when))
+    world.run(11 * S)
+    for one, other in ((victim, heir), (heir, victim)):
+        if (told := one.take(one.inbox.calls)) is not None:
+            through_handler(one, told)
+            one.die()
+            world.wall_ahead_ns -= 3_600 * S
+            run(world, [other], S)
+            break
+    assert [call.deliveries for call in job.calls] == [1, 2]
 
 
 # what callers may pass ------------------------------------------------------------------------------------------------

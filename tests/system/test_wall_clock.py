@@ -77,17 +77,24 @@ def test_an_asyncio_member_goes_on_after_the_wall_clock_was_wrong(daemon: Daemon
     asyncio.run(work())
 
 
+def timers(pid: int | str = "self") -> list[str]:
+    """The timers of a process that end when somebody sets the wall clock."""
+    found = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if os.readlink(each) == "anon_inode:[timerfd]":
+                found.append(Path(f"/proc/{pid}/fdinfo", each.name).read_text())
+    return [text for text in found if "clockid: 0" in text and "settime flags: 03" in text]
+
+
+def test_a_daemon_has_a_timer_that_wakes_it_when_the_clock_is_set(daemon: Daemon) -> None:
+    """Without privileges nobody can set the clock here; simulation/test_wall_time.py says what it does then."""
+    assert len(timers(daemon.pid)) == 1
+
+
 @pytest.mark.parametrize("face", ["threaded", "asyncio"])
 def test_a_member_with_a_cron_schedule_has_a_timer_that_ends_when_the_clock_is_set(daemon: Daemon, face: str) -> None:
     """Without privileges nobody can set the clock here; the kernel shows that the timer is armed for that."""
-
-    def timers() -> list[str]:
-        found = []
-        for each in Path("/proc/self/fd").iterdir():
-            with suppress(OSError):
-                if os.readlink(each) == "anon_inode:[timerfd]":
-                    found.append(Path("/proc/self/fdinfo", each.name).read_text())
-        return [text for text in found if "clockid: 0" in text and "settime flags: 03" in text]
 
     async def work() -> None:
         async with aio.connect(group="web", timeout=PATIENCE_S) as client, asyncio.timeout(PATIENCE_S):

@@ -182,6 +182,49 @@ def test_a_failed_call_comes_again_by_the_clock(manual: Manual) -> None:
         assert worker.stats().calls_failed == 4
 
 
+def test_a_schedule_waits_for_its_workers_for_a_week(manual: Manual) -> None:
+    calls = td.Calls()
+    ran: list[tuple[datetime | None, int]] = []
+
+    @calls.every("nightly", cron="0 3 * * *")
+    def nightly(call: td.Call) -> None:
+        ran.append((call.due, call.missed))
+
+    def serve(seconds: float) -> None:
+        with td.connect(group="web") as worker:
+            worker.serve(calls)
+            manual.advance(seconds)
+
+    manual.set_wall_clock(datetime(2026, 5, 1, 12, tzinfo=UTC))
+    serve(1)
+    manual.advance(timedelta(days=6))
+    serve(1)
+    assert ran == [(datetime(2026, 5, 2, 3, tzinfo=UTC), 5)], "one call for six nights"
+    manual.advance(timedelta(days=9))
+    serve(1)
+    assert len(ran) == 1, "eight days after it was due it is over, and begins anew"
+    manual.set_wall_clock(datetime(2026, 5, 17, 2, 59, tzinfo=UTC))
+    serve(61)
+    assert ran[1:] == [(datetime(2026, 5, 17, 3, tzinfo=UTC), 0)]
+
+
+def test_a_call_of_the_wall_clock_comes_by_it_without_a_worker_when_the_clock_is_set(manual: Manual) -> None:
+    calls = td.Calls()
+    ran: list[td.Call] = []
+    calls.handler("remind")(ran.append)
+    manual.set_wall_clock(datetime(2026, 5, 1, 12, tzinfo=UTC))
+    with td.connect(group="web") as client:
+        client.call_at("remind", datetime(2026, 5, 1, 22, tzinfo=UTC))
+        client.flush()
+    manual.advance(60)
+    manual.set_wall_clock(datetime(2026, 5, 1, 21, 59, tzinfo=UTC))
+    manual.advance(61)
+    with td.connect(group="web") as worker:
+        worker.serve(calls)
+        manual.advance(1)
+    assert len(ran) == 1 and ran[0].lateness_ns < 10_000_000, "its deadline was moved, and it was not late"
+
+
 def test_a_subscription_has_what_was_fired_and_ends_by_the_clock(manual: Manual, client: td.Client) -> None:
     subscription = client.subscribe("chat/7")
     client.fire("chat/7", value=b"one")

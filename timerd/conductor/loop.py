@@ -1,4 +1,4 @@
-"""Runs the conductor on the machine: sleeps until a socket, the timer or a signal calls for a turn.
+"""Runs the conductor on the machine: sleeps until a socket, a timer or a signal calls for a turn.
 
 When it was quiet, a frame, the timer or a signal starts a turn at once. Under load there is one turn in each
 TURN_INTERVAL_NS, and it takes all that has come meanwhile. Each client then gets one frame, instead of one for each
@@ -22,6 +22,7 @@ from timerd.core import NEVER
 from timerd.host.sd_notify import WATCHDOG, notify
 from timerd.host.selector import Selector
 from timerd.host.timer import Timer
+from timerd_shm.host.wall_clock import WallAlarm
 from timerd_wire.poller import sharpen
 from timerd_wire.spacing import Spacing
 
@@ -59,6 +60,9 @@ class Loop:
         self._sleeps = False
         selector.register(self._timer.fileno(), select.EPOLLIN, self._on_timer)
         selector.register(self._bell.fileno(), select.EPOLLIN, self._on_bell)
+        self._wall = WallAlarm()
+        if self._wall.fileno() >= 0:
+            selector.register(self._wall.fileno(), select.EPOLLIN, self._on_wall)
         # Now, not in run(): a signal that comes as soon as the daemon has said that it is ready must end it cleanly.
         for each in (self._bell, self._button):
             each.setblocking(False)
@@ -106,7 +110,10 @@ class Loop:
         signal.set_wakeup_fd(self._wakeup_before)
         self._selector.forget(self._timer.fileno())
         self._selector.forget(self._bell.fileno())
+        if self._wall.fileno() >= 0:
+            self._selector.forget(self._wall.fileno())
         self._timer.close()
+        self._wall.close()
         self._bell.close()
         self._button.close()
 
@@ -118,6 +125,10 @@ class Loop:
     def _on_timer(self, descriptor: int, events: int) -> None:
         self._timer.read()
         self._armed_ns = NEVER
+
+    def _on_wall(self, descriptor: int, events: int) -> None:
+        self._wall.read()
+        self._conductor.wall_clock_set()
 
     def _on_bell(self, descriptor: int, events: int) -> None:
         if self._sleeps:  # else the signal has still to end the next sleep

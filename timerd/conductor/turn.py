@@ -1,10 +1,11 @@
 """The conductor: everything the daemon does, as a function of (state, now, messages).
 
-A turn takes the time once and does, in this order, a bounded amount of each:
+A turn takes the time once, looks whether somebody has set the wall clock, and does, in this order, a bounded amount of
+each:
 
     subscriptions, commands     an event counts for deadlines after its effective time, which is the turn's clock
     ends                        connections of clients, and processes, that have ended
-    resume                      long deliveries, acknowledgements and orphans that a bound has cut
+    resume                      long deliveries, acknowledgements, new plans and orphans that a bound has cut
     wheel                       expiries, sweeps; not during a gap
     reports, duties             outcomes out; announcements, heartbeats, silence
     journal, snapshots          rows to the journal's thread; a copy of the arena begins here, when it is at rest
@@ -28,6 +29,7 @@ from timerd.journal.writer import Journal
 from timerd.snapshots import Files, Snapshots
 from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.declare.limits import GAP_NS
+from timerd_shm.host.wall_clock import WallWatch
 
 from .bounds import RECORDS_PER_STEP, Bounds
 from .deferred import Deferred
@@ -42,6 +44,7 @@ from .subscriptions import Subscriptions
 from .transport import Transport
 
 JOURNAL_AGAIN_NS = 5_000_000  # when the journal has more rows to write than its buffer takes at once
+CLOCKS_NS = 10_000_000  # the clocks are compared so often, if there are turns, and at once when the system says so
 
 GAPS = index_of(DAEMON_COUNTERS, "gaps")
 FRAMES_OUT = index_of(DAEMON_COUNTERS, "frames_out")
@@ -85,6 +88,8 @@ class Conductor:
         greeter, deferred = Greeter(core, clock, sessions, outbox, pid=pid), Deferred()
         self._inbox = Inbox(core, transport, sessions, greeter, queries, outbox, deferred, gap, bounds)
         self._departures = Departures(core, sessions, liveness, deferred, bounds)
+        self._wall = WallWatch(clock.wall_ns, clock.now_ns)
+        self._clocks_due_ns = 0
         self._journal_due_ns = NEVER
         self._cpu_ns = 0  # the CPU time at the end of the last turn
         self.due_ns = now_ns
@@ -109,6 +114,8 @@ class Conductor:
         bounds.is_cut = False
         bounds.turns += 1
         core.begin_turn(now_ns, gap.before_ns)
+        if now_ns >= self._clocks_due_ns:
+            self._compare_clocks(now_ns)
         work = self._subscriptions.accept(now_ns)
         frames = self._inbox.read(now_ns)
         if frames:
@@ -136,6 +143,15 @@ class Conductor:
         bounds.narrow(self._snapshots.is_copying)
         self._close_turn(now_ns, due_ns, work)
         return work
+
+    def wall_clock_set(self) -> None:
+        """Have the next turn compare the clocks: the system says that somebody has set the wall clock."""
+        self._clocks_due_ns = 0
+
+    def _compare_clocks(self, now_ns: int) -> None:
+        self._clocks_due_ns = now_ns + CLOCKS_NS
+        if self._wall.was_set() or self._bounds.turns == 1:
+            self._core.set_wall_clock(self._wall.ahead_ns)
 
     def _do_duties(self, now_ns: int) -> None:
         """What is due to clients by the clock; silence is counted on the beat of their heartbeats."""

@@ -26,6 +26,7 @@ from timerd_shm.declare.limits import (
     RING_EVENTS_MAX,
     RING_EVENTS_MIN,
     RING_VALUE_BYTES,
+    SCHEDULE_KEPT_NS,
     SETTLED_IDS_KEPT_NS,
     TICK_NS_DEFAULT,
     TICK_NS_MAX,
@@ -209,6 +210,16 @@ class Config(NamedTuple):
     dead_letters: Annotated[
         int, Knob("count", "dead letters that a group keeps; the oldest give way", 0, 65_536, word="letters_max")
     ] = DEAD_LETTERS
+    schedule_retention: Annotated[
+        int,
+        Knob(
+            "duration",
+            "how long the call of a schedule is kept while no worker serves it; group-retention at least",
+            DURATIONS["s"],
+            YEAR_NS,
+            word="schedule_kept_ns",
+        ),
+    ] = SCHEDULE_KEPT_NS
     settled_ids_kept: Annotated[
         int,
         Knob(

@@ -129,7 +129,8 @@ class RowFormat:
                 kind = member(EventKind, record.event_kind).lower()
                 return f"{kind:<{WORD}}  {text('key', record.key)}  amount {record.amount}"
             case RowKind.ACTION:
-                return f"{member(CommandKind, record.command_kind).lower():<{WORD}}  operation {record.operation:#x}"
+                kind = member(CommandKind, record.command_kind).lower() if record.command_kind else "new plan"
+                return f"{kind:<{WORD}}  operation {record.operation:#x}"
             case RowKind.CLIENT:
                 line = (
                     f"{'client':<{WORD}}  {text('owner', record.owner)} is {member(ClientState, record.state).lower()}"

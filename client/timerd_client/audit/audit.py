@@ -36,7 +36,7 @@ from timerd_shm.declare.journal import (
     TurnRow,
     WatermarkRow,
 )
-from timerd_shm.declare.limits import CALL_AHEAD_NS_MAX, NO_DEADLINE, PAYLOAD_SIZE_MAX
+from timerd_shm.declare.limits import CALL_AHEAD_NS_MAX, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
 from timerd_shm.declare.states import Condition, EventFlag, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 
@@ -75,13 +75,14 @@ _CANCEL, _CANCEL_ID = int(CommandKind.CANCEL), int(CommandKind.CANCEL_ID)
 _RESCHEDULE, _RESCHEDULE_ID = int(CommandKind.RESCHEDULE), int(CommandKind.RESCHEDULE_ID)
 _SET_ORPHANS = int(CommandKind.SET_ORPHANS)
 _COMPLETE = int(CommandKind.COMPLETE)
+_NEW_PLAN = 0  # of a call, by the daemon
 _ACTIONS = (_CANCEL, _CANCEL_ID, _RESCHEDULE, _RESCHEDULE_ID, _SET_ORPHANS, _COMPLETE)
 _ACTION_FLAGS = int(CommandFlag.WANTS_ANSWER | CommandFlag.HAS_ID | CommandFlag.REQUEUE)
 _HAS_ID, _REQUEUE = int(CommandFlag.HAS_ID), int(CommandFlag.REQUEUE)
 _REGISTER_FLAGS = sum(RegisterFlag) - int(RegisterFlag.MARK_OF_OTHER_ARENA)
 _ID_GIVEN, _ORPHANS_GIVEN = int(RegisterFlag.HAS_ID), int(RegisterFlag.ORPHANS_GIVEN)
 _FOR_GROUP, _NO_MARK = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.NO_MARK)
-_NEEDS_GROUP = int(RegisterFlag.CALL)
+_CALL, _SCHEDULED = int(RegisterFlag.CALL), int(RegisterFlag.SCHEDULED)
 _FOLLOWS = int(RegisterFlag.FOLLOWS)
 _REPLACES = int(RegisterFlag.REPLACE | RegisterFlag.REPLACE_CHANGED)
 _AT_LEAST, _TOTAL = int(Condition.AT_LEAST), int(Condition.TOTAL)
@@ -215,7 +216,8 @@ class Audit:
             wrong.append(f"{name_of(Condition, r.condition)} cannot have the total {r.total}")
         if flags & ~_REGISTER_FLAGS or bool(flags & _ID_GIVEN) != bool(r.id):
             wrong.append(f"its flags are {flags:#x}, and it has {shown_id(r.id)}")
-        if (flags & _NEEDS_GROUP and not flags & _FOR_GROUP) or (flags & _FOLLOWS and not flags & _NO_MARK):
+        needs = ((_CALL, _FOR_GROUP), (_SCHEDULED, _CALL), (_FOLLOWS, _NO_MARK))
+        if any(flags & flag and not flags & needed for flag, needed in needs):
             wrong.append(f"its flags are {flags:#x}, which contradict each other")
         if flags & _FOR_GROUP and (r.owner is None or not r.owner[1]):
             wrong.append(f"it is for a group, and its owner is {shown_owner(r.owner)}")
@@ -313,6 +315,8 @@ class Audit:
         """An ACTION row."""
         findings, turns, kind, operation = self.findings, self.turns, r.command_kind, r.operation
         findings.row = row
+        if kind == _NEW_PLAN:
+            return self._new_plan(r, owner)
         turns.at(r.applied_ns, operation)
         sender = self._clients.sender((r.client, r.client_generation), owner, r.command, operation)
         op = self._operations.get(operation)
@@ -349,6 +353,22 @@ class Audit:
             op.orphans = r.orphans
         else:
             op.deadline_ns = r.deadline_ns
+            op.wall_ns = 0
+        return None
+
+    def _new_plan(self, r: ActionRow, owner: Owner) -> None:
+        """An ACTION row of no command: the wall clock was set."""
+        findings, turns = self.findings, self.turns
+        turns.at(r.applied_ns, r.operation)
+        zeros = (r.flags, r.orphans, r.client, r.client_generation, r.command, r.reserved)
+        if any(zeros) or owner is not None or r.rest.strip(b"\0"):
+            findings.report(r.operation, f"it is planned anew, and the row names {shown_owner(owner)} or a command")
+        op = self._operations.get(r.operation)
+        if op is None or not op.pending or not op.wall_ns:
+            return findings.report(r.operation, "it is planned anew, and is no pending call of the wall clock")
+        if not turns.now_ns <= r.deadline_ns <= turns.now_ns + TIMEOUT_NS_MAX:
+            findings.report(r.operation, f"it is planned anew at {turns.now_ns}, for {r.deadline_ns}")
+        op.deadline_ns = r.deadline_ns
         return None
 
     def group(self, row: int, r: GroupRow, group: Text, owner: Owner) -> None:

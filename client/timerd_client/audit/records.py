@@ -18,7 +18,7 @@ _FIRE, _FAIL = int(EventKind.FIRE), int(EventKind.FAIL)
 _CANCEL_FOR_KEY, _FORGET = int(EventKind.CANCEL_FOR_KEY), int(EventKind.FORGET)
 _EVENT_KEY, _WATERMARK_KEY, _OBSERVED_KEY = int(KeyKind.EVENT), int(KeyKind.WATERMARK), int(KeyKind.OBSERVE)
 _NO_REST = bytes(40)
-_FOR_GROUP, _CALL = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.CALL)
+_FOR_GROUP, _CALL, _NO_MARK = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.CALL), int(RegisterFlag.NO_MARK)
 
 Text = str | bytes | None
 Owner = tuple[Text, bool] | None  # a name, and whether it is a group's; None: nobody
@@ -239,6 +239,7 @@ class Operation:
         "settled",
         "settled_ns",
         "undo",
+        "wall_ns",
     )  # fmt: skip
 
     def __init__(self, r: Registration, client: Member, number: int) -> None:
@@ -250,6 +251,8 @@ class Operation:
         self.registered_ns, self.deadline_ns = r.registered_ns, r.deadline_ns
         self.orphans = r.orphans
         self.call = bool(r.command_flags & _CALL)
+        # When a call is due by the wall clock; 0 = it has no such time, or was rescheduled.
+        self.wall_ns = r.mark_command if self.call and r.command_flags & _NO_MARK else 0
         self.group: Text = client.group if r.command_flags & _FOR_GROUP else None
         self.kept = False  # its client has died, and its outcome is delivered to no other
         self.satisfied = self.failed = 0

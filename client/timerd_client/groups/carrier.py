@@ -33,11 +33,14 @@ group's retention.
 A changed schedule takes the place of the pending point as soon as a worker with it starts (REPLACE_CHANGED compares the
 texts). While workers with the old schedule are there, the last worker to start or to run decides.
 
-Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock. A
-call that is early by the wall clock, because that was set back, is planned anew. Each worker notices when the clock is
-set (duties.py), and each new worker supposes it: the worker makes the pending call of a cron schedule due now. So the
-call comes to a worker, which runs it if its point has come by the wall clock, and else plans it anew (plan.py). A call
-of `call_at` is late after the clock was set forward. If it was rescheduled, its new deadline alone decides.
+Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock.
+The daemon plans calls of `call_at` anew when that clock is set. A call that comes early all the same is registered
+again. Each worker notices when the clock is set (duties.py), and each new worker supposes it: the worker makes the
+pending call of a cron schedule due now. So the call comes to a worker, which runs it if its point has come by the wall
+clock, and else plans it anew.
+
+What follows a call of a schedule is the first point after the last one that the call stood for (points.py), also if it
+is past. Points that are later than the schedule's grace are left out, when a call is planned and when it is delivered.
 """
 
 from __future__ import annotations
@@ -54,8 +57,8 @@ from timerd_shm.declare.states import Outcome as Settled
 
 from .commands import EARLY_NS, CallCommands
 from .plan import CALL, DAEMON, WALL, Plan, unpack
+from .points import Points, count, in_time, points_of
 from .registry import Job
-from .schedule import datetime_of
 from .steps import Acknowledge, Ask, Call, Pause, Run, Step, Steps
 
 if TYPE_CHECKING:
@@ -63,7 +66,7 @@ if TYPE_CHECKING:
 
 RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was running
-RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was given by a caller
+RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was given later
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
 
 
@@ -83,6 +86,7 @@ class Carrier:
         self._complain = complain
         self._wall_ns = wall_ns
         self._now_ns = now_ns
+        self._has_skipped: set[str] = set()
 
     def begin(self, name: str) -> Steps:
         """Begin a schedule: register its next point, unless one is pending, or one is running.
@@ -127,35 +131,54 @@ class Carrier:
         plan = plan._replace(ends=plan.ends + counted)
         pause_ns = round(plan.pause_s() * 1e9)
         if phase == CallPhase.FAILED:
-            yield from self._end(name, job, told, plan)
+            yield from self._end(name, job, told, plan, self._points(job, plan))
         elif counted and plan.ends < job.deliveries and pause_ns:
             self._complain(f"{plan.ends} processes have ended in {name!r}: it runs alone in {pause_ns / 1e9:g} s", None)
             yield from self._call_again(name, told, plan, payload, pause_ns)
         elif self._is_early(plan, told):
             if plan.kind == WALL and not plan.failures and not plan.ends and job.schedule is not None:
-                schedule = job.schedule
-                yield from self._follow(name, told, lambda: commands.next(name, schedule, plan, told))
+                yield from self._plan_next(name, job, told, plan, commands.now_of(job.schedule))
             else:
                 yield from self._follow(name, told, lambda: commands.as_planned(name, plan, payload, told))
+        elif (in_time := self._in_time(name, job, plan, told)) is None:
+            yield from self._plan_next(name, job, told, plan, plan.point_ns - 1)
         else:
-            yield from self._run(name, job, told, plan, payload, earlier + record.deliveries)
+            yield from self._run(name, job, told, in_time, payload, earlier + record.deliveries)
 
     def _is_early(self, plan: Plan, told: DeliveredOutcome) -> bool:
-        """Whether its time by the wall clock has not come, because that was set back."""
+        """Whether its time by the wall clock has not come, because that was set back.
+
+        A deadline that differs from the planned one was given by a caller, or by the daemon: a call then comes in time.
+        So does one that was delivered before. Another worker may have run it, and its delivery count would be lost.
+        """
         record = told.record
         if plan.kind == DAEMON or not plan.due_ns or record.state != Settled.EXPIRED:
             return False
-        if plan.kind == CALL and abs(record.deadline_ns - plan.at_ns) > RESCHEDULED_NS:
+        if plan.kind == CALL and (record.deliveries > 1 or abs(record.deadline_ns - plan.at_ns) > RESCHEDULED_NS):
             return False
         return plan.due_ns - self._wall_ns() > EARLY_NS
+
+    def _in_time(self, name: str, job: Job, plan: Plan, told: DeliveredOutcome) -> Plan | None:
+        """The plan without the points that are later than the job's grace. None: all of them are.
+
+        A retry is of a run that has begun in time. A call that was put off by a caller comes when that one said.
+        """
+        schedule, put_off_ns = job.schedule, told.record.deadline_ns - plan.at_ns
+        if schedule is None or not plan.is_of(schedule) or plan.failures or plan.ends or put_off_ns > RESCHEDULED_NS:
+            return plan
+        now_ns = self.commands.now_of(schedule)
+        point_ns = in_time(plan.runs, schedule, plan.point_ns, now_ns, job.grace_ns)
+        if point_ns > max(now_ns, plan.point_ns):
+            return None
+        self._skipped(name, count(plan.runs, schedule, plan.point_ns - 1, point_ns - 1))
+        return plan._replace(point_ns=point_ns, due_ns=plan.due_ns + point_ns - plan.point_ns)
 
     def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes, deliveries: int) -> Steps:
         """Run the handler, and what its end asks for; or only that, where processes have ended in it too often."""
         record, schedule = told.record, job.schedule
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
-        due = datetime_of(plan.due_ns) if plan.due_ns else None
-        attempt = plan.failures + 1
-        call = Call(name, plan.id or name, payload, due, attempt, deliveries, lateness_ns)
+        attempt, points = plan.failures + 1, self._points(job, plan)
+        call = Call(name, plan.id or name, payload, plan.due, attempt, deliveries, lateness_ns, points.missed)
         error: BaseException | None
         if plan.phase != CallPhase.ON_FAILURE and plan.ends < job.deliveries:
             if not (yield from self._begin(CallPhase.HANDLER, told, job.time_limit_s)):
@@ -196,7 +219,7 @@ class Carrier:
                 if failed is not None:
                     self._complain(f"on_failure of {name!r} failed", failed)
             yield from self._give_up(told, described(error))
-        yield from self._end(name, job, told, plan)
+        yield from self._end(name, job, told, plan, points)
 
     def _begin(
         self, phase: CallPhase, told: DeliveredOutcome, limit_s: float | None = None
@@ -231,13 +254,19 @@ class Carrier:
         self._complain(str(error), None)
         return error
 
-    def _end(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan) -> Steps:
+    def _points(self, job: Job, plan: Plan) -> Points:
+        """The points of a schedule for which a call stands that begins now."""
+        schedule = job.schedule
+        if schedule is None or not plan.is_of(schedule):
+            return Points(0, 0)
+        return points_of(plan.runs, schedule, plan.point_ns, self.commands.now_of(schedule))
+
+    def _end(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, points: Points) -> Steps:
         """Acknowledge a call that is over; the next point of a schedule follows it."""
-        commands, schedule = self.commands, job.schedule
-        if schedule is not None:
-            yield from self._follow(name, told, lambda: commands.next(name, schedule, plan, told))
+        if job.schedule is not None:
+            yield from self._plan_next(name, job, told, plan, points.until_ns)
         else:
-            yield Acknowledge(commands.done_and_free(plan.id or name, told), told)
+            yield Acknowledge(self.commands.done_and_free(plan.id or name, told), told)
 
     def _call_again(self, name: str, told: DeliveredOutcome, plan: Plan, payload: bytes, delay_ns: int) -> Steps:
         """Register the same call once more, which comes in so many ns."""
@@ -249,6 +278,26 @@ class Carrier:
             lambda: commands.again(name, plan, payload, delay_ns, told),
             None if plan.kind != CALL else lambda: commands.again(name, apart, payload, delay_ns, told),
         )
+
+    def _plan_next(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, until_ns: int) -> Steps:
+        """Register the first point after `until_ns` that is not later than the job's grace."""
+        skipped = 0
+
+        def command() -> bytes:
+            nonlocal skipped
+            command, skipped = self.commands.next(name, job, plan, told, until_ns)
+            return command
+
+        yield from self._follow(name, told, command)
+        self._skipped(name, skipped)
+
+    def _skipped(self, name: str, points: int) -> None:
+        """Count points that were skipped; log the first ones of a name."""
+        self._counts.calls_skipped += points
+        if points and name not in self._has_skipped:
+            self._has_skipped.add(name)
+            what = f"{points} points of {name!r} were later than its grace and are skipped"
+            self._complain(f"{what}; calls_skipped of stats() counts further ones", None)
 
     def _failed(self, name: str, job: Job, attempt: int, pause_ns: int | None, error: BaseException) -> None:
         """Log and count that a handler has raised."""

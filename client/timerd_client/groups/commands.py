@@ -28,10 +28,10 @@ from .plan import (
     WALL,
     WALL_NS_END,
     Plan,
-    next_point,
     text_of,
 )
-from .registry import name_of_call
+from .points import count, in_time, next_point
+from .registry import Job, name_of_call
 from .schedule import Schedule, wall_ns_of
 from .steps import delay_ns_of
 
@@ -108,7 +108,7 @@ class CallCommands:
             raise InvalidValueError(f"if_exists={exists!r} needs an id")
         given = self.own_id() if id is None else self.checked_id(id)
         plan = Plan(CALL, due_ns=due_ns, at_ns=self._at_ns(timeout), id=given)
-        command = self._register(name, given, EXISTS[exists], plan.pack() + body, timeout)
+        command = self._register(name, EXISTS[exists], plan, body, timeout)
         return Made(command, name, given, exists in ("keep", "again"))
 
     def cancel(self, id: object, flags: int = 0) -> bytes:
@@ -138,34 +138,56 @@ class CallCommands:
 
     # of runners
 
+    def now_of(self, schedule: Schedule) -> int:
+        """What the schedule's clock shows."""
+        return self._wall_ns() if schedule.by_wall else self._protocol.session.daemon_clock(self._now_ns())
+
     def begin(self, name: str, schedule: Schedule) -> bytes:
         """Register the next point of a schedule, in place of a pending one of another schedule."""
-        return self._point(name, BEGIN, schedule, Plan(_kind(schedule), text_of(schedule)), None)
+        now_ns = self.now_of(schedule)
+        plan = Plan(_kind(schedule), text_of(schedule))
+        return self._point(name, BEGIN, schedule, plan, schedule.after(now_ns), now_ns, None)
 
-    def next(self, name: str, schedule: Schedule, last: Plan, told: DeliveredOutcome) -> bytes:
-        """Register the point that follows a call; `last` is the plan of that call, with how it has ended."""
-        return self._point(name, FOLLOW, schedule, last, told)
+    def next(self, name: str, job: Job, last: Plan, told: DeliveredOutcome, until_ns: int) -> tuple[bytes, int]:
+        """Register the first point after `until_ns`, on the schedule's clock; and how many the job's grace skips.
+
+        `last` is the plan of the call that ends. Where that is of another schedule, the points of this one begin now.
+        """
+        schedule = job.schedule
+        assert schedule is not None, f"{name!r} has no schedule"
+        now_ns = self.now_of(schedule)
+        if last.is_of(schedule):
+            # A clock that was set back comes to its points again. The daemon's is never set, but may be read early.
+            after_ns = min(until_ns, now_ns if schedule.by_wall else now_ns + EARLY_NS)
+            plan = last._replace(failures=0, phase=0, ends=0)
+        else:
+            after_ns = now_ns
+            plan = Plan(_kind(schedule), text_of(schedule), last_run_ns=last.last_run_ns, error=last.error)
+        first_ns = next_point(plan.runs, schedule, after_ns)
+        point_ns = in_time(plan.runs, schedule, first_ns, now_ns, job.grace_ns)
+        skipped = count(plan.runs, schedule, first_ns - 1, point_ns - 1)
+        return self._point(name, FOLLOW, schedule, plan, point_ns, now_ns, told), skipped
 
     def again(self, name: str, plan: Plan, payload: bytes, delay_ns: int, told: DeliveredOutcome) -> bytes:
         """Register a call again, which comes in so many ns; `plan` says how it has ended."""
-        # One of a schedule says when it is due: whoever begins that by the wall clock makes the pending call due now.
-        due_ns = 0 if plan.kind == CALL else self._wall_ns() + delay_ns
-        plan = plan._replace(due_ns=due_ns, at_ns=self._at_ns(delay_ns))
-        alone = plan.ends >= ALONE_FROM
-        return self._register(name, plan.id or name, FOLLOW, plan.pack() + payload, delay_ns, told, alone=alone)
+        if plan.kind != DAEMON:
+            # Whoever begins a schedule by the wall clock makes the pending call due now: this one says when it is due.
+            plan = plan._replace(due_ns=0 if plan.kind == CALL else self._wall_ns() + delay_ns)
+        plan = plan._replace(at_ns=self._at_ns(delay_ns))
+        return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
     def as_planned(self, name: str, plan: Plan, payload: bytes, told: DeliveredOutcome) -> bytes:
         """Register a call again for the time that it has by the wall clock."""
         delay_ns = plan.due_ns - self._wall_ns()
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
-        return self._register(name, plan.id or name, FOLLOW, plan.pack() + payload, delay_ns, told)
+        return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
     def retry(self, letter: CallInfo, plan: Plan, *, apart: bool) -> bytes:
         """Make a call of a dead letter, due now, which takes its place; `apart`: with an id of its own."""
         given = self.own_id() if apart or plan.kind != CALL else plan.id
-        again = Plan(CALL, due_ns=plan.due_ns, at_ns=self._at_ns(0), last_run_ns=plan.last_run_ns, id=given)
-        packed = again._replace(error=plan.error).pack() + letter.payload
-        return self._register(letter.name, given, CLAIM | RegisterFlag.OF_LETTER, packed, 0, follows=letter.op)
+        due_ns = plan.point_ns if plan.kind == WALL else plan.due_ns
+        again = Plan(CALL, due_ns=due_ns, at_ns=self._at_ns(0), last_run_ns=plan.last_run_ns, id=given, error=plan.error)
+        return self._register(letter.name, CLAIM | RegisterFlag.OF_LETTER, again, letter.payload, 0, follows=letter.op)
 
     @staticmethod
     def drop(letter: CallInfo) -> bytes:
@@ -200,24 +222,21 @@ class CallCommands:
             CommandKind.GROUP_ACK, id, CommandFlag.FREES_ID, record.operation, registered_ns=record.settled_ns
         )
 
-    def _point(self, name: str, exists: int, schedule: Schedule, last: Plan, told: DeliveredOutcome | None) -> bytes:
-        """The command that registers the next point of a schedule."""
-        wall_ns = self._wall_ns()
-        plan = (
-            last
-            if last.is_of(schedule)
-            else Plan(_kind(schedule), text_of(schedule), last_run_ns=last.last_run_ns, error=last.error)
-        )
-        plan = plan._replace(failures=0, phase=0, ends=0)
-        if schedule.by_wall:
-            due_ns = next_point(plan.runs, schedule, wall_ns)
-            plan = plan._replace(due_ns=due_ns, at_ns=self._at_ns(due_ns - wall_ns))
-        else:
-            now_ns = self._protocol.session.daemon_clock(self._now_ns())
-            at_ns = schedule.after(max(now_ns, min(plan.at_ns, now_ns + EARLY_NS)))
-            due_ns = wall_ns + at_ns - now_ns
-            plan = plan._replace(due_ns=due_ns, at_ns=at_ns)
-        return self._register(name, name, exists, plan.pack(), due_ns - wall_ns, told)
+    def _point(
+        self,
+        name: str,
+        exists: int,
+        schedule: Schedule,
+        plan: Plan,
+        point_ns: int,
+        now_ns: int,
+        told: DeliveredOutcome | None,
+    ) -> bytes:
+        """The command that registers a point of a schedule whose clock shows `now_ns`; it may lie in the past."""
+        delay_ns = point_ns - now_ns
+        due_ns = point_ns if schedule.by_wall else self._wall_ns() + delay_ns
+        plan = plan._replace(due_ns=max(due_ns, 0), at_ns=self._at_ns(delay_ns), point_ns=point_ns)
+        return self._register(name, exists, plan, b"", delay_ns, told)
 
     def _at_ns(self, delay_ns: int) -> int:
         """The deadline of a call that is registered now, on the daemon's clock."""
@@ -226,31 +245,31 @@ class CallCommands:
     def _register(
         self,
         name: str,
-        id: str,
         exists: int,
+        plan: Plan,
         payload: bytes,
         timeout: int,
         told: DeliveredOutcome | None = None,
         *,
         follows: int = 0,
-        alone: bool = False,
     ) -> bytes:
-        """The command that registers a call; with `told`, or the op id `follows`, it acknowledges that one.
-
-        `alone`: it is to run so.
-        """
+        """The command that registers a call; with `told`, or the op id `follows`, it acknowledges that one."""
+        flags = OF_CALL | exists
         if told is not None:
             follows = told.record.operation
         if follows:
-            exists |= RegisterFlag.FOLLOWS
-        if alone:
-            exists |= RegisterFlag.ALONE
+            flags |= RegisterFlag.FOLLOWS
+        if plan.kind != CALL:
+            flags |= RegisterFlag.SCHEDULED
+        if plan.ends >= ALONE_FROM:
+            flags |= RegisterFlag.ALONE
         key = name.encode()
-        tail = id_hash(self.full_id(id)) + EVENT_PREFIX[len(key)] + key + payload
+        payload = plan.pack() + payload
+        tail = id_hash(self.full_id(plan.id or name)) + EVENT_PREFIX[len(key)] + key + payload
         head: bytes = pack_register(
             CommandKind.REGISTER,
             self._protocol.session.purgatories[CALLS],
-            OF_CALL | exists,
+            flags,
             REGISTER_SIZE + len(tail),
             Condition.AT_LEAST,
             1,
@@ -260,7 +279,7 @@ class CallCommands:
             self._now_ns(),
             min(max(0, timeout), TIMEOUT_NS_MAX),
             follows,
-            0,
+            plan.due_ns if plan.kind == CALL else 0,  # the daemon plans it anew when the wall clock is set
             SCHEDULE_SIZE if exists & CLAIM and exists & RegisterFlag.REPLACE_CHANGED else 0,
         )
         return head + tail

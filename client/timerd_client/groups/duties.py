@@ -6,10 +6,10 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timerd_client.protocol.inbox import DeliveredOutcome
+from timerd_shm.host.wall_clock import WallWatch
 
 from .carrier import Carrier
 from .steps import Steps
-from .wall_watch import WallWatch
 
 if TYPE_CHECKING:
     from timerd_client.link.link import Link

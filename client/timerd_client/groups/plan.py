@@ -1,8 +1,8 @@
 """The plan of a call: what stands before its payload. It says when the call is due, by which clock, of which schedule.
 
     Plan(CALL, due_ns=.., id="user-8")   call_at: by the wall clock; with 0 call_later: at its deadline alone
-    Plan(WALL, due_ns=.., runs=..)       a point of a cron schedule, and which of its points have run
-    Plan(DAEMON, due_ns=.., at_ns=..)    a point of a period: `at_ns` on the daemon's monotonic clock
+    Plan(WALL, point_ns=.., runs=..)     a point of a cron schedule, and which of its points have run
+    Plan(DAEMON, point_ns=..)            a point of a period, on the daemon's monotonic clock
 
 So a worker that has a call knows all that it needs to plan the next one, whoever planned this one. The plan also says
 how the last run ended, and which attempt this is: `timerctl calls` needs nothing but the arena. Here is no clock.
@@ -11,25 +11,26 @@ how the last run ended, and which attempt this is: `timerctl calls` needs nothin
 from __future__ import annotations
 
 import struct
+from datetime import datetime
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from timerd_shm.declare.limits import ID_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.states import CallPhase
 
-from .schedule import Schedule
+from .points import STRETCHES_MAX, Runs, with_run
+from .schedule import Schedule, datetime_of
 
-CALL: Final = 4  # 1 to 3 were the kinds of plans without an id and a last run
-WALL: Final = 5
-DAEMON: Final = 6
-STRETCHES_MAX: Final = 4
+CALL: Final = 7  # 1 to 6 were the kinds of plans without the first point
+WALL: Final = 8
+DAEMON: Final = 9
 ALONE_FROM: Final = 2  # ended processes from which on a call runs alone in its process
 PAUSE_S_MAX: Final = 60.0  # between runs of a call that ends processes
 ENDS_MAX: Final = 255
 ERROR_SIZE_MAX: Final = 200  # of the text of the last error
 WALL_NS_END: Final = 1 << 63
 SCHEDULE_SIZE: Final = 9  # so many first bytes are the same in all occurrences of a schedule
-_HEAD: Final = struct.Struct("<BQqqqIBBBBB")  # the fields in their order, and the sizes of what follows
+_HEAD: Final = struct.Struct("<BQqqqqIBBBBB")  # the fields in their order, and the sizes of what follows
 _STRETCH: Final = struct.Struct("<qq")
 PLAN_SIZE_MAX: Final = _HEAD.size + STRETCHES_MAX * _STRETCH.size + ID_SIZE_MAX + ERROR_SIZE_MAX
 CALL_PAYLOAD_MAX: Final = 64_900
@@ -41,8 +42,9 @@ class Plan(NamedTuple):
 
     kind: int
     text: int = 0  # hash of the schedule's text; 0 = none
-    due_ns: int = 0  # under DAEMON: what the wall clock was expected to show then; it decides nothing
-    at_ns: int = 0  # the deadline as it was planned; under DAEMON the point
+    due_ns: int = 0  # under DAEMON: what the wall clock was expected to show at the point; it decides nothing
+    at_ns: int = 0  # the deadline as it was planned
+    point_ns: int = 0  # of a schedule, on its clock: the first point that the call is for; that of a retry is as it was
     last_run_ns: int = 0  # when its last run ended, by the wall clock; 0 = it has not run
     failures: int = 0  # attempts of this run that came before this one
     phase: int = 0  # CallPhase at which it goes on
@@ -55,7 +57,7 @@ class Plan(NamedTuple):
         """The bytes before the payload."""
         id = self.id.encode()
         error = self.error.encode(errors="replace")[:ERROR_SIZE_MAX].decode(errors="ignore").encode()
-        head = _HEAD.pack(*self[:7], min(self.ends, ENDS_MAX), len(self.runs), len(id), len(error))
+        head = _HEAD.pack(*self[:8], min(self.ends, ENDS_MAX), len(self.runs), len(id), len(error))
         return head + b"".join(_STRETCH.pack(*stretch) for stretch in self.runs) + id + error
 
     def pause_s(self) -> float:
@@ -66,9 +68,15 @@ class Plan(NamedTuple):
         """Whether it is a point of this schedule."""
         return self.text == text_of(schedule)
 
+    @property
+    def due(self) -> datetime | None:
+        """When it is due, for its handler: the point also where this is a retry. None: at its deadline alone."""
+        due_ns = self.point_ns if self.kind == WALL else self.due_ns
+        return datetime_of(due_ns) if due_ns else None
+
     def after_run(self, schedule: Schedule) -> Runs:
         """The points that have run, with this one."""
-        return with_run(self.runs, self.due_ns, schedule)
+        return with_run(self.runs, self.point_ns, schedule)
 
 
 def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
@@ -76,7 +84,7 @@ def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
     if len(payload) < _HEAD.size:
         return None
     head: tuple[int, ...] = _HEAD.unpack_from(payload)
-    kind, text, due_ns, at_ns, last_run_ns, failures, phase, ends, stretches, id_size, error_size = head
+    kind, text, due_ns, at_ns, point_ns, last_run_ns, failures, phase, ends, stretches, id_size, error_size = head
     ids_at = _HEAD.size + stretches * _STRETCH.size
     error_at = ids_at + id_size
     end = error_at + error_size
@@ -89,45 +97,16 @@ def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
         return None
     runs = tuple(_STRETCH.iter_unpack(payload[_HEAD.size : ids_at]))
     times = [time for stretch in runs for time in stretch]
-    if times != sorted(times) or min((due_ns, *times)) < 0:
+    if times != sorted(times) or min((due_ns, point_ns, *times)) < 0:
         return None
     try:
         id, error = payload[ids_at:error_at].decode(), payload[error_at:end].decode()
     except UnicodeDecodeError:
         return None
-    return Plan(kind, text, due_ns, at_ns, last_run_ns, failures, phase, ends, runs, id, error), payload[end:]
+    plan = Plan(kind, text, due_ns, at_ns, point_ns, last_run_ns, failures, phase, ends, runs, id, error)
+    return plan, payload[end:]
 
 
 def text_of(schedule: Schedule) -> int:
     """The hash of a schedule's text."""
     return int.from_bytes(blake2b(schedule.text.encode(), digest_size=8).digest(), "little")
-
-
-# The points of a cron schedule that have run: stretches of the wall clock, (first, last) in order, in each of which
-# every point has run. A clock that only goes forward makes one. Each jump over points makes another one.
-Runs = tuple[tuple[int, int], ...]
-
-
-def next_point(runs: Runs, schedule: Schedule, wall_ns: int) -> int:
-    """The first point after that time that has not run."""
-    point = schedule.after(wall_ns)
-    for first, last in runs:
-        if first <= point <= last:
-            point = schedule.after(last)
-    return point
-
-
-def with_run(runs: Runs, point: int, schedule: Schedule) -> Runs:
-    """The same with one more point. Of too many stretches, the two that are closest become one."""
-    stretches = sorted([*runs, (point, point)])
-    at = 0
-    while at + 1 < len(stretches):
-        (first, last), (next_first, next_last) = stretches[at : at + 2]
-        if next_first <= last or schedule.after(last) >= next_first:
-            stretches[at : at + 2] = [(first, max(last, next_last))]
-        else:
-            at += 1
-    while len(stretches) > STRETCHES_MAX:
-        at = min(range(len(stretches) - 1), key=lambda each: stretches[each + 1][0] - stretches[each][1])
-        stretches[at : at + 2] = [(stretches[at][0], stretches[at + 1][1])]
-    return tuple(stretches)

@@ -49,6 +49,7 @@ class Job(NamedTuple):
     on_failure: OnFailure | None = None
     deliveries: int = 5
     time_limit_s: float | None = None
+    grace_ns: int | None = None  # of a schedule: later than that, a point is skipped; None = however late
 
     @property
     def is_async(self) -> bool:
@@ -113,6 +114,7 @@ class Calls:
         seconds: float | timedelta | None = None,
         cron: str | None = None,
         timezone: str = "UTC",
+        grace: float | timedelta | None = None,
         retries: int = 0,
         backoff: Patience = 1.0,
         on_failure: OnFailure | None = None,
@@ -123,17 +125,23 @@ class Calls:
 
         `seconds`: at its multiples on the daemon's monotonic clock, which nobody can set; a reboot begins it anew.
         `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`); with six fields the first one is the second.
-        When the wall clock is set, cron is planned anew:
-        all that was missed is one call, and no point runs twice.
 
-        All missed points are one call. The next one is set when the handler has returned, so calls do not overlap.
-        While a failed call is retried, points pass and are missed; after the last attempt the schedule goes on. A
-        changed schedule replaces the pending call of the old one. A schedule that no process serves any more ends.
-        Raises as `handler`, and NotSupportedError.
+        One call is for all points that have passed: while the last handler ran, while no worker was there, or because
+        somebody set the wall clock forward. `call.due` is the first of them, `call.missed` counts the others, up to
+        1,000. The call comes as soon as the last handler has returned, so calls do not overlap, and a handler that is
+        slower than its period runs back to back. A wall clock that was set back runs no point twice.
+
+        `grace`: how late a point's call may begin, in seconds; later points are skipped (`calls_skipped` of `stats()`).
+        None: however late. 0: what was missed is skipped. A call that is late by less than a tenth of its period, 1 s
+        at most, is in time.
+
+        While a failed call is retried, points pass, and the next attempt is for them as well; after the last attempt
+        the schedule goes on. A changed schedule replaces the pending call of the old one. The call of a schedule that
+        no process serves waits for a week, and then the schedule ends. Raises as `handler`, and NotSupportedError.
         """
         _refuse_function(name, '@calls.every("cleanup", seconds=60)')
-        schedule = schedule_of(seconds, cron, timezone)
-        return self._decorator(name, schedule, retries, backoff, 1, on_failure, deliveries, time_limit)
+        schedule, grace_ns = schedule_of(seconds, cron, timezone), _grace_ns(grace)
+        return self._decorator(name, schedule, retries, backoff, 1, on_failure, deliveries, time_limit, grace_ns)
 
     def _decorator(
         self,
@@ -145,6 +153,7 @@ class Calls:
         on_failure: OnFailure | None,
         deliveries: int,
         time_limit: Patience | None,
+        grace_ns: int | None = None,
     ) -> Callable[[Handler], Handler]:
         checked = name_of_call(name)
         unsigned("retries", retries, RETRIES_MAX)
@@ -162,7 +171,7 @@ class Calls:
             if checked in self._jobs:
                 raise InvalidValueError(f"{shown(checked)} has a handler in these calls; give the other another name")
             self._jobs[checked] = Job(
-                handler, schedule, retries, backoff_s, concurrency, on_failure, deliveries, limit_s
+                handler, schedule, retries, backoff_s, concurrency, on_failure, deliveries, limit_s, grace_ns
             )
             with suppress(TypeError):  # such a callable is called by its name alone
                 _names[handler] = checked
@@ -199,6 +208,12 @@ def name_of_call(handler: object) -> str:
 def _refuse_function(name: object, written: str) -> None:
     if callable(name):
         raise InvalidKeyError(f"{shown(name)} in place of the name of a call: write {written}")
+
+
+def _grace_ns(grace: object) -> int | None:
+    if grace is None:
+        return None
+    return round(_seconds("grace", grace, "give the seconds from 0 that a point may be late, or None: however late") * 1e9)
 
 
 def _seconds(what: str, given: object, remedy: str, above: float = -1.0) -> float:

@@ -3,13 +3,15 @@
     Every(60 s)            the multiples of 60 s on the daemon's monotonic clock, which nobody can set
     Cron("0 3 * * *", tz)  03:00 in that time zone, as Debian's cron has it in the nights when the clocks change
 
-`after(t)` is the first point after t. It is asked for when the last point's work is done, so all missed points are one.
+`after(t)` is the first point after t. points.py says which points a call stands for.
 Times are nanoseconds: of the daemon's CLOCK_MONOTONIC, or since the epoch (`time.time_ns()`) where `by_wall`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, Protocol
 
 from timerd_client.arguments import shown
@@ -38,6 +40,9 @@ class Schedule(Protocol):
     def after(self, now_ns: int) -> int:
         """The first point after that."""
 
+    def count(self, after_ns: int, until_ns: int, most: int) -> int:
+        """How many points lie after that, and up to `until_ns`: `most` at most."""
+
 
 class Every:
     """The multiples of a period, on the daemon's monotonic clock."""
@@ -54,6 +59,10 @@ class Every:
     def after(self, now_ns: int) -> int:
         """The first multiple after that."""
         return (now_ns // self._period_ns + 1) * self._period_ns
+
+    def count(self, after_ns: int, until_ns: int, most: int) -> int:
+        """By arithmetic."""
+        return max(0, min(until_ns // self._period_ns - after_ns // self._period_ns, most))
 
 
 class Cron:
@@ -87,11 +96,21 @@ class Cron:
 
     def after(self, now_ns: int) -> int:
         """The first point after that."""
-        points = self._points(self._expression, datetime.fromtimestamp(now_ns // SECOND_NS, self._zone))
-        while True:
-            point = wall_ns_of(next(points))
+        return next(self._after(now_ns))
+
+    def count(self, after_ns: int, until_ns: int, most: int) -> int:
+        """One by one."""
+        if until_ns <= after_ns:
+            return 0
+        return sum(1 for _ in islice(takewhile(lambda point: point <= until_ns, self._after(after_ns)), most))
+
+    def _after(self, now_ns: int) -> Iterator[int]:
+        """All points after that, in order."""
+        for moment in self._points(self._expression, datetime.fromtimestamp(now_ns // SECOND_NS, self._zone)):
+            point = wall_ns_of(moment)
             if point > now_ns:  # in the hour that the clocks show twice, a point may come again
-                return point
+                now_ns = point
+                yield point
 
 
 def schedule_of(seconds: object, cron: object, timezone: object) -> Schedule:

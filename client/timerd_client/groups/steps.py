@@ -15,7 +15,7 @@ from timerd_shm.declare.errors import InvalidValueError, SessionGoneError
 class Call:
     """What a handler is given. When the handler returns, the call is done, but for `retry`."""
 
-    __slots__ = ("_retry_ns", "attempt", "deliveries", "due", "id", "lateness_ns", "name", "payload")
+    __slots__ = ("_retry_ns", "attempt", "deliveries", "due", "id", "lateness_ns", "missed", "name", "payload")
 
     def __init__(
         self,
@@ -26,11 +26,15 @@ class Call:
         attempt: int = 1,
         deliveries: int = 1,
         lateness_ns: int = 0,
+        missed: int = 0,
     ) -> None:
         self.name = name
         self.id = id  # as it was given or made; the name for a schedule's
         self.payload = payload
-        self.due = due  # in UTC, by the wall clock when it was planned; None after call_later()
+        # In UTC, by the wall clock when it was planned: of a schedule, the first point that the call is for. None after
+        # call_later().
+        self.due = due
+        self.missed = missed  # of a schedule: how many points behind that one the call is for as well, up to 1,000
         self.attempt = attempt  # above 1: an earlier attempt has failed, or has asked for a retry
         self.deliveries = deliveries  # above 1: it was delivered before, to a worker that may have run its handler
         self.lateness_ns = lateness_ns  # after its deadline, when it settled

@@ -32,6 +32,7 @@ from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S, TAKEOVER_MS
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.wall_clock import WallAlarm
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 from timerd_wire import native
 
@@ -40,7 +41,6 @@ from .flush import Flush, unacknowledged
 from .identity import identity
 from .promise import Reply
 from .use import Use
-from .wall_alarm import WallAlarm
 
 if TYPE_CHECKING:
     import asyncio

@@ -160,9 +160,8 @@ class Inbox:
         self.lease_ns = LEASE_NS
         self.ping_at = NEVER
         self.requeued = 0  # outcomes that had been requeued when the daemon was asked
-        self.calls_done = self.calls_failed = self.calls_retried = self.calls_late = (
-            0  # whoever carries them out counts
-        )
+        # By who carries them out.
+        self.calls_done = self.calls_failed = self.calls_retried = self.calls_late = self.calls_skipped = 0
         self.forget()
 
     def forget(self) -> None:

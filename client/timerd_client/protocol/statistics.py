@@ -28,6 +28,7 @@ class Statistics(NamedTuple):
     calls_failed: int  # attempts in which a handler has raised
     calls_retried: int  # calls that come again, after an error or by `call.retry`
     calls_late: int  # handlers that have run for longer than their `time_limit`
+    calls_skipped: int  # points of schedules that were later than their grace
 
     @classmethod
     def of(cls, ledger: Ledger, outgoing: Outgoing, incoming: Incoming, inbox: Inbox, frames_ignored: int) -> Self:
@@ -47,4 +48,5 @@ class Statistics(NamedTuple):
             calls_failed=inbox.calls_failed,
             calls_retried=inbox.calls_retried,
             calls_late=inbox.calls_late,
+            calls_skipped=inbox.calls_skipped,
         )

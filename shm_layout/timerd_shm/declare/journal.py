@@ -33,7 +33,7 @@ from typing import Annotated, NamedTuple
 from .fields import U8, U16, U32, U64, fingerprint_of, raw, size_of
 
 JOURNAL_MAGIC = b"timerdj\x01"
-JOURNAL_VERSION = 4
+JOURNAL_VERSION = 5
 BUFFER_MAGIC = b"timerdb\x01"
 ROW_SIZE = 64
 BLOCK_SIZE = 4096
@@ -68,7 +68,7 @@ class RowKind(IntEnum):
     REGISTERED = 8  # the second half of a registration
     KEY = 9  # one for each key, behind them
     EVENT = 10
-    ACTION = 11  # cancel, reschedule, set_orphans or complete of a pending operation
+    ACTION = 11  # cancel, reschedule, set_orphans or complete of a pending operation; a call that is planned anew
     CLIENT = 12  # a client's state has changed, or whether it listens
     WATERMARK = 13  # a watermark that existed when the journal began
     GROUP = 14  # what happens to an operation of a group
@@ -282,16 +282,19 @@ class EventRow(NamedTuple):
 
 
 class ActionRow(NamedTuple):
-    """ACTION: a command changed a pending operation. When it was cancelled or completed, its OUTCOME row follows."""
+    """ACTION: a command changed a pending operation. When it was cancelled or completed, its OUTCOME row follows.
+
+    Or the daemon has planned a call anew, because the wall clock was set: that is of no client and no command.
+    """
 
     kind: Annotated[int, U8, "RowKind"]
-    command_kind: Annotated[int, U8, "CommandKind"]
+    command_kind: Annotated[int, U8, "CommandKind; 0 = a call is planned anew"]
     flags: Annotated[int, U8, "CommandFlag of the command"]
     orphans: Annotated[int, U8, "Orphans, of SET_ORPHANS; else 0"]
     client_generation: Annotated[int, U32, "generation of the slot of the client that sent it"]
     operation: Annotated[int, U64, "op id"]
     applied_ns: Annotated[int, U64, "when it was applied"]
-    deadline_ns: Annotated[int, U64, "the new deadline, of RESCHEDULE; NO_DEADLINE = none"]
+    deadline_ns: Annotated[int, U64, "the new deadline, of RESCHEDULE and a new plan; NO_DEADLINE = none"]
     command: Annotated[int, U64, "command number"]
     client: Annotated[int, U16, "slot of that client"]
     reserved: Annotated[int, U16, "zero"]
@@ -437,6 +440,8 @@ class Older(NamedTuple):
 NOTHING_LACKS = Older({}, frozenset())
 # The versions that are read as well, by version and fingerprint.
 OLDER: dict[tuple[int, int], Older] = {
+    # No call was planned anew.
+    (4, 0xD0128B7A): NOTHING_LACKS,
     # ACTION had no COMPLETE.
     (3, 0xD0128B7A): NOTHING_LACKS,
     # `effective_ns` was the time at which an event, or a registration, was applied.

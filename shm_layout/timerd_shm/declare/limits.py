@@ -39,6 +39,7 @@ GROUP_KEPT_NS = 3_600 * 1_000_000_000  # outcomes of a group that has no member
 DEAD_LETTERS = 256  # of a group, by default
 CALL_ENDS_SHIFT = 8  # OpRecord.error of a settled call: its CallPhase, and from this bit on the processes it has ended
 CALL_REASON_SIZE_MAX = 1_024  # why a call was given up
+SCHEDULE_KEPT_NS = 7 * 86_400 * 1_000_000_000  # a schedule's call that no member handles
 GROUP_HELD_MAX = 256  # outcomes of its group that a member holds at a time
 HANDLED_NAMES_MAX = 256  # names of calls that a member may handle
 HELD_QUERY_MAX = 4_096  # op ids in one "held" query

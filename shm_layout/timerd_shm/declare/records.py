@@ -59,6 +59,10 @@ class ArenaHeader(NamedTuple):
     group_kept_ns: Annotated[int, U64, "how long a group's outcome is kept while the group has no member"]
     letters_max: Annotated[int, U64, "dead letters that a group keeps"]
     newest_letter: Annotated[int, U64, "number of the newest dead letter; 0 = there was none"]
+    schedule_kept_ns: Annotated[int, U64, "how long a schedule's call is kept while no member handles it"]
+    wall_ahead_ns: Annotated[
+        int, U64, "CLOCK_REALTIME less CLOCK_MONOTONIC, modulo 2**64, by which calls are planned; 0 = not known"
+    ]
     journal_rows: Annotated[int, U64, "rows that were put in the journal: the number of the next one"]
     journal_segment: Annotated[int, U64, "row with which the journal's present segment begins"]
     journal_gaps: Annotated[int, U64, "dropped rows that GAP rows have counted"]
@@ -158,7 +162,10 @@ class WatchNode(NamedTuple):
 
     hash: Annotated[int, U64, "keyed hash of purgatory and name"]
     target: Annotated[
-        int, U64, "watermark to reach; 0 for an event key. When the key has failed, the code given to fail()"
+        int,
+        U64,
+        "watermark to reach; of an event key 0, or of a call's name when it is due, CLOCK_REALTIME, 0 = none. When the "
+        "key has failed, the code given to fail()",
     ]
     op: Annotated[int, U32, "its operation (index)"]
     next_of_op: Annotated[int, U32, "next node of the same operation (index + 1)"]

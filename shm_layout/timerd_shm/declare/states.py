@@ -72,6 +72,7 @@ class OpFlag(IntFlag):
     VALUE_DROPPED = 8
     CALL = 16  # a call of a group: its first key is a name, and a member that handles this name gets it
     OWNER = 32  # its condition is OWNER: so it is not plain (settle_batch.pxd)
+    SCHEDULED = 64  # with CALL: a point of a schedule, which is kept longer while no member handles it
     ALONE = 128  # a call whose runs have ended processes: it goes to a member that holds no other call
 
 

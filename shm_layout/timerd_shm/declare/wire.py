@@ -107,6 +107,7 @@ class RegisterFlag(IntFlag):
     FOLLOWS = 4096  # with NO_MARK: it acknowledges the call of op id `mark_sequence`; refused if that call is done
     ALONE = 8192  # with CALL: to a member that holds no other call, because this call has ended processes
     OF_LETTER = 32768  # with FOLLOWS: the op id is that of a dead letter, which is gone then
+    SCHEDULED = 16384  # with CALL: a point of a schedule; where no member handles it, it is kept for that of schedules
     REPLACE_CHANGED = 2048  # if the id is a pending operation's: replace it, unless its payload begins like this one's
 
 
@@ -180,7 +181,11 @@ class RegisterCommand(NamedTuple):
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called; 0 = when applied"]
     timeout_ns: Annotated[int, U64, "from registered_ns; NO_DEADLINE = none"]
     mark_sequence: Annotated[int, U64, "newest event when the mark was read; with FOLLOWS an op id"]
-    mark_command: Annotated[int, U64, "last command that the client had issued then"]
+    mark_command: Annotated[
+        int,
+        U64,
+        "last command that the client had issued then; with CALL and NO_MARK when it is due, CLOCK_REALTIME, 0 = none",
+    ]
     total: Annotated[int, U64, "amount to reach, under TOTAL; with REPLACE_CHANGED how many bytes to compare"]
 
 

@@ -283,6 +283,7 @@ cdef extern from "timerd_layout.h" nogil:
         OP_FLAG_VALUE_DROPPED
         OP_FLAG_CALL
         OP_FLAG_OWNER
+        OP_FLAG_SCHEDULED
         OP_FLAG_ALONE
         EVENT_FLAG_LIMITED
         EVENT_FLAG_WANTS_ANSWER
@@ -306,6 +307,7 @@ cdef extern from "timerd_layout.h" nogil:
         REGISTER_FLAG_FOLLOWS
         REGISTER_FLAG_ALONE
         REGISTER_FLAG_OF_LETTER
+        REGISTER_FLAG_SCHEDULED
         REGISTER_FLAG_REPLACE_CHANGED
         COMMAND_FLAG_LIMITED
         COMMAND_FLAG_WANTS_ANSWER
@@ -418,6 +420,7 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS
     const uint64_t GROUP_KEPT_NS
+    const uint64_t SCHEDULE_KEPT_NS
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
@@ -464,6 +467,8 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t group_kept_ns
         uint64_t letters_max
         uint64_t newest_letter
+        uint64_t schedule_kept_ns
+        uint64_t wall_ahead_ns
         uint64_t journal_rows
         uint64_t journal_segment
         uint64_t journal_gaps

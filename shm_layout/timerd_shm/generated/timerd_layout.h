@@ -55,6 +55,7 @@
 #define DEAD_LETTERS 256
 #define CALL_ENDS_SHIFT 8
 #define CALL_REASON_SIZE_MAX 1024
+#define SCHEDULE_KEPT_NS 604800000000000ULL
 #define GROUP_HELD_MAX 256
 #define HANDLED_NAMES_MAX 256
 #define HELD_QUERY_MAX 4096
@@ -82,7 +83,7 @@
 #define MET_SHIFT 56
 #define PROTOCOL_VERSION 5
 #define TOPIC_OFFSET 0
-#define JOURNAL_VERSION 4
+#define JOURNAL_VERSION 5
 #define ROW_SIZE 64
 #define BLOCK_SIZE 4096
 #define BLOCK_ROWS 63
@@ -291,6 +292,7 @@
 #define OP_FLAG_VALUE_DROPPED 8
 #define OP_FLAG_CALL 16
 #define OP_FLAG_OWNER 32
+#define OP_FLAG_SCHEDULED 64
 #define OP_FLAG_ALONE 128
 #define EVENT_FLAG_LIMITED 1
 #define EVENT_FLAG_WANTS_ANSWER 2
@@ -314,6 +316,7 @@
 #define REGISTER_FLAG_FOLLOWS 4096
 #define REGISTER_FLAG_ALONE 8192
 #define REGISTER_FLAG_OF_LETTER 32768
+#define REGISTER_FLAG_SCHEDULED 16384
 #define REGISTER_FLAG_REPLACE_CHANGED 2048
 #define COMMAND_FLAG_LIMITED 1
 #define COMMAND_FLAG_WANTS_ANSWER 8
@@ -422,7 +425,7 @@
 #define DEFECT_LOOKED_AT_ALL 25
 #define DEFECT_LOOKS_NOT_RESTORED 26
 #define DEFECT_COMPLETE_IS_NEVER_LATE 27
-#define LAYOUT_FINGERPRINT 2659290820ULL
+#define LAYOUT_FINGERPRINT 2492312620ULL
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -466,6 +469,8 @@ typedef struct ArenaHeader {
     uint64_t group_kept_ns; /* how long a group's outcome is kept while the group has no member */
     uint64_t letters_max; /* dead letters that a group keeps */
     uint64_t newest_letter; /* number of the newest dead letter; 0 = there was none */
+    uint64_t schedule_kept_ns; /* how long a schedule's call is kept while no member handles it */
+    uint64_t wall_ahead_ns; /* CLOCK_REALTIME less CLOCK_MONOTONIC, modulo 2**64, by which calls are planned; 0 = not known */
     uint64_t journal_rows; /* rows that were put in the journal: the number of the next one */
     uint64_t journal_segment; /* row with which the journal's present segment begins */
     uint64_t journal_gaps; /* dropped rows that GAP rows have counted */
@@ -473,7 +478,7 @@ typedef struct ArenaHeader {
     uint64_t journal_written; /* rows that stand in the journal's files for good */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
 } ArenaHeader;
-_Static_assert(sizeof(ArenaHeader) == 344, "ArenaHeader");
+_Static_assert(sizeof(ArenaHeader) == 360, "ArenaHeader");
 _Static_assert(offsetof(ArenaHeader, magic) == 0, "ArenaHeader.magic");
 _Static_assert(offsetof(ArenaHeader, layout_version) == 8, "ArenaHeader.layout_version");
 _Static_assert(offsetof(ArenaHeader, fingerprint) == 16, "ArenaHeader.fingerprint");
@@ -513,12 +518,14 @@ _Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 264, "ArenaHeader.ids_kept_
 _Static_assert(offsetof(ArenaHeader, group_kept_ns) == 272, "ArenaHeader.group_kept_ns");
 _Static_assert(offsetof(ArenaHeader, letters_max) == 280, "ArenaHeader.letters_max");
 _Static_assert(offsetof(ArenaHeader, newest_letter) == 288, "ArenaHeader.newest_letter");
-_Static_assert(offsetof(ArenaHeader, journal_rows) == 296, "ArenaHeader.journal_rows");
-_Static_assert(offsetof(ArenaHeader, journal_segment) == 304, "ArenaHeader.journal_segment");
-_Static_assert(offsetof(ArenaHeader, journal_gaps) == 312, "ArenaHeader.journal_gaps");
-_Static_assert(offsetof(ArenaHeader, journal_level) == 320, "ArenaHeader.journal_level");
-_Static_assert(offsetof(ArenaHeader, journal_written) == 328, "ArenaHeader.journal_written");
-_Static_assert(offsetof(ArenaHeader, redo_count) == 336, "ArenaHeader.redo_count");
+_Static_assert(offsetof(ArenaHeader, schedule_kept_ns) == 296, "ArenaHeader.schedule_kept_ns");
+_Static_assert(offsetof(ArenaHeader, wall_ahead_ns) == 304, "ArenaHeader.wall_ahead_ns");
+_Static_assert(offsetof(ArenaHeader, journal_rows) == 312, "ArenaHeader.journal_rows");
+_Static_assert(offsetof(ArenaHeader, journal_segment) == 320, "ArenaHeader.journal_segment");
+_Static_assert(offsetof(ArenaHeader, journal_gaps) == 328, "ArenaHeader.journal_gaps");
+_Static_assert(offsetof(ArenaHeader, journal_level) == 336, "ArenaHeader.journal_level");
+_Static_assert(offsetof(ArenaHeader, journal_written) == 344, "ArenaHeader.journal_written");
+_Static_assert(offsetof(ArenaHeader, redo_count) == 352, "ArenaHeader.redo_count");
 
 /* One word of the transaction in the redo slot. Its value is absolute, so storing it again changes nothing. */
 typedef struct RedoEntry {
@@ -622,7 +629,7 @@ _Static_assert(offsetof(OpRecord, first_node) == 128, "OpRecord.first_node");
 /* One key of one operation, with the key's name. Its index counts operations first, and then the records of NODES. */
 typedef struct WatchNode {
     uint64_t hash; /* keyed hash of purgatory and name */
-    uint64_t target; /* watermark to reach; 0 for an event key. When the key has failed, the code given to fail() */
+    uint64_t target; /* watermark to reach; of an event key 0, or of a call's name when it is due, CLOCK_REALTIME, 0 = none. When the key has failed, the code given to fail() */
     uint32_t op; /* its operation (index) */
     uint32_t next_of_op; /* next node of the same operation (index + 1) */
     uint8_t purgatory; /* index of its purgatory */
@@ -1114,7 +1121,7 @@ typedef struct RegisterCommand {
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called; 0 = when applied */
     uint64_t timeout_ns; /* from registered_ns; NO_DEADLINE = none */
     uint64_t mark_sequence; /* newest event when the mark was read; with FOLLOWS an op id */
-    uint64_t mark_command; /* last command that the client had issued then */
+    uint64_t mark_command; /* last command that the client had issued then; with CALL and NO_MARK when it is due, CLOCK_REALTIME, 0 = none */
     uint64_t total; /* amount to reach, under TOTAL; with REPLACE_CHANGED how many bytes to compare */
 } __attribute__((packed)) RegisterCommand;
 _Static_assert(sizeof(RegisterCommand) == 56, "RegisterCommand");
@@ -1610,13 +1617,13 @@ _Static_assert(offsetof(EventRow, value_length) == 60, "EventRow.value_length");
 /* ACTION: a command changed a pending operation. When it was cancelled or completed, its OUTCOME row follows. */
 typedef struct ActionRow {
     uint8_t kind; /* RowKind */
-    uint8_t command_kind; /* CommandKind */
+    uint8_t command_kind; /* CommandKind; 0 = a call is planned anew */
     uint8_t flags; /* CommandFlag of the command */
     uint8_t orphans; /* Orphans, of SET_ORPHANS; else 0 */
     uint32_t client_generation; /* generation of the slot of the client that sent it */
     uint64_t operation; /* op id */
     uint64_t applied_ns; /* when it was applied */
-    uint64_t deadline_ns; /* the new deadline, of RESCHEDULE; NO_DEADLINE = none */
+    uint64_t deadline_ns; /* the new deadline, of RESCHEDULE and a new plan; NO_DEADLINE = none */
     uint64_t command; /* command number */
     uint16_t client; /* slot of that client */
     uint16_t reserved; /* zero */

@@ -23,6 +23,7 @@ from timerd.clients.process import Host
 from timerd.clock import ManualClock
 from timerd.conductor.bounds import RECORDS_PER_STEP
 from timerd.testing.manual import ends
+from timerd.testing.manual.clock import JumpingClock
 from timerd.testing.manual.daemon import attached
 from timerd.testing.manual.network import DaemonEnd
 from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
@@ -184,10 +185,9 @@ class World:
         self.records_per_step = records_per_step
         self.lease_ns = lease_ns
         self.pidfds = pidfds
-        self.clock = ManualClock(START_NS)
+        self.clock = JumpingClock(START_NS, 1_800_000_000 * S)
         self.network = Network()
         self.copies = Copies(self.clock)
-        self.wall_ahead_ns = 1_800_000_000 * S - START_NS  # the wall clock is so much ahead of the monotonic clock
         self.attach()
 
     def attach(self) -> None:
@@ -217,9 +217,18 @@ class World:
         record: ClientRecord = self.rig.arena.record(Region.CLIENTS, slot)
         return record
 
+    @property
+    def wall_ahead_ns(self) -> int:
+        """How far the wall clock is ahead of the monotonic clock; a test may set it."""
+        return self.clock.wall_ns() - self.clock.now_ns()
+
+    @wall_ahead_ns.setter
+    def wall_ahead_ns(self, ahead_ns: int) -> None:
+        self.clock.jump(ahead_ns - self.wall_ahead_ns)
+
     def wall_ns(self) -> int:
-        """The wall clock, which a test may set."""
-        return self.clock.now_ns() + self.wall_ahead_ns
+        """The wall clock."""
+        return self.clock.wall_ns()
 
     def turn(self, by_ns: int = 0) -> int:
         """One turn, after moving the clock."""

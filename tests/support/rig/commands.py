@@ -35,6 +35,8 @@ class Key:
 class Register:
     """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when applied; `follows`: op id of a call, 0 = none.
 
+    `wall_ns`: when a call is due by the wall clock.
+
     `if_exists` is "error", "keep", "replace", "again", "replace cancelled", or "replace changed" (over `total` bytes).
     With `of_letter`, `follows` is a dead letter.
     """
@@ -55,6 +57,8 @@ class Register:
     orphans: Orphans | None = None
     for_group: bool = False
     call: bool = False
+    scheduled: bool = False
+    wall_ns: int = 0
     follows: int = 0
     of_letter: bool = False
     alone: bool = False

@@ -112,6 +112,7 @@ def encode_register(command: Register) -> bytes:
     flags |= RegisterFlag.CALL * command.call
     flags |= RegisterFlag.ALONE * command.alone
     flags |= RegisterFlag.OF_LETTER * command.of_letter
+    flags |= RegisterFlag.SCHEDULED * command.scheduled
     flags |= RegisterFlag.FOLLOWS * (command.follows != 0)
     tail = command.id or b""
     for key in command.keys:
@@ -135,7 +136,7 @@ def encode_register(command: Register) -> bytes:
                 registered_ns=command.registered_ns,
                 timeout_ns=command.timeout_ns,
                 mark_sequence=command.follows or mark.sequence,
-                mark_command=mark.command,
+                mark_command=command.wall_ns or mark.command,
                 total=command.total,
             )
         )

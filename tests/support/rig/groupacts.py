@@ -184,6 +184,27 @@ def call_is_done(*, known: bool, received: bool = True) -> Situation:
     return prepare
 
 
+def call_is_planned_anew(*, rescheduled: bool = False) -> Situation:
+    """Somebody has set the wall clock forward by an hour. With `rescheduled`, a caller has given a delay instead."""
+
+    def prepare(rig: Rig) -> Act:
+        a = handler(rig, b"job")
+        wall_ns = rig.now_ns + 9 * HOUR
+        rig.core.set_wall_clock(HOUR)
+        finish(rig)
+        rig.do(a, call(timeout_ns=8 * HOUR, id=ID, wall_ns=wall_ns), call(timeout_ns=9 * HOUR))
+        if rescheduled:
+            return applied(rig, a, OperationAct(CommandKind.RESCHEDULE_ID, id=ID, timeout_ns=MS, wants_answer=True))
+
+        def act(rig: Rig) -> None:
+            rig.core.set_wall_clock(2 * HOUR)
+            finish(rig)
+
+        return act
+
+    return prepare
+
+
 def call_begins(phase: CallPhase = CallPhase.HANDLER, *, held: bool = True) -> Situation:
     """A member is about to run a call, which it holds, or held before it fell silent."""
 

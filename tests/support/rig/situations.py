@@ -43,6 +43,7 @@ from groupacts import (
     call_is_due,
     call_is_followed,
     call_is_given_up,
+    call_is_planned_anew,
     call_is_served_by_nobody,
     call_that_runs_is_made_again,
     due_call_is_cancelled,
@@ -244,6 +245,11 @@ SITUATIONS: dict[str, Situation] = {
     "a group's outcome: done, not received": group_outcome_is_done(False),
     "a group's outcome: dropped": group_outcome_is_dropped,
     "a call: registered": lambda rig: applied(rig, handler(rig, b"job"), call(timeout_ns=HOUR, id=ID)),
+    "a call: of a schedule, by the wall clock": lambda rig: applied(
+        rig, handler(rig, b"job"), call(timeout_ns=HOUR, id=ID, scheduled=True, wall_ns=HOUR)
+    ),
+    "a call: planned anew": call_is_planned_anew(),
+    "a call: planned anew by a caller": call_is_planned_anew(rescheduled=True),
     "a call: due": call_is_due,
     "a call: followed": call_is_followed(),
     "a call: followed by one that is due": call_is_followed(timeout_ns=0),
@@ -307,6 +313,7 @@ SERIES = {
     "a member begins to listen",
     "listens no more",
     "a group's outcome: delivered",
+    "a call: planned anew",
     "a call: due",
     "requeue at a death: two watchers",
     "requeue at a death: no watcher",

@@ -10,6 +10,7 @@ from timerd.purgatory.memory.blob cimport blob_length, blocks_for, drop_blob, fi
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.hash cimport handle_tag, id_hash, key_hash
+from timerd.purgatory.memory.nodes cimport first_node
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_action, journal_command, journal_group
 from timerd.purgatory.index.ids cimport find_id
@@ -33,6 +34,7 @@ from timerd.purgatory.operation.register cimport apply_register
 from timerd.purgatory.operation.register_command cimport Registration, deadline_of
 from timerd.purgatory.operation.letters cimport find_letter, finish_done, stage_done, stage_withdrawn
 from timerd.purgatory.operation.settle cimport finish_free, finish_settle, stage_settle
+from timerd.purgatory.operation.wall_time cimport wall_time_of
 from timerd_shm.generated.records cimport *
 
 from .prefetch cimport Prefetched
@@ -222,6 +224,8 @@ cdef inline void apply_reschedule(
         deadline_ns = after_retention(a, a.turn.now_ns)  # it has no owner, so it needs an end
     count_endless(a, op, -1)
     td_put(&a.tx, &op.deadline_ns, deadline_ns)
+    if wall_time_of(op):
+        td_put(&a.tx, &first_node(op).target, 0)  # the caller's word counts, whatever the wall clock shows
     journal_action(a, slot, number, op, command, deadline_ns)
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)

@@ -97,7 +97,10 @@ cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
         row.reserved = 0
         row.key = key
         row.operation = op_id(a, op)
-        row.target = 0 if op.failed & (<uint64_t>1 << node.ordinal) and op.condition < CONDITION_OBSERVE else node.target
+        # Of an event key it may be the wall clock's time of a call, and of a failed one its code.
+        row.target = 0
+        if node.kind == KEY_KIND_WATERMARK and not op.failed & (<uint64_t>1 << node.ordinal):
+            row.target = node.target
         memset(row.rest, 0, sizeof(row.rest))
         node = next_node(a, node)
 
@@ -150,9 +153,11 @@ cdef inline uint32_t counting_flags(RegisterCommand *command) noexcept nogil:
         REGISTER_FLAG_HAS_ID | REGISTER_FLAG_KEEP | REGISTER_FLAG_REPLACE | REGISTER_FLAG_WANTS_ANSWER
         | REGISTER_FLAG_MARK_BY_SEQUENCE | REGISTER_FLAG_NO_MARK | REGISTER_FLAG_ORPHANS_GIVEN | REGISTER_FLAG_FOR_GROUP
         | REGISTER_FLAG_REPLACE_CANCELLED | REGISTER_FLAG_CALL | REGISTER_FLAG_FOLLOWS | REGISTER_FLAG_REPLACE_CHANGED
-        | REGISTER_FLAG_ALONE | REGISTER_FLAG_OF_LETTER
+        | REGISTER_FLAG_ALONE | REGISTER_FLAG_OF_LETTER | REGISTER_FLAG_SCHEDULED
     )
-    return flags if flags & REGISTER_FLAG_FOR_GROUP else flags & ~<uint32_t>REGISTER_FLAG_CALL
+    if not flags & REGISTER_FLAG_FOR_GROUP:
+        flags &= ~<uint32_t>REGISTER_FLAG_CALL
+    return flags if flags & REGISTER_FLAG_CALL else flags & ~<uint32_t>REGISTER_FLAG_SCHEDULED
 
 
 cdef inline void journal_register(Arena *a, OpRecord *op, uint32_t slot, RegisterCommand *command) noexcept nogil:
@@ -204,16 +209,28 @@ cdef inline void journal_command(
     uint64_t deadline_ns,
 ) noexcept nogil:
     """Do the same, for a command of that kind."""
+    put_action(a, slot, a.clients[slot].generation, number, op, kind, flags, orphans, deadline_ns)
+
+
+cdef inline void journal_new_plan(Arena *a, OpRecord *op, uint64_t deadline_ns) noexcept nogil:
+    """The row of a call that gets another deadline, because the wall clock was set: of no command."""
+    put_action(a, 0, 0, 0, op, 0, 0, 0, deadline_ns)
+
+
+cdef inline void put_action(
+    Arena *a, uint32_t slot, uint32_t generation, uint64_t number, OpRecord *op, uint32_t kind, uint32_t flags,
+    uint32_t orphans, uint64_t deadline_ns,
+) noexcept nogil:
     cdef uint32_t owner
     cdef ActionRow *row
     if a.journal.level != JOURNAL_LEVEL_EVENTS or not journal_room(a, ACTION_ROWS_MAX, 1):
         return
-    owner = client_text(a, slot, a.clients[slot].generation)
+    owner = client_text(a, slot, generation)
     row = <ActionRow *>next_row(&a.journal, ROW_KIND_ACTION)
     row.command_kind = kind
     row.flags = flags & (COMMAND_FLAG_WANTS_ANSWER | COMMAND_FLAG_HAS_ID | COMMAND_FLAG_REQUEUE)
     row.orphans = orphans if kind == COMMAND_KIND_SET_ORPHANS else 0
-    row.client_generation = a.clients[slot].generation
+    row.client_generation = generation
     row.operation = op_id(a, op)
     row.applied_ns = a.turn.now_ns
     row.deadline_ns = deadline_ns

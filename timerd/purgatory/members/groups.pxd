@@ -217,15 +217,23 @@ cdef inline bint is_handled(Arena *a, OpRecord *op) noexcept nogil:
     return False
 
 
+cdef inline uint64_t kept_since(uint64_t since, uint64_t kept_ns) noexcept nogil:
+    return NO_DEADLINE - 1 if kept_ns > NO_DEADLINE - 1 - since else since + kept_ns
+
+
 cdef inline uint64_t after_retention(Arena *a, uint64_t since) noexcept nogil:
-    if a.header.group_kept_ns > NO_DEADLINE - 1 - since:
-        return NO_DEADLINE - 1
-    return since + a.header.group_kept_ns
+    return kept_since(since, a.header.group_kept_ns)
 
 
 cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept nogil:
-    """When an outcome that waits is dropped, unless a member joins its group before."""
-    return after_retention(a, op.settled_ns if op.settled_ns > g.empty_since_ns else g.empty_since_ns)
+    """When an outcome that waits is dropped, unless a member joins its group before.
+
+    A schedule's call is kept at least as long as any other one, so the calls behind it in the list may go before it.
+    """
+    cdef uint64_t kept_ns = a.header.group_kept_ns
+    if op.flags & OP_FLAG_SCHEDULED:
+        kept_ns = max(kept_ns, a.header.schedule_kept_ns)
+    return kept_since(max(op.settled_ns, g.empty_since_ns), kept_ns)
 
 
 cdef inline void look_again_at(Arena *a, uint64_t at_ns) noexcept nogil:

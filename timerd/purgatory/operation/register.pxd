@@ -37,8 +37,9 @@ from timerd_shm.generated.records cimport *
 from .condition cimport Verdict, has_failures, is_used_up, judge, satisfy, settled_keys, unmoved
 from .letters cimport drop_oldest_letter, finish_done, stage_done, stage_withdrawn
 from .quota cimport find_followed, group_of, has_too_many_ids, is_call, refusal_of
-from .register_command cimport Key, Registration, deadline_of, read_registration, registered_of
+from .register_command cimport Key, Registration, deadline_of, has_wall_time, read_registration, registered_of
 from .settle cimport finish_free, finish_settle, is_overdue, stage_settle
+from .wall_time cimport WALL_STEP_NS, deadline_by_wall, differ
 
 
 cdef inline uint64_t kind_word(RegisterCommand *command, uint32_t orphans, uint32_t group, uint32_t flags) noexcept nogil:
@@ -81,8 +82,10 @@ cdef inline void fill_record(
     op.prefetch_hint = 0
 
 
-cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command, uint32_t slot, uint64_t number) noexcept nogil:
+cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcept nogil:
     """All fields but the state, as a command says them."""
+    cdef RegisterCommand *command = r.command
+    cdef uint32_t slot = r.slot
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t orphans = c.orphans, group = 0, generation = c.generation, flags = 0
     if command.flags & REGISTER_FLAG_ORPHANS_GIVEN:
@@ -93,13 +96,26 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command
         generation = 0
         if command.flags & REGISTER_FLAG_CALL:
             flags = OP_FLAG_CALL | (OP_FLAG_ALONE if command.flags & REGISTER_FLAG_ALONE else 0)
+            if command.flags & REGISTER_FLAG_SCHEDULED:
+                flags |= OP_FLAG_SCHEDULED
     elif command.condition == CONDITION_OWNER:
         flags = OP_FLAG_OWNER
     fill_record(
-        a, op, number, kind_word(command, orphans, group, flags), owner_word(slot, generation),
-        registered_of(a, command.registered_ns), deadline_of(a, command.registered_ns, command.timeout_ns),
+        a, op, r.number, kind_word(command, orphans, group, flags), owner_word(slot, generation),
+        registered_of(a, command.registered_ns), planned_by(a, r),
         command.total if command.condition == CONDITION_TOTAL else 0,
     )
+
+
+cdef inline uint64_t planned_by(Arena *a, Registration *r) noexcept nogil:
+    """The deadline of a registration. A call's is by the wall clock, where that was set since its sender has read it."""
+    cdef uint64_t deadline_ns = deadline_of(a, r.command.registered_ns, r.command.timeout_ns), planned_ns
+    if not has_wall_time(r.command) or a.turn.wall_ahead_ns == 0:
+        return deadline_ns
+    planned_ns = deadline_by_wall(a, r.command.mark_command)
+    if not differ(planned_ns, max(deadline_ns, a.turn.now_ns), WALL_STEP_NS):
+        return deadline_ns
+    return max(planned_ns, registered_of(a, r.command.registered_ns))
 
 
 cdef inline void fill_payload(Arena *a, OpRecord *op, const uint8_t *payload, uint32_t length) noexcept nogil:
@@ -366,7 +382,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         return True
     index -= 1
     op = a.ops + index
-    fill_operation(a, op, command, r.slot, r.number)
+    fill_operation(a, op, r)
     if not fill_nodes(a, op, index, r):
         abandon(a, op, 0)
         limit = met(MET_NODES, capacity(a, REGION_NODES))

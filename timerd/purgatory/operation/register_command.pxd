@@ -32,6 +32,12 @@ ctypedef struct Registration:
     uint32_t blocks  # of the payload and of long names, at most
 
 
+cdef inline bint has_wall_time(RegisterCommand *command) noexcept nogil:
+    """Whether it is a call that has a time by the wall clock, where other commands have a part of their mark."""
+    cdef uint32_t flags = REGISTER_FLAG_FOR_GROUP | REGISTER_FLAG_CALL | REGISTER_FLAG_NO_MARK
+    return command.flags & flags == flags and command.mark_command != 0 and command.timeout_ns != NO_DEADLINE
+
+
 cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
     """Read the variable part; False if it differs from what the fixed part says. Nothing beyond `end` is touched."""
     cdef RegisterCommand *command = r.command
@@ -75,6 +81,8 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
         p += key.length
         if key.length > KEY_INLINE:
             r.blocks += blocks_for(key.length)
+    if has_wall_time(command) and r.keys[0].kind == KEY_KIND_EVENT:
+        r.keys[0].target = command.mark_command
     if <uint64_t>(end - p) != command.payload_length:
         return False
     r.payload = p

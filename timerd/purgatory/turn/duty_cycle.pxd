@@ -11,6 +11,7 @@ from timerd.purgatory.operation.apply_event cimport deliver
 from timerd_shm.generated.records cimport *
 
 from .acknowledge cimport free_acknowledged
+from .new_plans cimport plan_calls_anew
 from .reclaim cimport reclaim
 from .retention cimport drop_kept, end_tombstones
 from .sweep cimport sweep
@@ -29,6 +30,8 @@ cdef inline bint resume_work(Arena *a) noexcept nogil:
                 a.turn.acknowledging = 1
                 left = True
                 break
+    if not plan_calls_anew(a):
+        left = True
     if not drop_kept(a):
         left = True
     if not sweep(a):
@@ -108,7 +111,7 @@ cdef inline uint64_t next_wake(Arena *a) noexcept nogil:
     """When the next turn is due without a frame: now, if work is left."""
     cdef uint64_t tick = next_tick(a), due
     cdef int level
-    if a.turn.sweeping or a.members.dispatching or a.turn.dropping or a.turn.reclaiming:
+    if a.turn.sweeping or a.members.dispatching or a.turn.dropping or a.turn.reclaiming or a.turn.planning:
         return a.turn.now_ns
     for level in range(1, LEVELS):
         if a.wheel.owed[level]:

@@ -16,6 +16,8 @@ from timerd.purgatory.operation.settle cimport settle
 from timerd.purgatory.commands.prefetch cimport FEW_KEYS, PREFETCH_GROUP, second_node, touch_node, touch_op
 from timerd_shm.generated.records cimport *
 
+from .new_plans cimport plan_anew
+
 
 cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
     """An operation is due. If it watches the key of the event in delivery, it gets the event first."""
@@ -34,6 +36,8 @@ cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
             node = next_node(a, node)
         if op.generation != generation or op.state != OP_STATE_PENDING:
             return
+    elif a.turn.planning and plan_anew(a, op):
+        return
     settle(a, op, OUTCOME_EXPIRED)
 
 

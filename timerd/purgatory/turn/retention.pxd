@@ -43,19 +43,27 @@ cdef inline bint drop_outcomes(Arena *a, GroupRecord *g) noexcept nogil:
 
 
 cdef inline bint drop_calls(Arena *a, uint32_t group) noexcept nogil:
-    """Drop the calls that no member handles, after their retention; False if the bound came first."""
+    """Drop the calls that no member handles, after their retention; False if the bound came first.
+
+    Calls stand in order of time. So behind one that is not to be dropped yet none is, but behind a schedule's.
+    """
     cdef GroupRecord *g = a.groups + group
     cdef OpRecord *op
+    cdef uint64_t until_ns
     while a.members.outdated[group]:
         op = op_at(a, a.members.outdated[group])
-        if kept_until(a, g, op) > a.turn.now_ns:
-            look_again_at(a, kept_until(a, g, op))
+        until_ns = kept_until(a, g, op)
+        if until_ns > a.turn.now_ns and not op.flags & OP_FLAG_SCHEDULED:
+            look_again_at(a, until_ns)
             a.members.outdated[group] = 0
             return True
         if spent(a):
             return False
         a.turn.touched += 1
-        if g.members and is_handled(a, op):
+        if until_ns > a.turn.now_ns:
+            look_again_at(a, until_ns)
+            a.members.outdated[group] = following(a, op)
+        elif g.members and is_handled(a, op):
             look_again_at(a, after_retention(a, a.turn.now_ns))
             a.members.outdated[group] = following(a, op)
         else:

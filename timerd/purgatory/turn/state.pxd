@@ -19,4 +19,8 @@ ctypedef struct Turn:
     uint8_t reclaiming  # which records the walk for purgatories that hold nothing is at (reclaim.pxd)
     uint64_t reclaim_at
     uint64_t kept  # the purgatories of which that walk knows that they hold something, as a mask
+    # Calls are planned by how far the wall clock is ahead (wall_time.pxd), and the walk that plans them anew (new_plans.pxd).
+    uint64_t wall_ahead_ns  # 0 = not known
+    uint32_t planned  # operations that the walk has looked at
+    uint8_t planning
     uint64_t swept  # operations that the sweep has looked at, since the start

@@ -94,6 +94,7 @@ class ManualDaemon:
         format_arena(memoryview(self._memory), plan, incarnation=int.from_bytes(os.urandom(7), "little") + 1)
         self._core: Core | None = None
         self._conductor: Conductor | None = None
+        self._is_woken = False
 
     @property
     def serves(self) -> bool:
@@ -149,10 +150,17 @@ class ManualDaemon:
         """Whether a turn is due now."""
         if self._conductor is None or self.lifelines is None:
             return False
-        due = self._conductor.due_ns <= self._clock.now_ns()
+        due = self._is_woken or self._conductor.due_ns <= self._clock.now_ns()
         return due or self.network.has_input() or self.lifelines.pending()
+
+    def wall_clock_set(self) -> None:
+        """Make a turn, as where the system wakes a daemon because somebody has set the wall clock."""
+        self._is_woken = True
+        if self._conductor is not None:
+            self._conductor.wall_clock_set()
 
     def turn(self) -> None:
         """One turn."""
         assert self._conductor is not None
+        self._is_woken = False
         self._conductor.do_work(self._clock.now_ns())

@@ -138,6 +138,7 @@ class Manual:
         self.clock.jump(round(to.timestamp() * S) - self.clock.wall_ns())
         for link in list(self._links):
             link.wall_clock_set()
+        self.daemon.wall_clock_set()
         self.settle()
 
     def stop(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from timerd_client.groups.outcome import GroupOutcome
+from timerd_client.groups.points import MISSED_MAX
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.operation import ThreadedOperation
@@ -32,6 +33,7 @@ KNOWN_COMPLAINTS = (
     "is lost: silent for",
     "does not answer yet",
     "is back after",
+    "later than its grace",
 )
 TRACED = 400  # newest lines that a failure prints
 
@@ -137,6 +139,7 @@ class Books:
         self.has_forgotten_ids: Callable[[], bool] = lambda: False
         self.hurry = False  # handlers take no time any more: it ends
         self.points_may_repeat = False  # schedules change
+        self.latest_wall_ns = 0  # the latest time of a call of the wall clock
         self.forgotten: set[str] = set()  # schedules that were cancelled, and with them which of their points have run
         self.living: list[Process] = []
         self.outcomes: Counter[str] = Counter()
@@ -308,25 +311,28 @@ class Books:
         """A handler runs. It runs once, and never twice at a time, unless a process that ran it had lost its calls."""
         protocol = process.client._protocol
         now = Running(process, protocol.session.incarnation, call, protocol.session.arena)
-        which = call.payload if call.due is None else call.due
+        of_schedule = not call.payload  # else it is one that a process has made
+        which = call.due if of_schedule else call.payload
         what = (call.name, which, call.attempt)
         who = f"{process.name}: handler of {call.name!r}, {which!r}, {call!r}"
         self.note(f"{who} begins")
         self.outcomes["calls"] += 1
-        if call.due is None and self.calls.get(call.payload) != call.name:
+        if not of_schedule and self.calls.get(call.payload) != call.name:
             self.fail(f"{who}: it was never asked for")
+        if not 0 <= call.missed <= (MISSED_MAX if of_schedule else 0):
+            self.fail(f"{who}: it is for {call.missed} missed points")
         before = [run for run in self.runs[what] if run.arena == now.arena]
         # A worker whose every() has waited for the daemon begins a cancelled schedule at a point of before.
-        may_repeat = call.due is not None and (self.points_may_repeat or call.name in self.forgotten)
+        may_repeat = of_schedule and (self.points_may_repeat or call.name in self.forgotten)
         for run in before if not may_repeat else []:
             if call.deliveries <= run.call.deliveries:
                 self.fail(f"{who}: {run.process.name} ran it in delivery {run.call.deliveries}")
             if not self.has_lost(run.incarnation):
                 self.fail(f"{who}: {run.process.name} ran it, and had never lost its calls")
         for run in self.running_now:
-            same = run.call.payload == call.payload if call.due is None else run.call.due is not None
+            same = run.call.payload == call.payload
             beside = same and run.call.name == call.name and run.arena == now.arena
-            beside = beside and not (call.due is not None and self.has_forgotten_ids())
+            beside = beside and not (of_schedule and self.has_forgotten_ids())
             if beside and not self.has_lost(run.incarnation) and not self.has_lost(now.incarnation):
                 self.fail(f"{who}: {run.process.name} runs it as well, and neither had ever lost its calls")
         self.runs[what].append(now)

@@ -363,6 +363,12 @@ class Daemon:
         self.transports.look()
         self._conductor.do_work(self.schedule.now_ns)
 
+    def wall_clock_set(self) -> None:
+        """The system wakes the daemon: somebody has set the wall clock."""
+        if self._conductor is not None:
+            self._conductor.wall_clock_set()
+        self._on_input()
+
     def look(self) -> None:
         """Look for an event for which the kernel would wake the daemon."""
         if self.is_up and self.lifelines is not None and self.lifelines.pending():

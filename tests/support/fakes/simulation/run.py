@@ -104,6 +104,7 @@ class Simulation:
             purgatories=3,
             errors=2,
             tick=rng.choice((100_000, MS, 10 * MS)),
+            schedule_retention=2 * HOUR,  # the end comes after three hours without a worker
             quota_operations=rng.choice((self.capacity // 2, self.capacity)),
             quota_outcomes=rng.choice((8, 65_536)),
             quota_answers=rng.choice((2, 16, 1_024)),
@@ -407,9 +408,13 @@ class Simulation:
 
     def jump_wall(self) -> None:
         self.faults["wall clock jumped"] += 1
+        self._set_wall_clock(self.rng.randrange(-HOUR, HOUR))
+
+    def _set_wall_clock(self, by_ns: int) -> None:
         if "cancel_call" in self.acts and any("cron" in plan for plan in self.plans):
             self.books.points_may_repeat = True  # which points have run is forgotten with the call
-        self.clock.jump(self.rng.randrange(-HOUR, HOUR))
+        self.clock.jump(by_ns)
+        self.daemon.wall_clock_set()
         for process in self.living:
             if self.rng.random() < 0.8:  # the others notice with their next frame
                 self.schedule.after(self.rng.randrange(1, MS), process.wall_clock_set)
@@ -430,6 +435,8 @@ class Simulation:
                 process.go_on()
         for worker in self.workers:
             worker.ending = True
+        if (behind_ns := self.books.latest_wall_ns - self.clock.wall_ns()) > 0:
+            self._set_wall_clock(behind_ns)  # a clock that was set back would keep calls of the wall clock back
         self._pass(70 * SECOND)  # longer than the longest timeout of a worker (60 s) and its grace
 
     def _reckon(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.groups.registry import Calls
+from timerd_client.groups.schedule import datetime_of
 from timerd_client.groups.steps import Call
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.protocol.session import CALLS
@@ -39,11 +40,11 @@ RETRIES = 2
 PERIODIC = ("every/a", "every/b")
 PLANS: tuple[dict[str, Any], ...] = (  # schedules have one of them, and maybe another after a redeployment
     {"seconds": 0.2},
-    {"seconds": 0.7},
+    {"seconds": 0.7, "grace": 0},
     {"seconds": 3.0},
     {"seconds": 10.0},
     {"cron": "* * * * * *"},
-    {"cron": "*/7 * * * * *", "timezone": "Europe/Berlin"},
+    {"cron": "*/7 * * * * *", "timezone": "Europe/Berlin", "grace": 10},
 )
 
 
@@ -299,7 +300,12 @@ class Worker:
         self.books.asked(name, payload, id)
         replacing = self.books.withdrawing(id, payload) if id and exists == "replace" else contextlib.nullcontext()
         with replacing:
-            self.client.call_later_wait(name, delay, payload, id=id, if_exists=exists)
+            if self.rng.random() < 0.3:
+                wall_ns = self.process.schedule.clock.wall_ns() + round(delay * 1e9)
+                self.books.latest_wall_ns = max(self.books.latest_wall_ns, wall_ns)
+                self.client.call_at_wait(name, datetime_of(wall_ns), payload, id=id, if_exists=exists)
+            else:
+                self.client.call_later_wait(name, delay, payload, id=id, if_exists=exists)
         if exists != "keep":  # else it is not known which one stays
             self.books.accepted(payload)
 

@@ -1,6 +1,10 @@
-"""A descriptor that becomes readable when somebody sets the wall clock: a timerfd with TFD_TIMER_CANCEL_ON_SET.
+"""Notices that somebody has set the wall clock: for clients with cron schedules, and for the daemon.
 
-Without one (the system refuses it) a client notices a little later, with the next frame of the daemon.
+A WallWatch compares the wall clock with CLOCK_MONOTONIC. Their distance changes when somebody sets the wall clock, and
+when the machine was suspended. It does not change when the clock is slewed: then CLOCK_MONOTONIC is slewed as well.
+
+A WallAlarm is a descriptor that becomes readable then: a timerfd with TFD_TIMER_CANCEL_ON_SET. Without one (the system
+refuses it) a client notices a little later, with the next frame of the daemon, and the daemon with its next turn.
 """
 
 from __future__ import annotations
@@ -9,11 +13,40 @@ import contextlib
 import ctypes
 import os
 import time
+from collections.abc import Callable
 from typing import Final
 
+JUMP_NS: Final = 100_000_000  # steps of less, which an NTP client makes now and then, add up until they are as much
 TFD_TIMER_ABSTIME: Final = 1
 TFD_TIMER_CANCEL_ON_SET: Final = 2
 NEVER_S: Final = 1 << 60  # the timer itself never fires
+
+
+class WallWatch:
+    """Compares two clocks, which are given in ns."""
+
+    def __init__(self, wall_ns: Callable[[], int], now_ns: Callable[[], int]) -> None:
+        self._wall_ns = wall_ns
+        self._now_ns = now_ns
+        self._ahead_ns: int | None = None
+
+    @property
+    def ahead_ns(self) -> int:
+        """How far the wall clock was ahead when it was last found to be set, or first looked at."""
+        assert self._ahead_ns is not None, "the clocks were not compared yet"
+        return self._ahead_ns
+
+    def was_set(self) -> bool:
+        """Whether the wall clock was set since it was last found so; the first call only looks."""
+        before_ns = self._now_ns()
+        wall_ns = self._wall_ns()
+        after_ns = self._now_ns()
+        # This thread may have stood still between two of the looks, so the distance is known within bounds.
+        least_ns, most_ns = wall_ns - after_ns, wall_ns - before_ns
+        if self._ahead_ns is not None and least_ns - JUMP_NS < self._ahead_ns < most_ns + JUMP_NS:
+            return False
+        first, self._ahead_ns = self._ahead_ns is None, (least_ns + most_ns) // 2
+        return not first
 
 
 class _TimerSpec(ctypes.Structure):
