@@ -164,6 +164,22 @@ def test_a_schedule_whose_group_was_empty_past_its_retention_begins_again() -> N
     assert len(job.calls) == 1
 
 
+def test_a_call_that_was_cut_runs_again_after_hours_beside_the_schedule_that_has_begun_anew(world: World) -> None:
+    """Its id is forgotten by then, so the heir finds no schedule and begins it."""
+    job = Job()
+    victim, told = due_call(world, job)
+    through_handler(victim, told)
+    victim.die()
+    world.run(2 * GROUP_KEPT_NS)
+    heir = worker_of(world, job)
+    heir.begin()
+    assert pending(world) == 1
+    run(world, [heir], 2 * PERIOD_NS)
+    assert [call.deliveries for call in job.calls[:2]] == [1, 2]
+    assert job.calls[0].due == job.calls[1].due and job.calls[1].missed > 700
+    assert pending(world) == 1
+
+
 def test_a_schedule_begins_again_in_another_arena() -> None:
     """The steps end when the daemon knows nothing any more; the face starts them again (test_members)."""
     world = World()
