@@ -161,13 +161,14 @@ def test_connect_does_not_say_that_a_stopped_daemon_has_ended(face: Face, daemon
 
 
 def test_without_a_writable_temporary_directory_there_is_no_instance(
-    face: Face, monkeypatch: pytest.MonkeyPatch
+    face: Face, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def nowhere() -> str:
         raise FileNotFoundError("No usable temporary directory found")  # as of a container whose root is read-only
 
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    monkeypatch.setattr("timerd_shm.host.paths.SYSTEM_DIRECTORY", tmp_path)
     with pytest.raises(td.TimerdUnavailableError, match=f"/tmp/timerd-{os.geteuid()}: start it"):
         face.connect("nobody-has-this-one")
 
