@@ -418,6 +418,7 @@ def test_timerctl_says_that_a_directory_is_unreadable(
         assert timerctl([command]) == 1
         said = capsys.readouterr().err
         assert f"{runtime_dir}: Permission denied: " in said and "TIMERD_RUNTIME_DIR" in said, said
+        assert "Start a daemon of your own (`timerd`)" in said
 
 
 def test_an_instance_is_found_behind_an_unreadable_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
