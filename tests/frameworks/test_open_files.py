@@ -15,8 +15,8 @@ from patience import eventually
 from pending import pending
 from servers import Polls, Server
 
-LIMIT = 128  # of open files
-FEW, MANY = 60, 90  # polls; a worker has some 30 files beside them
+LIMIT = 144  # of open files
+FEW, MANY = 60, 100  # polls; a worker has 20 to 30 files beside them
 START: dict[str, Callable[[Path], Server]] = {
     "gevent": lambda path: Server.gunicorn("pollers:application", path, "-k", "gevent", workers=1, hooks=False),
     "uvicorn": lambda path: Server.uvicorn("pollers:asgi", path, workers=1),
