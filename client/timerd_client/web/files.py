@@ -1,6 +1,6 @@
 """Open files of a process with requests: each request has a socket, and 1,024 files are the usual limit.
 
-    WARNING 800 requests are open, and 828 of 1,024 files (RLIMIT_NOFILE): without a free file this process accepts ...
+    WARNING 793 requests are open, and 819 of 1,024 files (RLIMIT_NOFILE): without a free file this process accepts ...
 
 A process without a free file accepts no connection, and its client cannot connect to a daemon that was started again.
 So there is one warning, when MARK of the files are open. gunicorn also says how many connections a worker will accept,
