@@ -128,14 +128,15 @@ def test_a_daemon_that_comes_late_has_time_to_answer_all_the_same(
     look = Search.look
 
     def look_for_long(search: Search) -> object:
-        time.sleep(0.3)
+        search._end = time.monotonic()
         return look(search)
 
     monkeypatch.setattr(Search, "look", look_for_long)
+    monkeypatch.setattr("timerd_client.discovery.find_daemon.CONNECT_TIMEOUT_S", PATIENCE_S)
     os.kill(daemon.pid, signal.SIGSTOP)
     goes_on = threading.Timer(0.4, os.kill, (daemon.pid, signal.SIGCONT))
     goes_on.start()
-    with face.connect(timeout=0.3) as client:
+    with face.connect(timeout=PATIENCE_S) as client:
         assert client.connected
     goes_on.join()
 
