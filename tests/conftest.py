@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ import pytest
 import interpreted  # noqa: F401 - before anything of timerd is imported
 import timerd as td
 from daemons import Daemon, arenas_of, processes_of
+from descriptors import at_least
 from faces import FACES, Face, face_of
 from guarantees import Guarantees
 from patience import PATIENCE_S
@@ -75,6 +77,14 @@ def pytest_runtest_makereport(
     return report
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.geteuid() == 0:
+        return
+    for item in items:
+        if (root := item.get_closest_marker("root")) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"needs root: {root.args[0]}"))
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """A number for this test alone: the run's --seed and the test's name make it."""
@@ -86,6 +96,14 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rng(seed: int) -> random.Random:
     """Random numbers that --seed reproduces."""
     return random.Random(seed)
+
+
+@pytest.fixture(autouse=True)
+def open_files(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As many open files as the test's mark `files` says."""
+    mark = request.node.get_closest_marker("files")
+    with nullcontext() if mark is None else at_least(mark.args[0]):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -90,12 +90,18 @@ def _ask_the_machine(settings: Settings) -> None:
     paths = make_instance(config.instance, config.runtime_dir, look_only=True)
     _ = paths.commands_endpoint, paths.outcomes_endpoint
     _group_of(settings)
-    if config.arena_file and not os.access(os.path.dirname(os.path.abspath(config.arena_file)), os.W_OK | os.X_OK):
-        raise ResourceLimitError(f"the arena {config.arena_file} cannot be opened: its directory may not be written")
+    arena = os.path.abspath(config.arena_file) if config.arena_file else ""
+    if arena and not os.access(os.path.dirname(arena), os.W_OK | os.X_OK):
+        raise ResourceLimitError(
+            f"the arena {arena} cannot be opened: its directory may not be written: choose another one (--arena-file)"
+        )
     if config.journal:
         directory = os.path.abspath(config.journal)
         if not os.access(directory if os.path.isdir(directory) else os.path.dirname(directory), os.W_OK | os.X_OK):
-            raise ResourceLimitError(f"the journal's directory {directory} cannot be made, or may not be written")
+            raise ResourceLimitError(
+                f"the journal's directory {directory} cannot be made, or may not be written: choose another one "
+                "(--journal)"
+            )
 
 
 def _set_up_logging(level: str) -> None:

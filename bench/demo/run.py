@@ -100,6 +100,7 @@ class Demo:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", *command],
                 env=self.environment,
+                cwd=self.directory,  # gunicorn does not start in a directory that its user may not enter
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import timerd as td
+from descriptors import free_files
 from timerctl import main as timerctl
 from timerd.arena.arena import ATTACHED, Arena
 from timerd.arena.format import format_arena
@@ -317,8 +318,6 @@ def test_quotas_follow_the_configuration_of_the_next_start(paths: InstancePaths)
 
 
 def test_a_full_file_system_is_refused_at_the_start_with_both_figures(paths: InstancePaths, runtime_dir: Path) -> None:
-    import resource
-
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MIB // 2, limits[1]))
     try:
@@ -419,6 +418,7 @@ def test_timerctl_says_that_a_directory_is_unreadable(
         assert timerctl([command]) == 1
         said = capsys.readouterr().err
         assert f"{runtime_dir}: Permission denied: " in said and "TIMERD_RUNTIME_DIR" in said, said
+        assert "Start a daemon of your own (`timerd`)" in said
 
 
 def test_an_instance_is_found_behind_an_unreadable_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -431,7 +431,7 @@ def test_an_instance_is_found_behind_an_unreadable_directory(monkeypatch: pytest
     assert find_instance().directory == tmp_path / "timerd"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.root("becomes another user")
 def test_another_user_gets_a_permission_error(runtime_dir: Path) -> None:
     write_location(InstancePaths(runtime_dir, "default"), ArenaLocation("shm", "/timerd-x", 1))
     runtime_dir.chmod(0o750)
@@ -554,15 +554,8 @@ def test_a_process_is_distinguished_from_its_successor_by_its_start_time() -> No
 
 
 def test_a_process_that_cannot_be_looked_at_for_want_of_descriptors_has_not_ended() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.dup(0)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            process_start_ticks(os.getpid())
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with free_files(0), pytest.raises(OSError, match="Too many open files"):
+        process_start_ticks(os.getpid())
 
 
 def test_a_process_that_proc_hides_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import select
 import signal
 import socket
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import free_files
 from patience import PATIENCE_S
 from polled import PolledWatches, would_wake
 from timerd.clients.liveness import (
@@ -235,16 +235,10 @@ def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
     watches: PolledWatches, connect: Callable[..., socket.socket]
 ) -> None:
     connect(SESSION)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.dup(0)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
-    try:
+    with free_files(0):
         assert watches.signs(LIMIT, 0) == []
         assert watches.due_ns == FULL_NS
         assert watches.signs(LIMIT, 1) == []
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert not would_wake(watches.selector), "a connection in the backlog would wake it again and again"
     watches.signs(LIMIT, FULL_NS)
     assert [sign.session for sign in drain(watches, FULL_NS)] == [SESSION]

@@ -364,7 +364,7 @@ def test_a_daemon_that_ends_while_it_copies_leaves_no_copy(
     assert not copies_in(runtime_dir)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.root("becomes another user")
 def test_a_check_by_a_member_of_the_unix_group_leaves_no_copy(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

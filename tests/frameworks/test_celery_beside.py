@@ -22,6 +22,7 @@ from trees import ROOT
 
 EVERY_S = 0.5
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=warning")
+START_S = 4 * PATIENCE_S  # four workers import Celery each, on a busy machine
 
 
 class Workers:
@@ -69,7 +70,7 @@ class Workers:
 def working(directory: Path) -> Iterator[Workers]:
     workers = Workers(directory)
     try:
-        eventually((directory / "reports.sqlite").exists)
+        eventually((directory / "reports.sqlite").exists, "no worker has begun", START_S)
         yield workers
     finally:
         workers.end()

@@ -12,6 +12,7 @@ import pytest
 import pollers
 import timerd as td
 from daemons import Daemon
+from descriptors import BESIDE
 from patience import eventually
 from pending import pending
 from servers import ENDS_S, Polls, Server
@@ -133,6 +134,7 @@ def test_a_client_of_the_module_works_in_each_worker_after_a_preload(
         assert [one.status for one in polls.answers()] == [200] * count
 
 
+@pytest.mark.files(1_000 + BESIDE)  # a socket for each poll, here and in the worker
 @pytest.mark.timeout(240)
 def test_a_thousand_polls_wait_in_one_gevent_worker_and_are_answered_from_four(daemon: Daemon, directory: Path) -> None:
     """Two servers, one application: 1,000 polls in the one worker, and posts to the four of the other."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import timerd.journal.files
 import timerd.journal.writer
 from arenas import Memory
 from daemons import Daemon
+from descriptors import free_files
 from hostile import HOSTILE, within
 from journals import SEGMENT_SIZE, JournaledRig, numbered, settle
 from patience import PATIENCE_S, eventually
@@ -84,14 +84,8 @@ def test_holds_that_cannot_be_opened_for_want_of_descriptors_hold_all(tmp_path: 
     """To take them for none would remove what a consumer needs."""
     (tmp_path / HOLDS).mkdir()
     hold(tmp_path, "spark", 17)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.dup(0)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + free, hard))
-    try:
+    with free_files(free):
         found = holds_of(tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert found == {UNREAD: 0}
     assert holds_of(tmp_path) == {"spark": 17}
 

@@ -13,20 +13,21 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
+from descriptors import BESIDE
 from patience import PATIENCE_S, eventually
 from timerd.conductor.transport import CONNECTIONS_BESIDE
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
 
 ATTACKERS = 3
+KEPT = 4_000  # connections of each
 LIMIT = 400  # of open files
 CLIENTS = 64
 MORE_BYTES = 64 << 20
 
 CROWD = """
-import resource, socket, sys, time
-resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 12, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+import socket, sys, time
 kept, greeting = [], bytes.fromhex("ff00000000000000017f0300") + b"NULL".ljust(20, bytes(1)) + bytes(32)
-while len(kept) < 4_000:
+while len(kept) < int(sys.argv[3]):
     each = socket.socket(socket.AF_UNIX)
     each.setblocking(False)
     try:
@@ -112,10 +113,14 @@ def limited(make_daemon: Callable[..., Daemon]) -> Daemon:
     return make_daemon(f"--clients={CLIENTS}", f"--quota-clients={CLIENTS}", patch=patch)
 
 
+@pytest.mark.files(KEPT + BESIDE)
 def test_connections_beyond_the_limit_do_not_end_the_daemon_and_hurt_nobody(limited: Daemon) -> None:
     """12,000 of them, by three processes, where 400 files may be open. Clients that were there, and new ones, go on."""
     pid = limited.pid
-    with td.connect(timeout=PATIENCE_S) as bystander, attackers(limited, CROWD, count=ATTACKERS) as processes:
+    with (
+        td.connect(timeout=PATIENCE_S) as bystander,
+        attackers(limited, CROWD, str(KEPT), count=ATTACKERS) as processes,
+    ):
         is_served_while(bystander, processes)
         with td.connect(timeout=PATIENCE_S) as late:
             assert late.fire_wait("k") == 0
@@ -124,11 +129,12 @@ def test_connections_beyond_the_limit_do_not_end_the_daemon_and_hurt_nobody(limi
     assert limited.stop() == 0, "and it ends in order"
 
 
+@pytest.mark.files(KEPT + BESIDE)
 def test_many_clients_of_one_process_are_left_alone(limited: Daemon) -> None:
     """Each has its connections, also while others have as many as they may."""
     clients = [td.connect(timeout=PATIENCE_S, name=f"c{number}") for number in range(CLIENTS // 2)]
     try:
-        with attackers(limited, CROWD, count=ATTACKERS):
+        with attackers(limited, CROWD, str(KEPT), count=ATTACKERS):
             eventually(lambda: "a connection was closed" in limited.log)
             for client in clients:
                 assert client.fire_wait("k", timeout=PATIENCE_S) == 0

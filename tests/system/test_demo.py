@@ -20,8 +20,13 @@ TIMEOUT_S = 60
 
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[subprocess.Popen[str]]:
-    """The demo, started; it makes its directory in the test's own."""
+    """The demo, started where its user may not look, as by `su` in a directory of root's.
+
+    It makes its directory in the test's own.
+    """
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
+    there = runtime_dir / "there"
+    there.mkdir()
     command = [sys.executable, str(RUN), "--quick"]
     process = subprocess.Popen(
         command,
@@ -29,11 +34,14 @@ def demo(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[subproc
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        cwd=there,
     )
+    there.chmod(0)
     yield process
     if process.poll() is None:
         process.terminate()
         process.communicate(timeout=TIMEOUT_S)
+    there.chmod(0o700)
 
 
 def left_by_demo(out: str) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import psutil
 import pytest
 
 from daemons import Daemon
+from descriptors import BESIDE
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT, DESCRIPTORS_BESIDE
 from trees import python_path
 
@@ -62,12 +62,19 @@ async def wait_and_fire(own: str, other: str, count: int) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(250, marks=pytest.mark.long)])  # clients of each process
+MANY = 250  # clients of each process
+FILES = pytest.mark.files(DESCRIPTORS_PER_CLIENT_MAX * MANY + BESIDE)
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(MANY, marks=[pytest.mark.long, FILES])])
 def test_two_processes_hold_many_clients_and_many_pending_operations(
     make_daemon: Callable[..., Daemon], tmp_path: Path, count: int
 ) -> None:
     arena = f"--arena-file={tmp_path}/arena"  # 28 MiB, beside the tests that use /dev/shm
-    daemon = make_daemon("--capacity=65536", "--blocks=65536", "--clients=512", "--quota-clients=512", arena)
+    clients = 2 * count + 12
+    daemon = make_daemon(
+        "--capacity=65536", "--blocks=65536", f"--clients={clients}", f"--quota-clients={clients}", arena
+    )
     processes = [
         subprocess.Popen(
             [sys.executable, __file__, own, other, str(count)],
@@ -113,6 +120,4 @@ def test_two_processes_hold_many_clients_and_many_pending_operations(
 
 
 if __name__ == "__main__":
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
     print(json.dumps(asyncio.run(wait_and_fire(sys.argv[1], sys.argv[2], int(sys.argv[3])))))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from timerd.config.config import Config
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT, DESCRIPTORS_BESIDE, NEWCOMERS_MAX, divide
 
 
+@pytest.mark.files(4_096)
 def test_the_limit_of_descriptors_is_raised_as_far_as_allowed() -> None:
     script = """
 import resource, sys
@@ -37,3 +41,16 @@ divide(500)
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "512 files may be open, and 500 clients need 1064" in ended.stderr
+
+
+def test_a_daemon_without_flags_starts_where_1024_files_are_the_hard_limit_and_has_room_for_newcomers() -> None:
+    """1,024 is the usual limit of an ordinary user, and of many containers."""
+    script = f"""
+import resource
+from timerd.host.descriptors import divide
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+print(*divide({Config().clients}))
+"""
+    out = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    watches, connections = map(int, out.stdout.split())
+    assert watches == Config().clients + NEWCOMERS_MAX and connections > CONNECTIONS_PER_CLIENT * Config().clients

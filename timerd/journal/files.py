@@ -101,7 +101,10 @@ class JournalFiles:
         except OSError as error:
             if isinstance(error, ResourceLimitError):
                 raise
-            raise ResourceLimitError(f"the journal's directory {plan.directory}: {error.strerror}") from None
+            raise ResourceLimitError(
+                f"the journal's directory {plan.directory}: {error.strerror}: "
+                "choose one that this user may write (--journal)"
+            ) from None
 
     def attach(self, buffer: memoryview, header: ArenaHeader, buffered: bool) -> int:
         """Find out which rows of this arena stand in files; `written`, for the core.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+from .files import shortage
 from .requests import drain, drain_at
 
 __all__ = ["post_request", "post_worker_init"]
@@ -20,6 +21,9 @@ __all__ = ["post_request", "post_worker_init"]
 def post_worker_init(worker: Any) -> None:
     """The worker has its own handlers of signals by now; they are called after the drain."""
     drain_at(signal.SIGTERM)
+    # sync accepts one connection at a time, and has no such bound. All workers have the same, so the first one warns.
+    if worker.age == 1 and (short := shortage(getattr(worker, "worker_connections", 0))):
+        worker.log.warning(short)
 
 
 def post_request(worker: Any, request: Any, environ: Any, response: Any) -> None:

@@ -13,17 +13,23 @@ from typing import Final
 
 from timerd_client.waits.scope import Scope
 
+from . import files
+
 DRAIN: Final = "drain"
 DISCONNECT: Final = "disconnect"
 
 _open: set[Scope] = set()
 _draining = ""
+_look_at = 1  # with so many open requests, at how many files are open
 
 
 def begin() -> Scope:
     """A request begins. Whoever begins it calls `finish`."""
+    global _look_at
     request = Scope()
     _open.add(request)
+    if len(_open) >= _look_at:
+        _look_at = files.look(len(_open))
     if _draining:
         request.end(_draining)
     return request
@@ -62,9 +68,10 @@ def drain_at(number: signal.Signals) -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _draining
+    global _draining, _look_at
     _open.clear()
     _draining = ""
+    _look_at = 1
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -21,7 +21,7 @@ CALL_AHEAD_NS_MAX = (
     1_000_000_000  # a call may be so much later than its turn, which began before; no turn takes so long
 )
 
-CLIENTS_MAX = 512
+CLIENTS_MAX = 256  # of a daemon that may open 1,024 files, the usual limit: see timerd/host/descriptors.py
 PURGATORIES_MAX = 64
 GROUPS_MAX = 64
 CAPACITY_DEFAULT = 131_072

@@ -73,7 +73,10 @@ def open_lock(path: Path) -> int:
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != 0o600:
             os.fchmod(descriptor, 0o600)
     except OSError as error:
-        raise ResourceLimitError(f"the lock {path} cannot be opened: {error.strerror}") from None
+        raise ResourceLimitError(
+            f"the lock {path} cannot be opened: {error.strerror}: "
+            "choose a directory that this user may write (--runtime-dir, --arena-file)"
+        ) from None
     return descriptor
 
 

@@ -43,8 +43,8 @@ INSTANCE_VARIABLE = "TIMERD_INSTANCE"
 INSTANCE_DEFAULT = "default"
 OTHER_DIRECTORY = f"choose one ({RUNTIME_DIR_VARIABLE}, or --runtime-dir of timerd)"
 HIDDEN = (
-    "Permission denied: only its owner may look, and its group after `timerd --unix-group`; "
-    f"or name another directory ({RUNTIME_DIR_VARIABLE})"
+    "Permission denied: only its owner may look, and its group after `timerd --unix-group`. "
+    f"Start a daemon of your own (`timerd`), in another directory if {RUNTIME_DIR_VARIABLE} names this one"
 )
 SYSTEM_DIRECTORY = Path("/run/timerd")
 SHM_DIRECTORY = Path("/dev/shm")

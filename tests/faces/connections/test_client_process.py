@@ -23,6 +23,7 @@ import pytest
 
 import timerd as td
 from daemons import SMALL_BY_ENVIRONMENT, Daemon
+from descriptors import BESIDE
 from faces import THREADED, Face
 from patience import PATIENCE_S, eventually
 from shell import command_of
@@ -200,6 +201,7 @@ def test_a_lock_file_that_its_holder_removes_is_never_held_by_two(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.files(150 * 10 + BESIDE)
 def test_150_clients_work_in_one_process(make_daemon: Callable[..., Daemon], face: Face) -> None:
     make_daemon("--clients=256", "--quota-clients=256", instance="many")
     clients = [face.connect("many", timeout=PATIENCE_S) for _ in range(150)]

@@ -128,14 +128,15 @@ def test_a_daemon_that_comes_late_has_time_to_answer_all_the_same(
     look = Search.look
 
     def look_for_long(search: Search) -> object:
-        time.sleep(0.3)
+        search._end = time.monotonic()
         return look(search)
 
     monkeypatch.setattr(Search, "look", look_for_long)
+    monkeypatch.setattr("timerd_client.discovery.find_daemon.CONNECT_TIMEOUT_S", PATIENCE_S)
     os.kill(daemon.pid, signal.SIGSTOP)
     goes_on = threading.Timer(0.4, os.kill, (daemon.pid, signal.SIGCONT))
     goes_on.start()
-    with face.connect(timeout=0.3) as client:
+    with face.connect(timeout=PATIENCE_S) as client:
         assert client.connected
     goes_on.join()
 
@@ -161,13 +162,14 @@ def test_connect_does_not_say_that_a_stopped_daemon_has_ended(face: Face, daemon
 
 
 def test_without_a_writable_temporary_directory_there_is_no_instance(
-    face: Face, monkeypatch: pytest.MonkeyPatch
+    face: Face, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def nowhere() -> str:
         raise FileNotFoundError("No usable temporary directory found")  # as of a container whose root is read-only
 
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    monkeypatch.setattr("timerd_shm.host.paths.SYSTEM_DIRECTORY", tmp_path)
     with pytest.raises(td.TimerdUnavailableError, match=f"/tmp/timerd-{os.geteuid()}: start it"):
         face.connect("nobody-has-this-one")
 

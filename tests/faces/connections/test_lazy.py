@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -81,12 +82,14 @@ def test_a_call_that_waits_says_at_once_that_no_daemon_runs_and_works_when_one_d
 def test_a_deadline_counts_from_the_call_and_not_from_the_connection(
     face: Face, make_daemon: Callable[..., Daemon]
 ) -> None:
+    daemon = make_daemon(instance="late")
+    os.kill(daemon.pid, signal.SIGSTOP)  # it goes on sooner than another one starts
     client = face.make("late")
     called_ns = time.monotonic_ns()
     operation = client.register("k", timeout=0.2)
     returned_ns = time.monotonic_ns()
     time.sleep(0.3)  # time is the subject
-    make_daemon(instance="late")
+    os.kill(daemon.pid, signal.SIGCONT)
     outcome = operation.result(PATIENCE_S)
     assert outcome.state is td.State.EXPIRED
     assert called_ns <= operation.deadline_ns - 200_000_000 <= returned_ns

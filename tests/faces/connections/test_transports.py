@@ -18,6 +18,7 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
+from descriptors import BESIDE
 from faces import Face
 from patience import PATIENCE_S, eventually
 from timerd_client import aio
@@ -110,6 +111,7 @@ def test_a_caller_that_waits_gets_its_outcome_after_the_daemon_was_killed_and_st
         assert client.stats().commands_unknown == 0
 
 
+@pytest.mark.files(300 * 8 + BESIDE)
 def test_very_many_clients_of_a_process_are_served_and_leave_nothing(make_daemon: MakeDaemon) -> None:
     daemon = make_daemon("--clients=400", "--quota-clients=400")
     before = len(os.listdir(f"/proc/{daemon.pid}/fd"))

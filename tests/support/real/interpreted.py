@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import spec_from_file_location
+from os.path import exists, getmtime, join
 from pathlib import Path
 from types import ModuleType
 
@@ -33,7 +34,7 @@ def is_stale(name: str, source: Path) -> bool:
     """Whether what is installed of a module was compiled of an older source."""
     compiled = name.replace(".", "/") + EXTENSION_SUFFIXES[0]
     return any(
-        (found := Path(folder) / compiled).exists() and found.stat().st_mtime < source.stat().st_mtime
+        exists(found := join(folder, compiled)) and getmtime(found) < getmtime(source)  # unreadable: not there
         for folder in sys.path
     )
 

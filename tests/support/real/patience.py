@@ -11,11 +11,13 @@ T = TypeVar("T")
 PATIENCE_S = 15.0  # ends a test that hangs. It is far longer than a loaded machine needs, and measures nothing.
 
 
-def eventually(condition: Callable[[], object], what: str = "it did not come to pass") -> float:
+def eventually(
+    condition: Callable[[], object], what: str = "it did not come to pass", seconds: float = PATIENCE_S
+) -> float:
     """Wait until the condition holds; the seconds that it took. AssertionError, with `what`, when it never does."""
     start = time.monotonic()
     while not condition():
-        assert time.monotonic() < start + PATIENCE_S, what
+        assert time.monotonic() < start + seconds, what
         time.sleep(0.005)
     return time.monotonic() - start
 
