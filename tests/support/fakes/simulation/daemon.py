@@ -54,21 +54,23 @@ class WatchedSessions(Sessions):
     """Sessions that note which clients were ever taken for silent or dead, by incarnation."""
 
     away: set[bytes]
+    silent: set[bytes]
 
     def count_silence(self, until_ns: int, now_ns: int) -> Lapses:
         lapses = super().count_silence(until_ns, now_ns)
         for session in lapses.silent:
-            self._note(session)
+            self.silent.add(self._incarnation_of(session))
+        self.away |= self.silent
         return lapses
 
     def close(self, session: Session, now_ns: int, *, goodbye: bool) -> None:
-        self._note(session)
+        self.away.add(self._incarnation_of(session))
         super().close(session, now_ns, goodbye=goodbye)
 
-    def _note(self, session: Session) -> None:
+    def _incarnation_of(self, session: Session) -> bytes:
         record = self._record_of(session.slot)
         low, high = record.incarnation_low, record.incarnation_high
-        self.away.add(low.to_bytes(8, "little") + high.to_bytes(8, "little"))
+        return low.to_bytes(8, "little") + high.to_bytes(8, "little")
 
 
 class HeldJournal(Journal):
@@ -144,6 +146,7 @@ class Daemon:
         # Whether a client that runs, and is not closed, has this session.
         self.is_living: Callable[[bytes], bool] = lambda session: False
         self.away: set[bytes] = set()  # incarnations of clients that were ever taken for silent or dead
+        self.silent: set[bytes] = set()  # of these, those that were ever silent
         self.memory = bytearray()
         self.stopped = False
         self._doomed = False
@@ -199,7 +202,7 @@ class Daemon:
         self.check("after a start")
         self.lifelines = Lifelines(self._pidfds)
         self.transports = Transports(self.network, self.kernel, self, self._on_input)
-        WatchedSessions.away = self.away
+        WatchedSessions.away, WatchedSessions.silent = self.away, self.silent
         steps = Random(repr(self._rng.getstate()))  # its own, so that a copy changes nothing else of the simulation
         self._copies = SteppedCopies(self._core, self.memory, steps, self._faults)
         _, self._conductor = attached(

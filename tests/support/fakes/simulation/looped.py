@@ -222,16 +222,16 @@ class LoopedProcess(Process):
             if self.alive:
                 self.wait(outcomes.aclose)  # type: ignore[attr-defined]
 
-    def handler(self, handler: Callable[[Call], None]) -> Callable[[Call], Any]:
+    def handler(self, handler: Callable[..., None]) -> Callable[..., Any]:
         """A handler of a thread as a coroutine function."""
 
-        async def handle(call: Call) -> None:
+        async def handle(*given: Any) -> None:
             ended: asyncio.Future[None] = self.loop.create_future()
 
             def body() -> None:
                 failed: Exception | None = None
                 try:
-                    handler(call)
+                    handler(*given)
                 except PlannedFailure as error:
                     failed = error
                 finally:

@@ -101,8 +101,8 @@ class Process:
         caller.start()
         return caller
 
-    def handler(self, handler: Callable[[Call], None]) -> Callable[[Call], Any]:
-        """A handler as its client takes it."""
+    def handler(self, handler: Callable[..., None]) -> Callable[..., Any]:
+        """A handler, or an on_failure, as its client takes it."""
         return handler
 
     def hold(self, act: Act) -> bool:

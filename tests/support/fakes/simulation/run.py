@@ -15,15 +15,19 @@ from networks import PROCESSES
 from timerd.clients import sessions
 from timerd.testing.manual.clock import JumpingClock
 from timerd_client.audit.journal import audit_journal
+from timerd_client.groups.plan import unpack
+from timerd_client.groups.schedule import datetime_of
 from timerd_client.hot import Pending
 from timerd_shm.declare.errors import ArenaFullError, TimerdError
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.states import ClientState, IdState, Orphans
+from timerd_shm.declare.states import ClientState, IdState, OpState, Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
+from timerd_shm.read import walk
+from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.segment import segments_of
 
-from .books import Books, is_expected
+from .books import Books, Letter, is_expected
 from .daemon import LEASE_NS, Daemon
 from .kernel import Kernel
 from .network import CALM, MS, Weather
@@ -107,12 +111,15 @@ class Simulation:
             quota_answers=rng.choice((2, 16, 1_024)),
             records_per_step=rng.choice((8, 100, 65_536)),
             pidfds=rng.random() < 0.8,
+            dead_letters=rng.choice((0, 2, 256, 256)),
         )
         self.plans = rng.sample(PLANS, 1 if rng.random() < 0.7 else 2)
         self.books.points_may_repeat = len(self.plans) > 1
         self.daemon.on_kill = self._start_daemon_later
         self.books.has_forgotten_ids = lambda: bool(self.daemon.arena.header.ids_floor_ns)
         self.books.was_silent_or_dead = self.daemon.away.__contains__
+        self.books.was_silent = self.daemon.silent.__contains__
+        self.books.end_process = self._end_process
         self.daemon.is_living = lambda session: any(process.has(session) for process in self.processes)
         self.processes: list[Process] = []
         self.workers: list[Worker] = []
@@ -349,6 +356,11 @@ class Simulation:
             process.kill()
             self._bury(process)
 
+    def _end_process(self, process: Process) -> None:
+        """A handler ends its process, as by a fault of the memory."""
+        self.faults["process ended by a handler"] += 1
+        self.schedule.at(self.schedule.now_ns, lambda: self._exit(process))
+
     def cut_off(self) -> None:
         """A connection breaks, and is made again."""
         if (process := self._some()) is not None:
@@ -443,6 +455,7 @@ class Simulation:
         self._pass(60 * SECOND)
         books.settle_accounts()
         books.settle_watermarks(self._watermarks())
+        self._settle_letters()
         self._raise()
         last.begin(lambda: self._forget_everything(last))
         self._pass(5 * SECOND)
@@ -454,6 +467,8 @@ class Simulation:
         self._raise()
         assert not self.living, f"{[process.name for process in self.living]} cannot be closed"
         daemon.check("at the end")
+        self._settle_letters()
+        self._raise()
         self._look_for_leaks()
         self._audit()
 
@@ -512,19 +527,45 @@ class Simulation:
             if each.used
         }
 
+    def _letters(self) -> list[Letter]:
+        """The dead letters of the group."""
+        found = []
+        with ArenaReader(memoryview(self.daemon.memory).toreadonly()) as reader:
+            for group in range(len(reader.groups)):
+                for index in walk.dead_letters(reader, group):
+                    op = reader.ops[index]
+                    planned = unpack(reader.blob(op.payload))
+                    assert planned is not None, f"dead letter {op.outcome_number} has no plan"
+                    plan, payload = planned
+                    which = datetime_of(plan.due_ns) if plan.due_ns else payload
+                    name = reader.key_name(reader.nodes[next(walk.nodes_of(reader, index))]).decode()
+                    found.append(Letter(op.outcome_number, name, which, reader.blob(op.value).decode()))
+        return found
+
+    def _settle_letters(self) -> None:
+        made = sum(group.next_letter - 1 for group in self.daemon.arena.all_records(Region.GROUPS) if group.next_letter)
+        self.books.settle_letters(self._letters(), made)
+
     def _look_for_leaks(self) -> None:
         arena = self.daemon.arena
         in_use = arena.in_use()
         header, events = arena.header, arena.region(Region.EVENTS).count
         blocks = arena.records(Region.BLOCKS)
         reached: set[int] = set()
+        letters = [op for op in arena.records(Region.OPS) if op.state == OpState.SETTLED]
+        assert len(letters) == len(self._letters()), f"settled operations that are no dead letters: {letters}"
+        for op in letters:
+            for index in (op.payload, op.value):
+                while index:
+                    reached.add(index)
+                    index = blocks[index - 1].next
         for sequence in range(header.tail, header.newest + 1):
             event = arena.record(Region.EVENTS, sequence & (events - 1))
             for index in (event.key_blob, event.value):
                 while index and index not in reached:
                     reached.add(index)
                     index = blocks[index - 1].next
-        expected = {"OPS": 0, "NODES": 0, "ANSWERS": 0, "WATERMARKS": 0, "BLOCKS": len(reached)}
+        expected = {"OPS": len(letters), "NODES": 0, "ANSWERS": 0, "WATERMARKS": 0, "BLOCKS": len(reached)}
         leaked = {name: in_use[name] for name, count in expected.items() if in_use[name] != count}
         assert not leaked, f"leaked: {leaked}, expected {expected}"
         living = [record for record in arena.records(Region.IDS) if record.state == IdState.LIVE]
