@@ -13,6 +13,7 @@ from groups import call, handler
 from harness import MS, Client, Rig, S, begun, done, fire, given_up
 from rules import (
     a_call_that_runs_alone_gets_no_company,
+    all_names,
     calls_of_an_id_run_one_after_the_other,
     held,
     names,
@@ -445,7 +446,7 @@ def test_a_dead_letter_is_dropped_once_and_only_as_one() -> None:
 
 
 @pytest.mark.parametrize("knobs", [{"quota_outcomes": 3}, {"blocks": 16}])
-def test_dead_letters_give_way_to_a_registration_that_would_be_refused(knobs: dict[str, int]) -> None:
+def test_dead_letters_give_way_to_a_registration_that_would_be_refused(knobs: dict[str, Any]) -> None:
     rig = Rig(**knobs)
     member = handler(rig, b"job")
     payload = bytes(200)
@@ -562,14 +563,14 @@ def test_a_call_of_an_id_waits_while_another_one_is_held_though_both_were_requeu
     rig.close(victim)
     heirs = [handler(rig, b"job") for _ in range(2)]
     rig.turn()
-    assert len(sum(names(*heirs), [])) == 1
+    assert len(all_names(*heirs)) == 1
     holder, other = held(*heirs)
     rig.do(holder, begun(holder.delivered_for_group[0]))
     rig.turn()
     assert names(other) == [[]]
     rig.do(holder, done(holder.delivered_for_group[0]))
     rig.turn()
-    assert sorted(sum(names(*heirs), [])) == [b"new", b"old"]
+    assert sorted(all_names(*heirs)) == [b"new", b"old"]
     rig.check()
 
 

@@ -1,4 +1,4 @@
-"""Calls that end their processes, and dead letters: the client's steps against the real conductor, on a manual clock."""
+"""Calls that end their processes, and dead letters: the client's steps with the real conductor, on a manual clock."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def test_a_call_that_ends_its_processes_rests_longer_each_time_and_is_given_up(w
     ]
     pauses = [later - earlier for earlier, later in pairwise(ends)]
     assert pauses[0] < S
-    assert all(least * S <= pause <= (least + 1) * S for least, pause in zip((1, 2, 4), pauses[1:], strict=True)), pauses
+    assert all(least * S <= pause <= (least + 1) * S for least, pause in zip((1, 2, 4), pauses[1:], strict=True)), (
+        pauses
+    )
     (error,) = failures.errors
     assert isinstance(error, CallGivenUpError) and "5 processes have ended in its handler (deliveries=5)" in str(error)
     (reason,) = reasons(world)

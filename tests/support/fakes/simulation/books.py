@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timerd_client.errors import CallGivenUpError
 from timerd_client.groups.outcome import GroupOutcome
-from timerd_client.groups.plan import ALONE_FROM, CALL, Plan
+from timerd_client.groups.plan import ALONE_FROM, CALL, Plan, unpack
+from timerd_client.groups.schedule import datetime_of
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.outcome import State
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.delayed import DelayedOperation
 from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.limits import GRACE_NS
+from timerd_shm.declare.states import CallPhase
 
 from .schedule import Schedule
 
@@ -149,6 +152,9 @@ class Books:
         self.runs: dict[tuple[str, object, int], list[Running]] = defaultdict(list)
         self.failings: dict[tuple[str, object, int], list[Running]] = defaultdict(list)  # the same of on_failure
         self.running_now: list[Running] = []
+        # The same of what was announced to the daemon: the phase, and the incarnation of the client.
+        self.announced: dict[tuple[str, object, int], list[tuple[CallPhase, bytes]]] = defaultdict(list)
+        self.dead: set[bytes] = set()  # incarnations of clients whose processes have ended
         self.newest: dict[str, bytes] = {}  # id -> payload of the call that was asked for last
         self.asking: Counter[str] = Counter()  # id -> calls that are being asked for
         self.cancelled: set[bytes] = set()  # payloads of calls that were cancelled for sure
@@ -264,6 +270,7 @@ class Books:
 
     def died(self, process: Process) -> None:
         """Note which of its commands were applied. Only outcomes that others get matter any more."""
+        self.dead.add(process.client._protocol.session.incarnation)
         for watched in self.watched:
             if watched.process is process:
                 watched.issued.freeze()
@@ -343,7 +350,7 @@ class Books:
             self.expected.pop(payload, None)
 
     def cancel(self, id: str, cancel: Callable[[], bool]) -> None:
-        """A process cancels the call of that id. If it says so, and no other one was asked for, that one never begins."""
+        """A process cancels the call of that id. If it did, and no other one was asked for, that one never begins."""
         payload, arena = self.newest.get(id), self.arena
         with self.withdrawing(id):
             sure = not self.asking[id] and self.cancelling[id] == 1
@@ -366,6 +373,18 @@ class Books:
             self._look_at_cancelled(now, who)
             yield now
 
+    def announce(self, phase: CallPhase, told: DeliveredOutcome) -> None:
+        """A client says that it is about to run something. It need not have begun when its process ends."""
+        found = unpack(told.payload)
+        assert found is not None, told
+        plan, payload = found
+        which = datetime_of(plan.due_ns) if plan.due_ns else payload
+        self.announced[told.name, which, plan.failures + 1].append((phase, told.client))
+
+    def _ends(self, what: tuple[str, object, int], phase: CallPhase) -> int:
+        """How many processes that have announced it have ended, at most while it ran."""
+        return sum(client in self.dead for announced, client in self.announced[what] if announced == phase)
+
     @contextmanager
     def failing(self, process: Process, call: Call, error: BaseException) -> Iterator[Running]:
         """An on_failure runs: the handler has failed, or so many processes have ended in it."""
@@ -379,10 +398,10 @@ class Books:
                 self.fail(f"{who}: its handler has not failed")
         elif "in its handler" in str(error):
             self.outcomes["given up"] += 1
-            ends = sum(run.died_ns is not None for run in self.runs[what])
+            ends = self._ends(what, CallPhase.HANDLER)
             if ends < DELIVERIES:
                 self.fail(f"{who}: {ends} processes have ended in its handler")
-        elif not any(run.died_ns is not None for run in before):
+        elif not self._ends(what, CallPhase.ON_FAILURE):
             self.fail(f"{who}: no process has ended in its on_failure")
         with self._run(process, call, before, who) as now:
             yield now
@@ -442,8 +461,10 @@ class Books:
                 same = run.call.payload == now.call.payload and run.call.due is None
                 if same and not away(run.incarnation) and not away(now.incarnation):
                     self.fail(f"{who}: {run.process.name} runs it as well, and neither was ever silent or dead")
-            if (run.is_alone or now.is_alone) and run.incarnation == now.incarnation and not self.was_silent(
-                now.incarnation
+            if (
+                (run.is_alone or now.is_alone)
+                and run.incarnation == now.incarnation
+                and not self.was_silent(now.incarnation)
             ):
                 self.fail(f"{who}: {run.call!r} runs in this process, and one of the two is to run alone")
 
@@ -451,9 +472,7 @@ class Books:
         """A call that was cancelled before it ran never begins."""
         if now.call.due is not None or now.call.payload not in self.cancelled:
             return
-        same_id = [
-            run for runs in self.runs.values() for run in runs if run.call.id == self.ids.get(now.call.payload)
-        ]
+        same_id = [run for runs in self.runs.values() for run in runs if run.call.id == self.ids.get(now.call.payload)]
         if not any(self.was_silent_or_dead(run.incarnation) for run in (now, *same_id)):
             self.fail(f"{who}: it was cancelled")
 
@@ -476,8 +495,8 @@ class Books:
             elif not failed:
                 self.fail(f"{letter}: its on_failure never began")
             elif CallGivenUpError.__name__ in letter.reason:
-                ends = [run for run in (*ran, *failed) if run.died_ns is not None]
-                if not ends:
+                keys = [key for key in self.announced if key[:2] == what]
+                if not any(self._ends(key, phase) for key in keys for phase in CallPhase):
                     self.fail(f"{letter}: no process has ended in it")
             elif not any(run.failed for run in ran):
                 self.fail(f"{letter}: its handler has not failed")
@@ -486,9 +505,10 @@ class Books:
         for payload, arena in self.expected.items():
             runs = [run for key, found in self.runs.items() if key[1] == payload for run in found]
             succeeded = any(run.ended and run.is_last and not run.failed for run in runs)
-            if arena == self.arena and not self._is_cancelling(payload) and not succeeded:
-                if once[self.calls[payload], payload] != 1:
-                    self.fail(f"{payload!r} for {self.calls[payload]!r} has failed, and is no dead letter")
+            if arena != self.arena or self._is_cancelling(payload) or succeeded:
+                continue
+            if once[self.calls[payload], payload] != 1:
+                self.fail(f"{payload!r} for {self.calls[payload]!r} has failed, and is no dead letter")
 
     # at the end ---------------------------------------------------------------------------------------------------
 

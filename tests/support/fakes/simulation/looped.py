@@ -16,7 +16,6 @@ from timerd_client.aio.client import Client
 from timerd_client.aio.link import LoopLink, open_links
 from timerd_client.aio.operation import AioBatch, AioOperation
 from timerd_client.groups.outcome import GroupOutcome
-from timerd_client.groups.steps import Call
 from timerd_client.link.surface import Surface
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol

@@ -7,7 +7,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from networks import HERE, PROCESSES
-from timerd_client.groups.steps import Call
 from timerd_client.link import link as link_module
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol

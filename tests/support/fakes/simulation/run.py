@@ -15,13 +15,15 @@ from networks import PROCESSES
 from timerd.clients import sessions
 from timerd.testing.manual.clock import JumpingClock
 from timerd_client.audit.journal import audit_journal
+from timerd_client.groups.commands import CallCommands
 from timerd_client.groups.plan import unpack
 from timerd_client.groups.schedule import datetime_of
 from timerd_client.hot import Pending
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.errors import ArenaFullError, TimerdError
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.states import ClientState, IdState, OpState, Orphans
+from timerd_shm.declare.states import CallPhase, ClientState, IdState, OpState, Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader
@@ -160,7 +162,7 @@ class Simulation:
 
     def run(self) -> None:
         """Run the seed to its end. Raises Failure."""
-        with self._own_secrets(), self.kernel.in_charge():
+        with self._own_secrets(), self._announced(), self.kernel.in_charge():
             try:
                 self._run()
             except Exception as error:
@@ -186,6 +188,18 @@ class Simulation:
                 yield
         finally:
             log.disabled = disabled
+
+    @contextmanager
+    def _announced(self) -> Iterator[None]:
+        """Note what clients announce to run."""
+        begin_phase = CallCommands.begin_phase
+
+        def announce(phase: CallPhase, told: DeliveredOutcome, limit_s: float | None = None) -> bytes:
+            self.books.announce(phase, told)
+            return begin_phase(phase, told, limit_s)
+
+        with patch.object(CallCommands, "begin_phase", staticmethod(announce)):
+            yield
 
     def _run(self) -> None:
         rng = self.rng

@@ -349,7 +349,7 @@ def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Seq
             books.end_process(process)
             process.schedule.sleep(10**12)
 
-    more = {"on_failure": process.handler(on_failure), "deliveries": DELIVERIES}
+    more: dict[str, Any] = {"on_failure": process.handler(on_failure), "deliveries": DELIVERIES}
     for name in names:
         retries = RETRIES if name == ONCE[-1] else 0
         if name in PERIODIC:
