@@ -88,6 +88,7 @@ class Simulation:
         self.ways = Random(f"transports {seed}")  # its own, so that seeds of ZeroMQ alone are what they were
         drawn = self.ways.choice(TRANSPORTS)
         self.transports = transports or drawn
+        calls = Random(f"calls {seed}")  # so is this one
         self.kernel = Kernel(self.schedule, Random(f"kernel {seed}"), self.faults)
         PROCESSES.clear()
         self.capacity = rng.choice((16, 32, 64))
@@ -113,7 +114,7 @@ class Simulation:
             quota_answers=rng.choice((2, 16, 1_024)),
             records_per_step=rng.choice((8, 100, 65_536)),
             pidfds=rng.random() < 0.8,
-            dead_letters=rng.choice((0, 2, 256, 256)),
+            dead_letters=calls.choice((0, 2, 256, 256)),
         )
         self.plans = rng.sample(PLANS, 1 if rng.random() < 0.7 else 2)
         self.books.points_may_repeat = len(self.plans) > 1
@@ -135,6 +136,11 @@ class Simulation:
         if rng.random() < 0.2:  # almost only groups and their calls
             self.members = True
             self.acts = {name: rng.random() for name in GROUP_ACTS}
+        self.only_calls = calls.random() < 0.15  # many of which end processes
+        if self.only_calls:
+            self.members = True
+            self.acts = {"call_later": 1.0, "cancel_call": calls.random()}
+            self.pause_ns = calls.choice((200, 1_000)) * MS
         self.window = rng.choice((8, 64, 65_536))
         self.chaos_steps = 2 ** (5 + rng.random() * 5)  # events from one fault to the next, on average
         self.chaos: dict[Callable[[], None], float] = {
@@ -271,7 +277,7 @@ class Simulation:
             window=self.window,
             maps=self.maps,
             shares_clock=rng.random() < 0.9,
-            is_member=self.members and rng.random() < 0.7,
+            is_member=self.members and (self.only_calls or rng.random() < 0.7),
             orphans=rng.choice((Orphans.CANCEL, Orphans.CANCEL, Orphans.KEEP)),
             transport=self.transport_of_process(),
         )
@@ -285,8 +291,8 @@ class Simulation:
             return
         if rng.random() < 0.6:
             process.begin(lambda: take_group_outcomes(process, rng, lambda: self.calm, well=False))
-        if rng.random() < 0.6:
-            names = rng.sample((*ONCE, *PERIODIC), rng.randint(1, 5))
+        if self.only_calls or rng.random() < 0.6:
+            names = [*ONCE] if self.only_calls else rng.sample((*ONCE, *PERIODIC), rng.randint(1, 5))
             process.begin(lambda: handle_calls(process, Random(rng.getrandbits(64)), names, self.plans))
 
     def kill_daemon(self) -> None:
@@ -371,9 +377,16 @@ class Simulation:
             self._bury(process)
 
     def _end_process(self, process: Process) -> None:
-        """A handler ends its process, as by a fault of the memory."""
-        self.faults["process ended by a handler"] += 1
-        self.schedule.at(self.schedule.now_ns, lambda: self._exit(process))
+        """A handler ends its process, as by a fault of the memory. A supervisor starts another one."""
+
+        def end() -> None:
+            if process.alive:
+                self.faults["process ended by a handler"] += 1
+                self._exit(process)
+                if not self.calm:
+                    self.spawn()
+
+        self.schedule.at(self.schedule.now_ns, end)
 
     def cut_off(self) -> None:
         """A connection breaks, and is made again."""

@@ -327,7 +327,7 @@ def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Seq
     def handler(call: Call) -> None:
         with books.running(process, call) as run:
             longest_ns = rng.choice((1, MS, 100 * MS, 100 * MS, 3_000 * MS, 20_000 * MS)) if not books.hurry else MS
-            process.schedule.sleep(1 + rng.randrange(longest_ns))
+            process.schedule.sleep(1 + rng.randrange(longest_ns if call.name != KILLER else 100 * MS))
             fate = rng.random()
             if call.name == KILLER and fate > 0.3:
                 end_process()
