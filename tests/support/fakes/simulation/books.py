@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from timerd_client.errors import CallGivenUpError
 from timerd_client.groups.outcome import GroupOutcome
@@ -24,6 +24,7 @@ from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.limits import GRACE_NS
 from timerd_shm.declare.states import CallPhase
 
+from .letters import Letter
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -46,15 +47,6 @@ TRACED = 400  # newest lines that a failure prints
 
 class PlannedFailure(Exception):
     """What a handler raises on purpose."""
-
-
-class Letter(NamedTuple):
-    """A dead letter in the arena, at the end."""
-
-    number: int
-    name: str
-    which: object  # its payload; of a schedule, its point
-    reason: str
 
 
 class Issued:

@@ -16,8 +16,6 @@ from timerd.clients import sessions
 from timerd.testing.manual.clock import JumpingClock
 from timerd_client.audit.journal import audit_journal
 from timerd_client.groups.commands import CallCommands
-from timerd_client.groups.plan import unpack
-from timerd_client.groups.schedule import datetime_of
 from timerd_client.hot import Pending
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.errors import ArenaFullError, TimerdError
@@ -25,13 +23,12 @@ from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import CallPhase, ClientState, IdState, OpState, Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
-from timerd_shm.read import walk
-from timerd_shm.read.reader import ArenaReader
 from timerd_shm.read.segment import segments_of
 
-from .books import Books, Letter, is_expected
+from .books import Books, is_expected
 from .daemon import LEASE_NS, Daemon
 from .kernel import Kernel
+from .letters import letters_of
 from .network import CALM, MS, Weather
 from .process import GROUP, Process
 from .schedule import Schedule
@@ -554,24 +551,8 @@ class Simulation:
             if each.used
         }
 
-    def _letters(self) -> list[Letter]:
-        """The dead letters of the group."""
-        found = []
-        with ArenaReader(memoryview(self.daemon.memory).toreadonly()) as reader:
-            for group in range(len(reader.groups)):
-                for index in walk.dead_letters(reader, group):
-                    op = reader.ops[index]
-                    planned = unpack(reader.blob(op.payload))
-                    assert planned is not None, f"dead letter {op.outcome_number} has no plan"
-                    plan, payload = planned
-                    which = datetime_of(plan.due_ns) if plan.due_ns else payload
-                    name = reader.key_name(reader.nodes[next(walk.nodes_of(reader, index))]).decode()
-                    found.append(Letter(op.outcome_number, name, which, reader.blob(op.value).decode()))
-        return found
-
     def _settle_letters(self) -> None:
-        made = sum(group.next_letter - 1 for group in self.daemon.arena.all_records(Region.GROUPS) if group.next_letter)
-        self.books.settle_letters(self._letters(), made)
+        self.books.settle_letters(*letters_of(self.daemon.memory))
 
     def _look_for_leaks(self) -> None:
         arena = self.daemon.arena
@@ -580,7 +561,9 @@ class Simulation:
         blocks = arena.records(Region.BLOCKS)
         reached: set[int] = set()
         letters = [op for op in arena.records(Region.OPS) if op.state == OpState.SETTLED]
-        assert len(letters) == len(self._letters()), f"settled operations that are no dead letters: {letters}"
+        assert len(letters) == len(letters_of(self.daemon.memory)[0]), (
+            f"settled operations that are no dead letters: {letters}"
+        )
         for op in letters:
             for index in (op.payload, op.value):
                 while index:
