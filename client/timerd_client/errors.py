@@ -49,7 +49,7 @@ class OperationCancelled(TimerdError):
 class CallGivenUpError(TimerdError):
     """A call is given up: processes ended while it ran, as often as `deliveries` of its handler says.
 
-    `on_failure` gets it. It also stands for the error of a handler where the process ended before `on_failure` was done.
+    `on_failure` gets it. It also stands for the error of a handler if its process ended before `on_failure` was done.
     """
 
 

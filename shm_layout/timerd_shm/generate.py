@@ -99,6 +99,9 @@ DEFECTS = (
     "LOOKED_AT_ALL",  # an owner that has looked at an older event counts as one that has looked at the newest
     "LOOKS_NOT_RESTORED",  # a start does not find the looks that owners have not taken
     "COMPLETE_IS_NEVER_LATE",  # COMPLETE counts after the deadline
+    "ENDS_NOT_COUNTED",  # calls: the end of a process in which a call ran is not counted
+    "ALONE_GETS_COMPANY",  # calls: a member that runs a call which is to run alone gets another one
+    "TWO_OF_AN_ID",  # calls: a call is delivered although a member holds another one of its id
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import timerd.core
 from commands import Key, OperationAct, Register
-from groups import answer
+from groups import WORKERS, answer, call, handler
 from harness import MS, START_NS, Client, Rig, S, cancel, done, fire
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidKeyError, InvalidValueError, NotAMemberError
 from timerd_shm.declare.layout import Region
@@ -24,26 +24,7 @@ from timerd_shm.declare.limits import (
 from timerd_shm.declare.states import OpState, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
-WORKERS = b"workers"
 HOUR = 3_600 * S
-
-
-def call(*names: bytes, timeout_ns: int = 0, **more: object) -> Register:
-    """A call that is due at once, unless it says otherwise."""
-    return Register(
-        tuple(map(Key, names)),
-        timeout_ns=timeout_ns,
-        for_group=True,
-        call=True,
-        **more,  # type: ignore[arg-type]
-    )
-
-
-def handler(rig: Rig, *names: bytes, most: int = 1, listens: bool = False, group: bytes = WORKERS) -> Client:
-    """A member that takes calls of these names."""
-    client = rig.client(group=group, listens=listens)
-    assert rig.core.set_calls(client.slot, most, 0, list(names), rig.now_ns) == most
-    return client
 
 
 def delivered(*clients: Client) -> list[list[bytes]]:

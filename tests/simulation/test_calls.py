@@ -11,6 +11,7 @@ from harness import S
 from jobs import (
     PERIOD_NS,
     Job,
+    begun,
     cancel,
     due_call,
     due_call_of_two,
@@ -149,22 +150,27 @@ def test_a_done_is_not_sent_to_another_arena(world: World) -> None:
     """Op ids of two arenas are the same numbers: what another arena has told would be lost."""
     job = Job()
     worker, told = due_call(world, job, periodic=False)
+    steps = through_handler(worker, told)
     told.client = b"another incarnation"
     assert worker.ack(told) == 0
-    worker.do(worker.calls.carry_out(told))
+    worker.do(steps)
     assert len(job.calls) == 1
     told.client = worker.protocol.session.incarnation
     assert worker.holds(told), "this one is another"
 
 
-def test_a_handler_that_outlived_its_arena_schedules_no_call_in_the_next(world: World) -> None:
+@pytest.mark.parametrize("began", [False, True])
+def test_a_call_that_outlived_its_arena_neither_begins_in_the_next_nor_schedules_one_there(
+    world: World, began: bool
+) -> None:
     """There it has begun anew, and may be being done."""
     job = Job()
     worker, told = due_call(world, job)
+    steps = through_handler(worker, told) if began else worker.calls.carry_out(told)
     told.arena += 1
     before = registrations(world)
-    worker.do(worker.calls.carry_out(told))
-    assert len(job.calls) == 1
+    worker.do(steps)
+    assert len(job.calls) == began
     assert registrations(world) == before
 
 
@@ -172,8 +178,7 @@ def test_a_call_whose_next_registration_lost_its_answer_is_not_scheduled_twice(w
     """The daemon is lost when the answer is due: what was asked may have been done."""
     job = Job()
     worker, told = due_call(world, job)
-    steps = worker.calls.carry_out(told)
-    next(steps)
+    steps, _ = begun(worker, told)
     step = next(steps)
     assert isinstance(step, Ask)
     worker.issue(step.command, step.done)
@@ -191,8 +196,7 @@ def test_a_call_is_done_even_if_the_next_one_is_due_when_it_is_registered(world:
     """Else its worker would hold it for ever, and be told nothing more."""
     job = Job()
     worker, told = due_call(world, job)
-    steps = worker.calls.carry_out(told)
-    next(steps)
+    steps, _ = begun(worker, told)
     step = next(steps)
     assert isinstance(step, Ask)
     world.run(2 * PERIOD_NS)  # the way takes so long
@@ -206,8 +210,7 @@ def test_a_call_is_done_even_if_the_next_one_is_due_when_it_is_registered(world:
 def test_a_worker_taken_for_silent_in_a_handler_does_not_free_a_name_used_again(world: World) -> None:
     job = Job()
     slow, heir, told = due_call_of_two(world, job, periodic=False)
-    steps = slow.calls.carry_out(told)
-    next(steps)
+    steps, _ = begun(slow, told)
     for _ in range(20):
         world.run(S)
         heir.do_all()
@@ -289,17 +292,34 @@ def test_a_call_that_was_replaced_while_it_ran_goes_on_under_an_id_of_its_own(wo
 
 
 def test_a_redelivered_call_runs_although_another_one_has_its_id(world: World) -> None:
-    """Two calls of an id that were due at once: what follows one of them must not end the other."""
+    """What follows the one must not end the other."""
     job = Job()
     maker, victim = Worker(world), worker_of(world, job, periodic=False)
     assert later(victim, delay=0, payload=b"old")
     world.run(S)
-    assert not victim.do_all(1), "it dies after its handler"
-    assert later(maker, delay=60, payload=b"new", if_exists="replace")
+    told = victim.take(victim.inbox.calls)
+    assert told is not None
+    through_handler(victim, told)
+    assert later(maker, delay=60, payload=b"new", if_exists="replace"), "while the other one runs"
+    victim.die()
     heir = worker_of(world, job, periodic=False)
     run(world, [heir], 3 * S)
     assert [(call.payload, call.deliveries) for call in job.calls] == [(b"old", 1), (b"old", 2)]
     assert pending(world) == 1
+
+
+def test_a_call_that_does_not_run_now_is_replaced_although_it_has_run_in_a_process_that_ended(world: World) -> None:
+    job = Job()
+    maker, victim = Worker(world), worker_of(world, job, periodic=False)
+    assert later(victim, delay=0, payload=b"old")
+    world.run(S)
+    assert not victim.do_all(2), "it dies after its handler"
+    world.run(S)
+    assert later(maker, delay=1, payload=b"new", if_exists="replace")
+    heir = worker_of(world, job, periodic=False)
+    run(world, [heir], 3 * S)
+    assert [(call.payload, call.deliveries) for call in job.calls] == [(b"old", 1), (b"new", 1)]
+    assert pending(world) == 0 and world.rig.arena.in_use()["OPS"] == 0
 
 
 def test_without_an_id_each_call_is_its_own(world: World) -> None:
@@ -383,7 +403,7 @@ def test_without_retries_a_failed_call_is_over(world: World) -> None:
     assert worker.inbox.calls_failed == 1
 
 
-@pytest.mark.parametrize("cut", [1, 2])
+@pytest.mark.parametrize("cut", [2, 3])
 def test_a_worker_that_dies_around_a_retry_neither_loses_nor_doubles_it(world: World, cut: int) -> None:
     job = Job()
     victim, heir = Worker(world), Worker(world)
@@ -397,7 +417,7 @@ def test_a_worker_that_dies_around_a_retry_neither_loses_nor_doubles_it(world: W
     heir.handle()
     run(world, [heir], 5 * S)
     # Dead before the retry was registered: the first attempt runs again, and does not fail this time.
-    assert [(call.attempt, call.deliveries) for call in job.calls] == {1: [(1, 1), (1, 2)], 2: [(1, 1), (2, 1)]}[cut]
+    assert [(call.attempt, call.deliveries) for call in job.calls] == {2: [(1, 1), (1, 2)], 3: [(1, 1), (2, 1)]}[cut]
     assert pending(world) == 0
 
 
@@ -439,7 +459,7 @@ def test_the_pending_call_says_how_the_last_attempt_has_ended(world: World) -> N
     assert abs(found[0].last_run_ns - world.wall_ns()) < 5 * S
 
 
-@pytest.mark.parametrize("cut", [0, 1])
+@pytest.mark.parametrize("cut", [0, 1, 2])
 def test_a_single_call_runs_on_another_worker_if_its_worker_dies(world: World, cut: int) -> None:
     job = Job()
     victim = worker_of(world, job, periodic=False)
@@ -448,7 +468,7 @@ def test_a_single_call_runs_on_another_worker_if_its_worker_dies(world: World, c
     assert not victim.do_all(cut)
     heir = worker_of(world, job, periodic=False)
     run(world, [heir], 3 * S)
-    assert len(job.calls) == (2 if cut == 1 else 1)
+    assert len(job.calls) == (2 if cut == 2 else 1)
     assert pending(world) == 0
     assert later(heir)
 
@@ -536,7 +556,7 @@ def test_a_wrong_call_is_refused_at_once(world: World) -> None:
         calls.later("n" * 256, 1)
     with pytest.raises(KeyTooLongError):
         calls.later("job", 1, id="n" * 254)
-    with pytest.raises(InvalidValueError, match="'error', 'keep', 'replace'"):
+    with pytest.raises(InvalidValueError, match="'error', 'keep', 'replace', 'again'"):
         calls.later("job", 1, id="id", exists="drop")  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="needs an id"):
         calls.later("job", 1, exists="keep")

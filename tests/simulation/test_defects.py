@@ -34,12 +34,14 @@ from journals import JournaledRig
 from networks import World
 from rules import (
     CAPACITY,
+    a_call_that_runs_alone_gets_no_company,
     a_client_makes_itself_forget_first,
     a_frame_sent_again_is_skipped,
     a_limited_event_is_taken_once,
     a_lost_frame_is_expected_again,
     a_silent_member_keeps_what_it_holds,
     an_event_that_overtook_a_registration_counts,
+    calls_of_an_id_run_one_after_the_other,
     complete_counts_by_its_effective_time,
     delivered_to_one_at_a_time,
     done_by_a_former_holder_is_refused,
@@ -50,6 +52,7 @@ from rules import (
     mass_fire_is_cut_into_turns,
     outcomes_are_kept_until_acknowledged,
     own_earlier_fire_does_not_complete_an_own_later_op,
+    the_end_of_a_process_is_counted,
 )
 from timerd.clients import messages, silence
 from timerd.clients.session import Session
@@ -162,6 +165,9 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "LOOKED_AT_ALL": looks_are_due_until_the_owner_has_looked,
     "LOOKS_NOT_RESTORED": looks_outlive_the_daemon,
     "COMPLETE_IS_NEVER_LATE": complete_counts_by_its_effective_time,
+    "ENDS_NOT_COUNTED": the_end_of_a_process_is_counted,
+    "ALONE_GETS_COMPANY": a_call_that_runs_alone_gets_no_company,
+    "TWO_OF_AN_ID": calls_of_an_id_run_one_after_the_other,
 }
 LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}
 

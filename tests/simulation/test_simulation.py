@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -17,7 +18,7 @@ from timerd.packets.connection import PacketConnection
 from timerd_client.groups.carrier import Carrier
 from timerd_client.groups.plan import Plan
 from timerd_client.groups.registry import Job
-from timerd_client.groups.steps import Acknowledge, Steps
+from timerd_client.groups.steps import Acknowledge, Run, Steps
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.incoming import Incoming
 from timerd_client.protocol.outgoing import Outgoing
@@ -37,6 +38,7 @@ FAULTS = (
     "killed at a store",
     "outcomes that a journal tells",
     "process closed",
+    "process ended by a handler",
     "process killed",
     "process stalled",
     "process stopped",
@@ -126,9 +128,16 @@ def test_a_client_that_acknowledges_too_soon_is_found(monkeypatch: pytest.Monkey
 def test_a_member_that_acknowledges_a_call_before_it_has_done_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Carrier._run
 
-    def early(self: Carrier, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
-        yield Acknowledge(self.commands.done_and_free(plan.id or name, told), told)
-        yield from run(self, name, job, told, plan, payload)
+    def early(
+        self: Carrier, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes, deliveries: int
+    ) -> Steps:
+        steps, value = run(self, name, job, told, plan, payload, deliveries), None
+        with suppress(StopIteration):
+            while True:
+                step = steps.send(value)
+                if isinstance(step, Run):
+                    yield Acknowledge(self.commands.done_and_free(plan.id or name, told), told)
+                value = yield step
 
     monkeypatch.setattr(Carrier, "_run", early)
     assert found(25, 38, 53, 58)

@@ -112,8 +112,8 @@ async def _error_of(
     """Run a function of the user's; its error.
 
     What it awaits is a task of its own. So only the runner's own cancellation, at the close, ends the steps of a call.
-    If the handler raises CancelledError, or cancels its task, it has failed. So it has after `limit_s` seconds: its task
-    is cancelled, and what it does about that is waited for.
+    If the handler raises CancelledError, or cancels its task, it has failed. So it has after `limit_s` seconds: its
+    task is cancelled, and what it does about that is waited for.
     """
     try:
         result = function(*arguments)

@@ -181,7 +181,7 @@ class Carrier:
         call = Call(name, plan.id or name, payload, plan.due, attempt, deliveries, lateness_ns, points.missed)
         error: BaseException | None
         if plan.phase != CallPhase.ON_FAILURE and plan.ends < job.deliveries:
-            if not (yield from self._begin(CallPhase.HANDLER, told, job.time_limit_s)):
+            if not (yield from self._begin(CallPhase.HANDLER, name, job, told, plan)):
                 return
             began_ns = self._now_ns()
             error = yield Run(job.handler, (call,), job.time_limit_s)
@@ -213,7 +213,7 @@ class Carrier:
         self._counts.calls_done += 1
         if error is not None:
             if job.on_failure is not None and plan.ends < job.deliveries:
-                if not (yield from self._begin(CallPhase.ON_FAILURE, told)):
+                if not (yield from self._begin(CallPhase.ON_FAILURE, name, job, told, plan)):
                     return
                 failed = yield Run(job.on_failure, (call, error))
                 if failed is not None:
@@ -222,23 +222,29 @@ class Carrier:
         yield from self._end(name, job, told, plan, points)
 
     def _begin(
-        self, phase: CallPhase, told: DeliveredOutcome, limit_s: float | None = None
+        self, phase: CallPhase, name: str, job: Job, told: DeliveredOutcome, plan: Plan
     ) -> Generator[Step, Any, bool]:
         """Say that something is about to run for this call; False: another member holds the call, or it is over.
 
-        The daemon has to know before anything runs: only so does it count an end of this process.
+        The daemon has to know before anything runs: only so does it count an end of this process. A member that held
+        the call before may have given it up meanwhile: then it is only acknowledged.
         """
-        return (yield from self._set_phase(self.commands.begin_phase(phase, told, limit_s), told))
+        limit_s = job.time_limit_s if phase == CallPhase.HANDLER else None
+        now = yield from self._set_phase(self.commands.begin_phase(phase, told, limit_s), told)
+        if now > phase:
+            yield from self._end(name, job, told, plan)
+        return now == phase
 
-    def _give_up(self, told: DeliveredOutcome, why: str) -> Generator[Step, Any, bool]:
-        return (yield from self._set_phase(self.commands.give_up(told, why), told))
+    def _give_up(self, told: DeliveredOutcome, why: str) -> Generator[Step, Any, None]:
+        yield from self._set_phase(self.commands.give_up(told, why), told)
 
     @staticmethod
-    def _set_phase(command: bytes, told: DeliveredOutcome) -> Generator[Step, Any, bool]:
+    def _set_phase(command: bytes, told: DeliveredOutcome) -> Generator[Step, Any, int]:
+        """The phase that the call has now; 0: this client does not hold it."""
         while True:
             value, error = yield Ask(command, about=told)
             if error is None or error.code is not ErrorCode.UNAVAILABLE:
-                return error is None and bool(value)
+                return int(value or 0) if error is None else 0
 
     def _ended_processes(self, name: str, job: Job, plan: Plan) -> BaseException:
         """The error of a call in which processes have ended too often, or before its on_failure was done."""

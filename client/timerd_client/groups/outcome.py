@@ -74,9 +74,9 @@ def issue(
 ) -> bool:
     """Issue a command; with `done`, the command acknowledges that outcome. `reply` gets the answer.
 
-    False, and nothing is issued, if `done`, or `about`, was delivered to an earlier incarnation of this client, or in another arena:
-    its op id may be another operation's now. Raises ClosedError. The command goes beyond a full window, as a cancel
-    does: its number is bounded, because a member holds a bounded number of outcomes.
+    False, and nothing is issued, if `done`, or `about`, was delivered to an earlier incarnation of this client, or in
+    another arena: its op id may be another operation's now. Raises ClosedError. The command goes beyond a full window,
+    as a cancel does: its number is bounded, because a member holds a bounded number of outcomes.
     """
     with link.lock:
         if link.sealed:

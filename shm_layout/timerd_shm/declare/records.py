@@ -343,7 +343,7 @@ class IdRecord(NamedTuple):
     op: Annotated[int, U32, "LIVE: its operation (index + 1); SETTLED: the client slot that pays for it (index + 1)"]
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
     call: Annotated[int, U32, "the newest call of this id that is due and not done (index + 1); 0 = none"]
-    running: Annotated[int, U32, "the call of this id that runs (index + 1); 0 = none"]
+    running: Annotated[int, U32, "the call of this id that a member holds (index + 1); 0 = none"]
     next: Annotated[int, U32, "link: list of the remembered ids of a client slot, oldest first", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
     chain: Annotated[int, U32, "next id of the same slot of the id table (index + 1)", DERIVED]

@@ -416,6 +416,9 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_LOOKED_AT_ALL
         DEFECT_LOOKS_NOT_RESTORED
         DEFECT_COMPLETE_IS_NEVER_LATE
+        DEFECT_ENDS_NOT_COUNTED
+        DEFECT_ALONE_GETS_COMPANY
+        DEFECT_TWO_OF_AN_ID
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS

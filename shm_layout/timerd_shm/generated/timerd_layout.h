@@ -425,6 +425,9 @@
 #define DEFECT_LOOKED_AT_ALL 25
 #define DEFECT_LOOKS_NOT_RESTORED 26
 #define DEFECT_COMPLETE_IS_NEVER_LATE 27
+#define DEFECT_ENDS_NOT_COUNTED 28
+#define DEFECT_ALONE_GETS_COMPANY 29
+#define DEFECT_TWO_OF_AN_ID 30
 #define LAYOUT_FINGERPRINT 2492312620ULL
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
@@ -912,7 +915,7 @@ typedef struct IdRecord {
     uint32_t op; /* LIVE: its operation (index + 1); SETTLED: the client slot that pays for it (index + 1) */
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint32_t call; /* the newest call of this id that is due and not done (index + 1); 0 = none */
-    uint32_t running; /* the call of this id that runs (index + 1); 0 = none */
+    uint32_t running; /* the call of this id that a member holds (index + 1); 0 = none */
     uint32_t next; /* link: list of the remembered ids of a client slot, oldest first */
     uint32_t prev; /* link */
     uint32_t chain; /* next id of the same slot of the id table (index + 1) */

@@ -154,10 +154,17 @@ class Worker:
             self.pump()
         return None
 
-    def issue(self, command: bytes, done: DeliveredOutcome | None = None) -> Answer:
+    def ask(self, step: Ask) -> tuple[Any, Any]:
+        """(value, error) of the answer to a step's command."""
+        answer = self.issue(*step)
+        return answer.value, answer.error
+
+    def issue(
+        self, command: bytes, done: DeliveredOutcome | None = None, about: DeliveredOutcome | None = None
+    ) -> Answer:
         """Issue a command that wants an answer, and wait for it."""
         answer = Answer()
-        if not issue(self.link, command, done, cast(Reply, answer)):
+        if not issue(self.link, command, done, cast(Reply, answer), about=about):
             answer.answer(*NOT_ACKNOWLEDGED)
         self.wait(lambda: answer.come)
         return answer
@@ -191,9 +198,8 @@ class Worker:
         steps = self.calls.begin(name)
         step = next(steps)
         assert isinstance(step, Ask)
-        answer = self.issue(step.command)
         with suppress(StopIteration):
-            assert isinstance(steps.send((answer.value, answer.error)), Pause)
+            assert isinstance(steps.send(self.ask(step)), Pause)
 
     def do(self, steps: Steps, cut: int | None = None) -> bool:
         """Do the steps; with `cut`, so many of them, and then die. Returns whether the worker lives."""
@@ -209,9 +215,8 @@ class Worker:
             self.steps.append(step)
             value = None
             match step:
-                case Ask(command, done):
-                    answer = self.issue(command, done)
-                    value = answer.value, answer.error
+                case Ask():
+                    value = self.ask(step)
                 case Run():
                     value = self.error_of(step)
                 case Acknowledge(command, done):
@@ -249,9 +254,8 @@ class Worker:
                 step = steps.send(value)
                 value = None
                 match step:
-                    case Ask(command, done):
-                        answer = self.issue(command, done)
-                        value = answer.value, answer.error
+                    case Ask():
+                        value = self.ask(step)
                     case Run():
                         value = self.error_of(step)
                     case Acknowledge(command, done):

@@ -158,8 +158,10 @@ class Model:
             self._act(client, command, now_ns)
         elif isinstance(command, LookAct):
             self._act_on_look(client, command, now_ns)
-        else:
+        elif isinstance(command, OperationAct):
             self._act_on_operation(client, command, now_ns)
+        else:
+            raise NotImplementedError(f"the model knows no phases of calls: {command}")
 
     def advance(self, now_ns: int) -> None:
         """Expire operations. An operation is due in the first tick that begins at its deadline or later."""

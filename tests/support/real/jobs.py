@@ -9,7 +9,7 @@ from networks import World
 from timerd.clients.messages import bare_header
 from timerd_client.groups.commands import Made
 from timerd_client.groups.schedule import Every
-from timerd_client.groups.steps import Call, Run, Steps
+from timerd_client.groups.steps import Ask, Call, Run, Steps
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.types import CallExists
 from timerd_shm.declare.errors import OperationExistsError, UnknownOperationError
@@ -103,12 +103,20 @@ def delivered(world: World, maker: Worker, workers: list[Worker], *, periodic: b
     raise AssertionError("the call was delivered to no worker")
 
 
-def through_handler(worker: Worker, delivered: DeliveredOutcome) -> Steps:
-    """Carry a call out to the end of its handler; the remaining steps."""
+def begun(worker: Worker, delivered: DeliveredOutcome) -> tuple[Steps, Run]:
+    """Carry a call out to its handler: the daemon knows that it is about to run. The steps, and the handler's run."""
     steps = worker.calls.carry_out(delivered)
     step = next(steps)
-    assert isinstance(step, Run)
-    assert worker.error_of(step) is None
+    assert isinstance(step, Ask)
+    run = steps.send(worker.ask(step))
+    assert isinstance(run, Run)
+    return steps, run
+
+
+def through_handler(worker: Worker, delivered: DeliveredOutcome) -> Steps:
+    """Carry a call out to the end of its handler; the remaining steps."""
+    steps, run = begun(worker, delivered)
+    assert worker.error_of(run) is None
     return steps
 
 

@@ -28,6 +28,18 @@ def work(*keys: bytes, timeout_ns: int = HOUR, **more: object) -> Register:
     return watch(*keys, timeout_ns=timeout_ns, for_group=True, **more)
 
 
+def call(*names: bytes, timeout_ns: int = 0, **more: object) -> Register:
+    """A call with a name, "job" if none is given. It is due at once, unless `timeout_ns` says otherwise."""
+    return work(*names or (b"job",), timeout_ns=timeout_ns, call=True, **more)
+
+
+def handler(rig: Rig, *names: bytes, most: int = 1, listens: bool = False, group: bytes = WORKERS) -> Client:
+    """A member that takes calls of these names."""
+    client = rig.client(group=group, listens=listens)
+    assert rig.core.set_calls(client.slot, most, 0, list(names), rig.now_ns) == most
+    return client
+
+
 def silence(rig: Rig, client: Client) -> None:
     rig.core.silence(client.slot, rig.now_ns)
     rig.turn()

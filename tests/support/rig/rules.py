@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from acts import owned
 from commands import Key, KeyAct, Register
-from groups import answer, silence, watch, work, worker
-from harness import BUDGET, MS, Client, Rig, S, complete, fire, looked
+from groups import answer, call, handler, silence, watch, work, worker
+from harness import BUDGET, MS, Client, Rig, S, begun, complete, done, fire, looked
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.states import ClientFlag, Condition, Orphans, Outcome
+from timerd_shm.declare.states import CallPhase, ClientFlag, Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
 ONE = (Key(b"k1"),)
@@ -314,3 +314,63 @@ def complete_counts_by_its_effective_time(rig: Rig) -> None:
     rig.report()
     answer = owner.answer(asked)
     assert owner.state(first + 1) is Outcome.EXPIRED and answer is not None and answer.value == 0
+
+
+def names(*clients: Client) -> list[list[bytes]]:
+    """The payloads of the calls that each was given."""
+    return [[told.payload for told in client.delivered_for_group] for client in clients]
+
+
+def all_names(*clients: Client) -> list[bytes]:
+    """The payloads of the calls that they were given together."""
+    return [name for of_one in names(*clients) for name in of_one]
+
+
+def held(first: Client, second: Client) -> tuple[Client, Client]:
+    """The member that was given a call, and the other one."""
+    return (first, second) if first.delivered_for_group else (second, first)
+
+
+def the_end_of_a_process_is_counted(rig: Rig, ends: int = 2) -> None:
+    """Each end is counted, up to 255, and the next member learns the count."""
+    for number in range(ends + 1):
+        member = handler(rig, b"job")
+        if number == 0:
+            rig.do(member, call(b"job"))
+        rig.turn()
+        (told,) = member.delivered_for_group
+        assert told.ended == min(number, 255), f"{told.ended} of {number} ends were counted"
+        assert told.phase == (CallPhase.HANDLER if number else CallPhase.DUE)
+        rig.do(member, begun(told))
+        rig.close(member)
+        rig.turn()
+    assert rig.arena.count("calls_ended_process") == ends + 1
+    rig.check()
+
+
+def a_call_that_runs_alone_gets_no_company(rig: Rig) -> None:
+    member = handler(rig, b"job", most=4)
+    rig.do(member, call(b"job", payload=b"alone", alone=True))
+    rig.do(member, call(b"job", payload=b"1"), call(b"job", payload=b"2"))
+    assert names(member) == [[b"alone"]], "it has company"
+    rig.do(member, begun(member.delivered_for_group[0]))
+    rig.do(member, done(member.delivered_for_group[0]))
+    rig.turn()
+    assert names(member) == [[b"alone", b"1", b"2"]]
+    rig.check()
+
+
+def calls_of_an_id_run_one_after_the_other(rig: Rig) -> None:
+    """Three calls of an id, each made while the one before runs, and members for all of them."""
+    first, second = handler(rig, b"job", most=3), handler(rig, b"job", most=3)
+    id = b"id".ljust(16, b".")
+    rig.do(first, call(b"job", id=id, payload=b"1"))
+    holder, other = held(first, second)
+    rig.do(holder, begun(holder.delivered_for_group[0]))
+    rig.do(other, call(b"job", id=id, payload=b"2", if_exists="replace"))
+    rig.do(other, call(b"job", payload=b"another"))
+    assert sorted(all_names(holder, other)) == [b"1", b"another"], "two of an id at once"
+    rig.do(holder, done(holder.delivered_for_group[0]))
+    rig.turn()
+    assert sorted(all_names(holder, other)) == [b"1", b"2", b"another"]
+    rig.check()

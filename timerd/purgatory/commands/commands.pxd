@@ -22,10 +22,10 @@ from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
 from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest, without_room
 from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.purgatory.members.checks cimport begin_check, has_check, take_tickets_back
-from timerd.purgatory.members.calls cimport due_call, phase_of, stage_begun, stage_not_running, stage_phase, stage_runs
+from timerd.purgatory.members.calls cimport due_call, phase_of, stage_phase, stage_runs
 from timerd.purgatory.members.clients cimport charge, setter_generation
 from timerd.purgatory.members.groups cimport (
-    adopt_if_orphaned, after_retention, count_endless, find_call, find_held, look_for_calls_again,
+    adopt_if_orphaned, after_retention, count_endless, find_call, find_held,
 )
 from timerd.purgatory.members.looks cimport note_look
 from timerd.purgatory.operation.condition cimport Verdict, unmoved
@@ -311,8 +311,9 @@ cdef inline void apply_call_phase(
 ) noexcept nogil:
     """CALL_PHASE: this member is about to run something for a call that it holds, or any member gives the call up.
 
-    The answer is 1, or 0 if this member does not hold the call (any more), and is not to run it. What was counted of
-    processes that it ended belongs to a phase.
+    The answer is the phase of the call, which is higher than the command's if another member has given the call up. It
+    is 0 if this member does not hold the call (any more). Only the phase that it has asked for may be run. What was
+    counted of processes that it ended belongs to a phase.
     """
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, gives_up = command.phase == CALL_PHASE_FAILED
     cdef AnswerRecord *answer = NULL
@@ -323,8 +324,11 @@ cdef inline void apply_call_phase(
         refuse(a, slot, number, command.purgatory, ERROR_CODE_INVALID_VALUE, CALL_REASON_SIZE_MAX)
         return
     op = find_call(a, slot, command.operation) if gives_up else find_held(a, slot, command.operation)
-    if op == NULL or not op.flags & OP_FLAG_CALL or command.phase < phase_of(op):
+    if op == NULL or not op.flags & OP_FLAG_CALL:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    if command.phase < phase_of(op):
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, phase_of(op))
         return
     if length and make_room(a, blocks_for(length)):
         value = fill_blob(a, reason, length)  # without room for the reason the call is given up all the same
@@ -332,25 +336,21 @@ cdef inline void apply_call_phase(
     stage_phase(a, op, command.phase, op.error >> CALL_ENDS_SHIFT if command.phase == phase_of(op) else 0)
     if gives_up:
         stage_runs(a, op, 0, 0)
-        stage_not_running(a, op, True)
     else:
         stage_runs(a, op, a.turn.now_ns, command.limit_ns)
-        stage_begun(a, op)
     if value:
         td_put(&a.tx, OpRecord_word_value(op), OpRecord_with_value(OpRecord_word_value(op)[0], value))
     journal_group(
         a, op, GROUP_STEP_BEGAN, op.group, slot, a.clients[slot].generation, op.deliveries, op.outcome_number, number
     )
     if wants:
-        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, command.phase)
         stage_answer(a, answer)
     td_put(&a.tx, &a.clients[slot].last_command, number)
     commit(a)
     if value:
         charge(a, op, 0, 0, 0, <int64_t>length - <int64_t>blob_length(a, old))
         drop_blob(a, old)
-    if gives_up:
-        look_for_calls_again(a, op.group)
     if answer != NULL:
         keep_answer(a, answer)
 

@@ -1,9 +1,10 @@
-"""Calls of groups, once they are due: how far each is, which one of an id runs, and how many processes it has ended.
+"""Calls of groups, once they are due: how far each is, which one of an id is held, and how many processes it has ended.
 
 For example, a call with the id "user-9" is due. Its id says so (IdRecord.call), and anybody may still cancel it. It is
-delivered to a member, which sends CALL_PHASE and waits for the answer before it runs the handler. From then on the id
-says that the call runs (IdRecord.running), and a newer call of the same id is not delivered. If the member's process
-ends now, the call was running there: that is counted. If the member only closes, or falls silent, it is not.
+delivered to a member: from then on the id says so (IdRecord.running), and no other call of the same id is delivered.
+The member sends CALL_PHASE and waits for the answer before it runs the handler: then the call is not cancelled any
+more. If the member's process ends now, the call was running there: that is counted. If the member only closes, or falls
+silent, it is not.
 
 A settled call has no masks of keys, so `progress` says since when it runs, `failed` how long it may run, and `error` its
 phase and its count.
@@ -11,7 +12,7 @@ phase and its count.
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
-from timerd.purgatory.memory.transaction cimport td_put
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd_shm.generated.records cimport *
 
 cdef extern from *:
@@ -38,36 +39,38 @@ cdef inline bint is_letter(OpRecord *op) noexcept nogil:
 
 
 cdef inline OpRecord *due_call(Arena *a, IdRecord *id) noexcept nogil:
-    """The call of that id that is due and does not run, or NULL."""
-    if id.call == 0 or id.call == id.running:
+    """The call of that id that is due, does not run, and was not given up; or NULL."""
+    cdef OpRecord *op
+    if id.call == 0:
         return NULL
-    return a.ops + (id.call - 1)
+    op = a.ops + (id.call - 1)
+    return NULL if is_running(op) or phase_of(op) == CALL_PHASE_FAILED else op
 
 
 cdef inline bint must_wait(Arena *a, OpRecord *op) noexcept nogil:
-    """Whether a due call is to wait because another call of its id runs. (Of a forgotten id, it may be another id's.)"""
+    """Whether a due call is to wait: a member holds another call of its id. (Of a forgotten id, it may be another id's.)"""
     cdef uint32_t running
-    if op.id_record == 0:
+    if op.id_record == 0 or TD_DEFECT(DEFECT_TWO_OF_AN_ID):
         return False
     running = a.ids[op.id_record - 1].running
     return running != 0 and running != <uint32_t>(op - a.ops) + 1
 
 
 cdef inline void stage_id_calls(Arena *a, IdRecord *id, uint32_t call, uint32_t running) noexcept nogil:
-    """Stage which call of an id is due, and which one runs (index + 1)."""
+    """Stage which call of an id is due, and which one a member holds (index + 1)."""
     cdef uint64_t word = IdRecord_with_running(IdRecord_with_call(0, call), running)
     if word != IdRecord_word_call(id)[0]:
         td_put(&a.tx, IdRecord_word_call(id), word)
 
 
-cdef inline void stage_begun(Arena *a, OpRecord *op) noexcept nogil:
-    """Stage that this call of its id runs."""
-    if op.id_record:
+cdef inline void stage_held(Arena *a, OpRecord *op) noexcept nogil:
+    """Stage that a member holds this call of its id."""
+    if op.flags & OP_FLAG_CALL and op.id_record:
         stage_id_calls(a, a.ids + (op.id_record - 1), a.ids[op.id_record - 1].call, <uint32_t>(op - a.ops) + 1)
 
 
-cdef inline void stage_not_running(Arena *a, OpRecord *op, bint due) noexcept nogil:
-    """Stage for a call's id, if it is still known, that the call does not run; `due`: it is still to be run."""
+cdef inline void stage_not_held(Arena *a, OpRecord *op, bint due) noexcept nogil:
+    """Stage for a call's id, if it is still known, that no member holds the call; `due`: it is still to be done."""
     cdef uint32_t own = <uint32_t>(op - a.ops) + 1, call, running
     cdef IdRecord *id
     if not op.flags & OP_FLAG_CALL or op.id_record == 0:
@@ -95,11 +98,13 @@ cdef inline void stage_runs(Arena *a, OpRecord *op, uint64_t since_ns, uint64_t 
 
 
 cdef inline void stage_interrupted(Arena *a, OpRecord *op, bint process_ended) noexcept nogil:
-    """Stage that the call runs no more where it ran, and that it was not finished there."""
+    """Stage that the member that held the call does not hold it any more, and has not done it."""
     cdef uint32_t ends = op.error >> CALL_ENDS_SHIFT
-    if not op.flags & OP_FLAG_CALL or not is_running(op):
+    if not op.flags & OP_FLAG_CALL:
+        return
+    stage_not_held(a, op, True)
+    if not is_running(op):
         return
     stage_runs(a, op, 0, 0)
-    stage_not_running(a, op, True)
-    if process_ended and ends < CALL_ENDS_MAX:
+    if process_ended and ends < CALL_ENDS_MAX and not TD_DEFECT(DEFECT_ENDS_NOT_COUNTED):
         stage_phase(a, op, phase_of(op), ends + 1)

@@ -28,7 +28,7 @@ from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd_shm.generated.records cimport *
 
 from .state cimport CALLS, OUTCOMES, Member
-from .calls cimport is_letter, must_wait, stage_interrupted
+from .calls cimport is_letter, must_wait, stage_held, stage_interrupted
 from .clients cimport following, is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
 from .looks cimport leave_looks
 
@@ -75,7 +75,9 @@ cdef inline bint has_room(ClientRecord *c, int kind) noexcept nogil:
 cdef inline bint is_ready(Arena *a, uint32_t slot, int kind) noexcept nogil:
     """Whether something of its group can be delivered to the client: no call beside one that is to run alone."""
     cdef ClientRecord *c = a.clients + slot
-    return may_get(c, kind) and has_room(c, kind) and a.members.rings[kind][slot].alone == 0
+    if a.members.rings[kind][slot].alone and not TD_DEFECT(DEFECT_ALONE_GETS_COMPANY):
+        return False
+    return may_get(c, kind) and has_room(c, kind)
 
 
 cdef inline bint has_to_lose(ClientRecord *c) noexcept nogil:
@@ -330,6 +332,7 @@ cdef inline void deliver_to_member(Arena *a, OpRecord *op, uint32_t slot) noexce
     td_put(&a.tx, OpRecord_word_client(op), word)
     td_put(&a.tx, &op.outcome_number, c.next_outcome)
     td_put(&a.tx, &c.next_outcome, c.next_outcome + 1)
+    stage_held(a, op)
     journal_group(a, op, GROUP_STEP_DELIVERED, op.group, slot, c.generation, deliveries, c.next_outcome, 0)
     commit(a)
     leave_outcomes(a, op)

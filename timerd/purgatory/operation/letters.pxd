@@ -15,7 +15,7 @@ from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport append, op_at
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_group
-from timerd.purgatory.members.calls cimport is_letter, phase_of, stage_not_running, stage_runs
+from timerd.purgatory.members.calls cimport is_letter, phase_of, stage_not_held, stage_runs
 from timerd.purgatory.members.clients cimport leave_outcomes
 from timerd.purgatory.members.groups cimport count_held, look_for_calls_again
 from timerd_shm.generated.records cimport *
@@ -31,6 +31,16 @@ cdef inline OpRecord *find_letter(Arena *a, uint32_t slot, uint64_t operation) n
     return op
 
 
+cdef inline void stage_id_is_free(Arena *a, OpRecord *op) noexcept nogil:
+    """Stage that the id of a call counts as cancelled, unless it names a newer call by now."""
+    cdef IdRecord *id
+    if op.id_record == 0:
+        return
+    id = a.ids + (op.id_record - 1)
+    if id.state == ID_STATE_SETTLED and id.call == <uint32_t>(op - a.ops) + 1:
+        td_put(&a.tx, IdRecord_word_outcome(id), IdRecord_with_outcome(IdRecord_word_outcome(id)[0], OUTCOME_CANCELLED))
+
+
 cdef inline void stage_letter(Arena *a, OpRecord *op) noexcept nogil:
     """Stage that a call of a group is its newest dead letter."""
     td_put(
@@ -40,7 +50,8 @@ cdef inline void stage_letter(Arena *a, OpRecord *op) noexcept nogil:
     td_put(&a.tx, &op.outcome_number, a.header.newest_letter + 1)
     td_put(&a.tx, &a.header.newest_letter, a.header.newest_letter + 1)
     stage_runs(a, op, 0, 0)
-    stage_not_running(a, op, False)
+    stage_not_held(a, op, False)
+    stage_id_is_free(a, op)
     if op.id_record:
         td_put(&a.tx, OpRecord_word_id_record(op), OpRecord_with_id_record(OpRecord_word_id_record(op)[0], 0))
 
@@ -93,7 +104,7 @@ cdef inline void stage_done(Arena *a, OpRecord *op, uint32_t slot, uint64_t comm
         stage_letter(a, op)
         number = 0
     else:
-        stage_not_running(a, op, False)
+        stage_not_held(a, op, False)
         stage_free(a, op)
         if is_letter(op):
             number = 0
@@ -102,17 +113,15 @@ cdef inline void stage_done(Arena *a, OpRecord *op, uint32_t slot, uint64_t comm
 
 cdef inline void stage_withdrawn(Arena *a, OpRecord *op, uint32_t slot, uint64_t command) noexcept nogil:
     """Stage that a call which is due and does not run is freed, because this client has cancelled or replaced it."""
-    stage_not_running(a, op, False)
+    stage_not_held(a, op, False)
     stage_free(a, op)
     journal_group(a, op, GROUP_STEP_CANCELLED, op.group, slot, a.clients[slot].generation, op.deliveries, 0, command)
 
 
 cdef inline void finish_done(Arena *a, OpRecord *op, bint was_held) noexcept nogil:
     """It is done, in truth."""
-    cdef uint32_t group = op.group
     a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
     if op.state == OP_STATE_SETTLED:
         finish_letter(a, op, was_held)
         return
     finish_free(a, op)
-    look_for_calls_again(a, group)

@@ -29,7 +29,7 @@ from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found, without_room
 from timerd.purgatory.members.answers cimport fill_answer, keep_answer, met, refuse, refuse_for, stage_answer
 from timerd.purgatory.members.clients cimport charge, charge_id, nodes_of
-from timerd.purgatory.members.calls cimport due_call, stage_id_calls
+from timerd.purgatory.members.calls cimport due_call, phase_of, stage_id_calls
 from timerd.purgatory.members.groups cimport adopt_if_orphaned
 from timerd.purgatory.members.looks cimport list_look, look_is_due
 from timerd_shm.generated.records cimport *
@@ -255,12 +255,23 @@ cdef inline OpRecord *waiting_under(Arena *a, IdRecord *record, OpRecord *follow
     return NULL if op == followed else op
 
 
+cdef inline bint has_begun(OpRecord *op) noexcept nogil:
+    """Whether a member has run something for a call."""
+    return op.state == OP_STATE_SETTLED and phase_of(op) != CALL_PHASE_DUE
+
+
+cdef inline bint is_made_again(RegisterCommand *command) noexcept nogil:
+    """Whether a call is to follow one of its id that runs, and to be dropped beside any other."""
+    return is_call(command) and command.flags & REGISTER_FLAG_KEEP and command.flags & REGISTER_FLAG_REPLACE
+
+
 cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record, OpRecord *waiting) noexcept nogil:
     """Whether a registration may take over an id that exists, under which that operation waits (NULL: none)."""
     cdef RegisterCommand *command = r.command
     cdef bint is_over = record.state == ID_STATE_SETTLED and record.outcome == OUTCOME_CANCELLED
-    if is_call(command) and command.flags & REGISTER_FLAG_KEEP and command.flags & REGISTER_FLAG_REPLACE:
-        return waiting == NULL and (record.running != 0 or is_over)
+    if is_made_again(command):
+        # One that has begun elsewhere may be done there yet: it counts as one that runs.
+        return is_over if waiting == NULL and record.call == 0 else waiting == NULL or has_begun(waiting)
     if command.flags & REGISTER_FLAG_REPLACE_CHANGED and waiting != NULL:
         return not begins_alike(a, r, waiting)
     if command.flags & REGISTER_FLAG_REPLACE_CANCELLED:
@@ -286,6 +297,8 @@ cdef inline void stage_calls_of_id(
     """Stage which calls the id names behind the registration of `op`, which is `due` at once or pending."""
     cdef uint32_t call = id.call, running = id.running
     if followed != NULL and running == <uint32_t>(followed - a.ops) + 1:
+        running = 0
+    if superseded != NULL and running == <uint32_t>(superseded - a.ops) + 1:
         running = 0
     if (followed != NULL and call == <uint32_t>(followed - a.ops) + 1) or superseded != NULL:
         call = 0
@@ -359,7 +372,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         elif known and a.ids[known - 1].state == ID_STATE_LIVE:
             replaced = waiting
         else:
-            superseded = waiting
+            superseded = NULL if is_made_again(command) else waiting
             remembered = known != 0
             payer = a.ids[known - 1].op - 1 if remembered else 0
         if replaced != NULL:

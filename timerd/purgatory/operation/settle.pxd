@@ -24,7 +24,7 @@ from timerd.purgatory.events.ring cimport event_at
 from timerd.purgatory.members.answers cimport met, note_refusal
 from timerd.purgatory.members.state cimport LATEST_OUTCOMES, ReportState
 from timerd.purgatory.members.clients cimport charge, further_keys, leave_outcomes, nodes_of, owner_of, queue_report
-from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, queue_in_group
+from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, look_for_calls_again, queue_in_group
 from timerd.purgatory.members.calls cimport is_letter, stage_id_calls
 from timerd.purgatory.members.looks cimport leave_looks
 from timerd_shm.generated.records cimport *
@@ -292,6 +292,8 @@ cdef inline void finish_free(Arena *a, OpRecord *op) noexcept nogil:
         count_held(a, op, -1)
     if is_letter(op):
         a.groups[op.group - 1].letters -= 1
+    if op.group:
+        look_for_calls_again(a, op.group)
     free_op(a, op)
 
 

@@ -6,19 +6,25 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from timerd_client.errors import CallGivenUpError
 from timerd_client.groups.outcome import GroupOutcome
+from timerd_client.groups.plan import ALONE_FROM, CALL, Plan, unpack
 from timerd_client.groups.points import MISSED_MAX
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.outcome import State
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.delayed import DelayedOperation
 from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.limits import GRACE_NS
+from timerd_shm.declare.states import CallPhase
 
+from .letters import Letter
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -34,7 +40,9 @@ KNOWN_COMPLAINTS = (
     "does not answer yet",
     "is back after",
     "later than its grace",
+    "processes have ended in",
 )
+DELIVERIES = 3  # of every handler: after so many ended processes a call is given up
 TRACED = 400  # newest lines that a failure prints
 
 
@@ -91,13 +99,17 @@ class Total:
 
 @dataclass(eq=False)
 class Running:
-    """One run of a handler."""
+    """One run of a handler, or of its on_failure."""
 
     process: Process
     incarnation: bytes
     call: Call
     arena: int  # that its client knew of
+    began_ns: int
+    is_alone: bool = False  # no other handler may run in its process
     ended: bool = False  # it has returned, or has failed as it was to
+    failed: bool = False
+    died_ns: int | None = None  # when its process ended in it
     is_last: bool = True  # the call does not come again after it
 
 
@@ -131,10 +143,20 @@ class Books:
         self.expected: dict[bytes, int] = {}  # payload -> arena, of those that were accepted and not withdrawn
         # Of one attempt of one call, or of one point of a schedule: (name, payload or point, attempt).
         self.runs: dict[tuple[str, object, int], list[Running]] = defaultdict(list)
+        self.failings: dict[tuple[str, object, int], list[Running]] = defaultdict(list)  # the same of on_failure
         self.running_now: list[Running] = []
+        # The same of what was announced to the daemon: the phase, and the incarnation of the client.
+        self.announced: dict[tuple[str, object, int], list[tuple[CallPhase, bytes]]] = defaultdict(list)
+        self.dead: set[bytes] = set()  # incarnations of clients whose processes have ended
+        self.newest: dict[str, bytes] = {}  # id -> payload of the call that was asked for last
+        self.asking: Counter[str] = Counter()  # id -> calls that are being asked for
+        self.cancelled: set[bytes] = set()  # payloads of calls that were cancelled for sure
+        self.made_again: list[tuple[str, int, int]] = []  # id, when, and arena: a call of the id begins after that
+        self.end_process: Callable[[Process], None] = lambda process: None  # from within, at once
         # Whether the daemon has ever let others take over what a client held, by incarnation: it was dead, or silent
-        # while its process was stopped or for longer than its takeover.
+        # while its process was stopped or for longer than its takeover. And whether it was ever silent.
         self.has_lost: Callable[[bytes], bool] = lambda incarnation: False
+        self.was_silent: Callable[[bytes], bool] = lambda incarnation: False
         # Whether the daemon has forgotten ids that had settled: a schedule may then begin anew while its call runs.
         self.has_forgotten_ids: Callable[[], bool] = lambda: False
         self.hurry = False  # handlers take no time any more: it ends
@@ -165,8 +187,10 @@ class Books:
             self.complaints["unknown"] += 1
         elif any(known in what for known in KNOWN_COMPLAINTS):
             self.complaints[what[:40]] += 1
-        elif "the handler of" in what and (isinstance(error, PlannedFailure) or not process.alive):
-            self.complaints["handlers that have failed"] += 1  # or its process was killed
+        elif "the handler of" in what and isinstance(error, PlannedFailure):
+            self.complaints["handlers that have failed"] += 1
+        elif ("the handler of" in what or "on_failure of" in what) and not process.alive:
+            self.complaints["handlers whose process was killed"] += 1
         else:
             self.fail(f"{process.name} complains: {what} {error!r}")
 
@@ -241,6 +265,7 @@ class Books:
 
     def died(self, process: Process) -> None:
         """Note which of its commands were applied. Only outcomes that others get matter any more."""
+        self.dead.add(process.client._protocol.session.incarnation)
         for watched in self.watched:
             if watched.process is process:
                 watched.issued.freeze()
@@ -277,12 +302,24 @@ class Books:
 
     # named calls --------------------------------------------------------------------------------------------------
 
-    def asked(self, name: str, payload: bytes, id: str | None) -> None:
-        """Note a one-shot call that is asked for. It is not known yet whether it is accepted."""
+    @contextmanager
+    def asking_for(self, name: str, payload: bytes, id: str | None) -> Iterator[None]:
+        """A one-shot call is asked for. If that raises, it is not known whether it is accepted."""
         self.calls[payload] = name
-        if id is not None:
-            self.ids[payload] = id
         self.asked_in[payload] = self.arena
+        if id is None:
+            yield
+            return
+        self.ids[payload] = id
+        self.newest[id] = payload
+        self.asking[id] += 1
+        yield
+        self.asking[id] -= 1
+
+    def again(self, id: str, asked_ns: int) -> None:
+        """A call of that id was made again, beside whichever there was. So one begins after `asked_ns`."""
+        if not self.cancelling[id]:
+            self.made_again.append((id, asked_ns, self.arena))
 
     def accepted(self, payload: bytes) -> None:
         """Expect the call to be made, unless a process is cancelling it, or may have cancelled it."""
@@ -302,51 +339,179 @@ class Books:
         self.forgotten.add(id)
         yield
         self.cancelling[id] -= 1
+        self.made_again = [made for made in self.made_again if made[0] != id]
         for payload in [payload for payload, called in self.ids.items() if called == id and payload != by]:
             self.doubtful.add(payload)
             self.expected.pop(payload, None)
 
+    def cancel(self, id: str, cancel: Callable[[], bool]) -> None:
+        """A process cancels the call of that id. If it did, and no other one was asked for, that one never begins."""
+        payload, arena = self.newest.get(id), self.arena
+        with self.withdrawing(id):
+            sure = not self.asking[id] and self.cancelling[id] == 1
+            cancelled = cancel()
+            sure = sure and not self.asking[id] and self.cancelling[id] == 1
+        if cancelled and sure and payload is not None and (self.newest[id], self.arena) == (payload, arena):
+            self.note(f"{payload!r} is cancelled")
+            self.cancelled.add(payload)
+
     @contextmanager
     def running(self, process: Process, call: Call) -> Iterator[Running]:
-        """A handler runs. It runs once, and never twice at a time, unless a process that ran it had lost its calls."""
-        protocol = process.client._protocol
-        now = Running(process, protocol.session.incarnation, call, protocol.session.arena)
+        """A handler runs. It runs once, unless a process that ran it had lost its calls."""
         of_schedule = not call.payload  # else it is one that a process has made
         which = call.due if of_schedule else call.payload
         what = (call.name, which, call.attempt)
         who = f"{process.name}: handler of {call.name!r}, {which!r}, {call!r}"
-        self.note(f"{who} begins")
         self.outcomes["calls"] += 1
         if not of_schedule and self.calls.get(call.payload) != call.name:
             self.fail(f"{who}: it was never asked for")
         if not 0 <= call.missed <= (MISSED_MAX if of_schedule else 0):
             self.fail(f"{who}: it is for {call.missed} missed points")
-        before = [run for run in self.runs[what] if run.arena == now.arena]
+        with self._run(process, call, self.runs[what], who) as now:
+            self._look_at_cancelled(now, who)
+            yield now
+
+    def announce(self, phase: CallPhase, told: DeliveredOutcome) -> None:
+        """A client says that it is about to run something. It need not have begun when its process ends."""
+        found = unpack(told.payload)
+        assert found is not None, told
+        plan, payload = found
+        which = payload or plan.due
+        self.announced[told.name, which, plan.failures + 1].append((phase, told.client))
+
+    def _ends(self, what: tuple[str, object, int], phase: CallPhase) -> int:
+        """How many processes that have announced it have ended, at most while it ran."""
+        keys = [what]
+        if isinstance(what[1], datetime):  # grace may have left out the point that was announced
+            keys = [key for key in self.announced if (key[0], key[2]) == (what[0], what[2])]
+        ended = (client in self.dead for key in keys for announced, client in self.announced[key] if announced == phase)
+        return sum(ended)
+
+    @contextmanager
+    def failing(self, process: Process, call: Call, error: BaseException) -> Iterator[Running]:
+        """An on_failure runs: the handler has failed, or so many processes have ended in it."""
+        which = call.payload or call.due
+        what = (call.name, which, call.attempt)
+        who = f"{process.name}: on_failure of {call.name!r}, {which!r}, {call!r}, {error!r}"
+        self.outcomes["failures"] += 1
+        before = self.failings[what]
+        if not isinstance(error, CallGivenUpError):
+            if not any(run.failed for run in self.runs[what]):
+                self.fail(f"{who}: its handler has not failed")
+        elif "in its handler" in str(error):
+            self.outcomes["given up"] += 1
+            ends = self._ends(what, CallPhase.HANDLER)
+            if ends < DELIVERIES:
+                self.fail(f"{who}: {ends} processes have ended in its handler")
+        elif not self._ends(what, CallPhase.ON_FAILURE):
+            self.fail(f"{who}: no process has ended in its on_failure")
+        with self._run(process, call, before, who) as now:
+            yield now
+
+    @contextmanager
+    def _run(self, process: Process, call: Call, runs: list[Running], who: str) -> Iterator[Running]:
+        """One more of `runs`. It must not run twice at a time, nor beside another one of its id, nor too soon."""
+        protocol = process.client._protocol
+        incarnation, arena = protocol.session.incarnation, protocol.session.arena
+        now = Running(process, incarnation, call, arena, self.schedule.now_ns)
+        of_schedule = not call.payload
+        self.note(f"{who} begins")
+        before = [run for run in runs if run.arena == arena]
         # A worker whose every() has waited for the daemon begins a cancelled schedule at a point of before.
         may_repeat = of_schedule and (self.points_may_repeat or call.name in self.forgotten)
         for run in before if not may_repeat else []:
-            if call.deliveries <= run.call.deliveries:
+            if call.deliveries < 2:
                 self.fail(f"{who}: {run.process.name} ran it in delivery {run.call.deliveries}")
             if not self.has_lost(run.incarnation):
                 self.fail(f"{who}: {run.process.name} ran it, and had never lost its calls")
-        for run in self.running_now:
-            same = run.call.payload == call.payload
-            beside = same and run.call.name == call.name and run.arena == now.arena
-            beside = beside and not (of_schedule and self.has_forgotten_ids())
-            if beside and not self.has_lost(run.incarnation) and not self.has_lost(now.incarnation):
-                self.fail(f"{who}: {run.process.name} runs it as well, and neither had ever lost its calls")
-        self.runs[what].append(now)
+        self._look_at_ends(now, before, who)
+        self._look_beside(now, who)
+        runs.append(now)
         self.running_now.append(now)
         try:
             yield now
             now.ended = True
             self.note(f"{who} ends")
         except PlannedFailure:
-            now.ended = True
+            now.ended = now.failed = True
             self.note(f"{who} fails")
             raise
         finally:
+            if not now.ended and not process.alive:
+                now.died_ns = self.schedule.now_ns
+                self.note(f"{who}: its process has ended")
             self.running_now.remove(now)
+
+    def _look_at_ends(self, now: Running, before: list[Running], who: str) -> None:
+        """From the second end of a process on, a call rests, and runs alone. (Points of schedules may repeat.)"""
+        died = [run.died_ns for run in before if run.died_ns is not None and not self.was_silent(run.incarnation)]
+        if not now.call.payload or len(died) < ALONE_FROM:
+            return
+        now.is_alone = True
+        self.outcomes["alone"] += 1
+        least_ns = round(Plan(CALL, ends=len(died)).pause_s() * 1e9)
+        if now.began_ns - max(died) < least_ns and self.ids.get(now.call.payload) is None:
+            self.fail(f"{who}: {len(died)} processes have ended in it, the last one {now.began_ns - max(died)} ns ago")
+
+    def _look_beside(self, now: Running, who: str) -> None:
+        """Nothing of its id runs elsewhere, and nothing at all in its process if it is to run alone."""
+        away, is_point = self.has_lost, not now.call.payload
+        for run in self.running_now:
+            if run.arena == now.arena and run.call.id == now.call.id and not self.has_forgotten_ids():
+                if not away(run.incarnation) and not away(now.incarnation):
+                    self.fail(f"{who}: {run.process.name} runs {run.call!r}, and neither had ever lost its calls")
+            elif run.call.name == now.call.name and run.arena == now.arena and not is_point:
+                same = run.call.payload == now.call.payload
+                if same and not away(run.incarnation) and not away(now.incarnation):
+                    self.fail(f"{who}: {run.process.name} runs it as well, and neither had ever lost its calls")
+            if (
+                (run.is_alone or now.is_alone)
+                and run.incarnation == now.incarnation
+                and not self.was_silent(now.incarnation)
+            ):
+                self.fail(f"{who}: {run.call!r} runs in this process, and one of the two is to run alone")
+
+    def _look_at_cancelled(self, now: Running, who: str) -> None:
+        """A call that was cancelled before it ran never begins."""
+        if now.call.payload not in self.cancelled:
+            return
+        same_id = [run for runs in self.runs.values() for run in runs if run.call.id == self.ids.get(now.call.payload)]
+        if not any(self.has_lost(run.incarnation) for run in (now, *same_id)):
+            self.fail(f"{who}: it was cancelled")
+
+    # dead letters -------------------------------------------------------------------------------------------------
+
+    def settle_letters(self, letters: list[Letter], made: int) -> None:
+        """Judge the dead letters of the group, of which so many were made in this arena."""
+        if [letter.number for letter in letters] != list(range(made + 1 - len(letters), made + 1)):
+            self.fail(f"the newest of {made} dead letters are to be there: {letters}")
+        once = Counter((letter.name, letter.which) for letter in letters)
+        for letter in letters:
+            what = letter.name, letter.which
+            ran = [run for key, runs in self.runs.items() if key[:2] == what for run in runs]
+            failed = [run for key, runs in self.failings.items() if key[:2] == what for run in runs]
+            if once[what] > 1 and not (isinstance(letter.which, datetime) and letter.name in self.forgotten):
+                self.fail(f"{letter}: {once[what]} times")
+            if not letter.reason:  # nobody has served it for an hour
+                if any(run.ended and run.is_last for run in ran) and not isinstance(letter.which, datetime):
+                    self.fail(f"{letter}: it was served")
+            elif not failed:
+                self.fail(f"{letter}: its on_failure never began")
+            elif CallGivenUpError.__name__ in letter.reason:
+                keys = [key for key in self.announced if key[:2] == what]
+                if not any(self._ends(key, phase) for key in keys for phase in CallPhase):
+                    self.fail(f"{letter}: no process has ended in it")
+            elif not any(run.failed for run in ran):
+                self.fail(f"{letter}: its handler has not failed")
+        if made > len(letters):
+            return  # the others have given way
+        for payload, arena in self.expected.items():
+            runs = [run for key, found in self.runs.items() if key[1] == payload for run in found]
+            succeeded = any(run.ended and run.is_last and not run.failed for run in runs)
+            if arena != self.arena or self._is_cancelling(payload) or succeeded:
+                continue
+            if once[self.calls[payload], payload] != 1:
+                self.fail(f"{payload!r} for {self.calls[payload]!r} has failed, and is no dead letter")
 
     # at the end ---------------------------------------------------------------------------------------------------
 
@@ -382,10 +547,17 @@ class Books:
             ended = [
                 run for what, runs in self.runs.items() if what[:2] == (name, payload) for run in runs if run.ended
             ]
-            if arena == self.arena and not self._is_cancelling(payload) and not any(run.is_last for run in ended):
+            over = any(run.is_last for run in ended) or any(what[:2] == (name, payload) for what in self.failings)
+            if arena == self.arena and not self._is_cancelling(payload) and not over:
                 self.fail(
                     f"{payload!r} for {name!r} was accepted, and {len(ended)} attempts have ended, but no last one"
                 )
+        for id, asked_ns, arena in self.made_again:
+            began = [run for runs in self.runs.values() for run in runs if run.call.id == id]
+            if arena != self.arena or self.cancelling[id] or self.has_forgotten_ids():
+                continue
+            if not any(run.began_ns >= asked_ns for run in began):
+                self.fail(f"a call of {id!r} was made again at {asked_ns}, and none has begun since")
         for payload, (issued, arena) in self.of_group.items():
             if arena == self.arena and issued.applied() and payload not in self.done | {*self.acknowledged}:
                 self.fail(f"{payload!r}, which {issued.process.name} registered for its group, was lost")

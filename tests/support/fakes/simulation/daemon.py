@@ -56,27 +56,30 @@ class WatchedSessions(Sessions):
     A silent client keeps that exactly while its process runs and its takeover is not over.
     """
 
-    lost: set[bytes]
+    away: set[bytes]
+    silent: set[bytes]
 
     def count_silence(self, until_ns: int, now_ns: int) -> Lapses:
         counted_ns = self.silence._counted_ns
         lapses = super().count_silence(until_ns, now_ns)
+        for session in lapses.silent:
+            self.silent.add(self._incarnation_of(session))
         for session in (*lapses.silent, *lapses.lost):
             if not session.keeps and self._core.holds(session.slot):
                 assert not may_keep(session), f"client {session.slot} has lost what it held, and its process runs"
-                self._note(session)
+                self.away.add(self._incarnation_of(session))
         for session in self if until_ns > counted_ns else ():
             assert may_keep(session) or not session.keeps, f"client {session.slot} keeps what it holds for too long"
         return lapses
 
     def close(self, session: Session, now_ns: int, *, goodbye: bool) -> None:
-        self._note(session)
+        self.away.add(self._incarnation_of(session))
         super().close(session, now_ns, goodbye=goodbye)
 
-    def _note(self, session: Session) -> None:
+    def _incarnation_of(self, session: Session) -> bytes:
         record = self._record_of(session.slot)
         low, high = record.incarnation_low, record.incarnation_high
-        self.lost.add(low.to_bytes(8, "little") + high.to_bytes(8, "little"))
+        return low.to_bytes(8, "little") + high.to_bytes(8, "little")
 
 
 def may_keep(session: Session) -> bool:
@@ -156,7 +159,8 @@ class Daemon:
         self.lifelines: Lifelines | None = None
         # Whether a client that runs, and is not closed, has this session.
         self.is_living: Callable[[bytes], bool] = lambda session: False
-        self.lost: set[bytes] = set()  # incarnations of clients that ever lost what they held of their group
+        self.away: set[bytes] = set()  # incarnations of clients that ever lost what they held of their group
+        self.silent: set[bytes] = set()  # those that were ever silent
         self.memory = bytearray()
         self.stopped = False
         self._doomed = False
@@ -212,7 +216,7 @@ class Daemon:
         self.check("after a start")
         self.lifelines = Lifelines(self._pidfds)
         self.transports = Transports(self.network, self.kernel, self, self._on_input)
-        WatchedSessions.lost = self.lost
+        WatchedSessions.away, WatchedSessions.silent = self.away, self.silent
         steps = Random(repr(self._rng.getstate()))  # its own, so that a copy changes nothing else of the simulation
         self._copies = SteppedCopies(self._core, self.memory, steps, self._faults)
         _, self._conductor = attached(

@@ -16,7 +16,6 @@ from timerd_client.aio.client import Client
 from timerd_client.aio.link import LoopLink, open_links
 from timerd_client.aio.operation import AioBatch, AioOperation
 from timerd_client.groups.outcome import GroupOutcome
-from timerd_client.groups.steps import Call
 from timerd_client.link.surface import Surface
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
@@ -222,16 +221,16 @@ class LoopedProcess(Process):
             if self.alive:
                 self.wait(outcomes.aclose)  # type: ignore[attr-defined]
 
-    def handler(self, handler: Callable[[Call], None]) -> Callable[[Call], Any]:
+    def handler(self, handler: Callable[..., None]) -> Callable[..., Any]:
         """A handler of a thread as a coroutine function."""
 
-        async def handle(call: Call) -> None:
+        async def handle(*given: Any) -> None:
             ended: asyncio.Future[None] = self.loop.create_future()
 
             def body() -> None:
                 failed: Exception | None = None
                 try:
-                    handler(call)
+                    handler(*given)
                 except PlannedFailure as error:
                     failed = error
                 finally:

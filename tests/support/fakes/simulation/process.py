@@ -7,7 +7,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from networks import HERE, PROCESSES, STOPPED
-from timerd_client.groups.steps import Call
 from timerd_client.link import link as link_module
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
@@ -105,8 +104,8 @@ class Process:
         caller.start()
         return caller
 
-    def handler(self, handler: Callable[[Call], None]) -> Callable[[Call], Any]:
-        """A handler as its client takes it."""
+    def handler(self, handler: Callable[..., None]) -> Callable[..., Any]:
+        """A handler, or an on_failure, as its client takes it."""
         return handler
 
     def hold(self, act: Act) -> bool:

@@ -15,17 +15,20 @@ from networks import PROCESSES, STOPPED
 from timerd.clients import sessions
 from timerd.testing.manual.clock import JumpingClock
 from timerd_client.audit.journal import audit_journal
+from timerd_client.groups.commands import CallCommands
 from timerd_client.hot import Pending
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.errors import ArenaFullError, TimerdError
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.states import ClientState, IdState, Orphans
+from timerd_shm.declare.states import CallPhase, ClientState, IdState, OpState, Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
 from timerd_shm.read.segment import segments_of
 
 from .books import Books, is_expected
 from .daemon import LEASE_NS, Daemon
 from .kernel import Kernel
+from .letters import letters_of
 from .network import CALM, MS, Weather
 from .process import GROUP, Process
 from .schedule import Schedule
@@ -83,6 +86,7 @@ class Simulation:
         drawn = self.ways.choice(TRANSPORTS)
         self.transports = transports or drawn
         self.stalls = Random(f"stalls {seed}")  # its own, too
+        calls = Random(f"calls {seed}")  # so is this one
         self.kernel = Kernel(self.schedule, Random(f"kernel {seed}"), self.faults)
         PROCESSES.clear()
         STOPPED.clear()
@@ -110,12 +114,15 @@ class Simulation:
             quota_answers=rng.choice((2, 16, 1_024)),
             records_per_step=rng.choice((8, 100, 65_536)),
             pidfds=rng.random() < 0.8,
+            dead_letters=calls.choice((0, 2, 256, 256)),
         )
         self.plans = rng.sample(PLANS, 1 if rng.random() < 0.7 else 2)
         self.books.points_may_repeat = len(self.plans) > 1
         self.daemon.on_kill = self._start_daemon_later
         self.books.has_forgotten_ids = lambda: bool(self.daemon.arena.header.ids_floor_ns)
-        self.books.has_lost = self.daemon.lost.__contains__
+        self.books.has_lost = self.daemon.away.__contains__
+        self.books.was_silent = self.daemon.silent.__contains__
+        self.books.end_process = self._end_process
         self.daemon.is_living = lambda session: any(process.has(session) for process in self.processes)
         self.processes: list[Process] = []
         self.workers: list[Worker] = []
@@ -129,6 +136,11 @@ class Simulation:
         if rng.random() < 0.2:  # almost only groups and their calls
             self.members = True
             self.acts = {name: rng.random() for name in GROUP_ACTS}
+        self.only_calls = calls.random() < 0.15  # many of which end processes
+        if self.only_calls:
+            self.members = True
+            self.acts = {"call_later": 1.0, "cancel_call": calls.random()}
+            self.pause_ns = calls.choice((200, 1_000)) * MS
         self.window = rng.choice((8, 64, 65_536))
         self.chaos_steps = 2 ** (5 + rng.random() * 5)  # events from one fault to the next, on average
         self.chaos: dict[Callable[[], None], float] = {
@@ -158,7 +170,7 @@ class Simulation:
 
     def run(self) -> None:
         """Run the seed to its end. Raises Failure."""
-        with self._own_secrets(), self.kernel.in_charge():
+        with self._own_secrets(), self._announced(), self.kernel.in_charge():
             try:
                 self._run()
             except Exception as error:
@@ -184,6 +196,18 @@ class Simulation:
                 yield
         finally:
             log.disabled = disabled
+
+    @contextmanager
+    def _announced(self) -> Iterator[None]:
+        """Note what clients announce to run."""
+        begin_phase = CallCommands.begin_phase
+
+        def announce(phase: CallPhase, told: DeliveredOutcome, limit_s: float | None = None) -> bytes:
+            self.books.announce(phase, told)
+            return begin_phase(phase, told, limit_s)
+
+        with patch.object(CallCommands, "begin_phase", staticmethod(announce)):
+            yield
 
     def _run(self) -> None:
         rng = self.rng
@@ -255,7 +279,7 @@ class Simulation:
             window=self.window,
             maps=self.maps,
             shares_clock=rng.random() < 0.9,
-            is_member=self.members and rng.random() < 0.7,
+            is_member=self.members and (self.only_calls or rng.random() < 0.7),
             orphans=rng.choice((Orphans.CANCEL, Orphans.CANCEL, Orphans.KEEP)),
             transport=self.transport_of_process(),
             takeover_ms=self.stalls.choice((2_000, 30_000, 60_000)),
@@ -270,8 +294,8 @@ class Simulation:
             return
         if rng.random() < 0.6:
             process.begin(lambda: take_group_outcomes(process, rng, lambda: self.calm, well=False))
-        if rng.random() < 0.6:
-            names = rng.sample((*ONCE, *PERIODIC), rng.randint(1, 5))
+        if self.only_calls or rng.random() < 0.6:
+            names = [*ONCE] if self.only_calls else rng.sample((*ONCE, *PERIODIC), rng.randint(1, 5))
             process.begin(lambda: handle_calls(process, Random(rng.getrandbits(64)), names, self.plans))
 
     def kill_daemon(self) -> None:
@@ -365,6 +389,18 @@ class Simulation:
         if process.alive:
             process.kill()
             self._bury(process)
+
+    def _end_process(self, process: Process) -> None:
+        """A handler ends its process, as by a fault of the memory. A supervisor starts another one."""
+
+        def end() -> None:
+            if process.alive:
+                self.faults["process ended by a handler"] += 1
+                self._exit(process)
+                if not self.calm:
+                    self.spawn()
+
+        self.schedule.at(self.schedule.now_ns, end)
 
     def cut_off(self) -> None:
         """A connection breaks, and is made again."""
@@ -466,6 +502,7 @@ class Simulation:
         self._pass(60 * SECOND)
         books.settle_accounts()
         books.settle_watermarks(self._watermarks())
+        self._settle_letters()
         self._raise()
         last.begin(lambda: self._forget_everything(last))
         self._pass(5 * SECOND)
@@ -477,6 +514,8 @@ class Simulation:
         self._raise()
         assert not self.living, f"{[process.name for process in self.living]} cannot be closed"
         daemon.check("at the end")
+        self._settle_letters()
+        self._raise()
         self._look_for_leaks()
         self._audit()
 
@@ -535,19 +574,31 @@ class Simulation:
             if each.used
         }
 
+    def _settle_letters(self) -> None:
+        self.books.settle_letters(*letters_of(self.daemon.memory))
+
     def _look_for_leaks(self) -> None:
         arena = self.daemon.arena
         in_use = arena.in_use()
         header, events = arena.header, arena.region(Region.EVENTS).count
         blocks = arena.records(Region.BLOCKS)
         reached: set[int] = set()
+        letters = [op for op in arena.records(Region.OPS) if op.state == OpState.SETTLED]
+        assert len(letters) == len(letters_of(self.daemon.memory)[0]), (
+            f"settled operations that are no dead letters: {letters}"
+        )
+        for op in letters:
+            for index in (op.payload, op.value):
+                while index:
+                    reached.add(index)
+                    index = blocks[index - 1].next
         for sequence in range(header.tail, header.newest + 1):
             event = arena.record(Region.EVENTS, sequence & (events - 1))
             for index in (event.key_blob, event.value):
                 while index and index not in reached:
                     reached.add(index)
                     index = blocks[index - 1].next
-        expected = {"OPS": 0, "NODES": 0, "ANSWERS": 0, "WATERMARKS": 0, "BLOCKS": len(reached)}
+        expected = {"OPS": len(letters), "NODES": 0, "ANSWERS": 0, "WATERMARKS": 0, "BLOCKS": len(reached)}
         leaked = {name: in_use[name] for name, count in expected.items() if in_use[name] != count}
         assert not leaked, f"leaked: {leaked}, expected {expected}"
         living = [record for record in arena.records(Region.IDS) if record.state == IdState.LIVE]

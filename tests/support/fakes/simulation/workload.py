@@ -23,7 +23,7 @@ from timerd_client.threaded.purgatory import Purgatory
 from timerd_client.types import CallExists, WhenLost
 from timerd_shm.declare.errors import ResourceLimitError, TimerdError
 
-from .books import Books, Issued, PlannedFailure, Total, Watched, is_expected
+from .books import DELIVERIES, Books, Issued, PlannedFailure, Total, Watched, is_expected
 from .process import Process
 
 MS = 1_000_000
@@ -34,7 +34,8 @@ IDS = ("one", "two", "three")
 PURGATORIES = ("default", "fetch")
 
 
-ONCE = ("once/a", "once/b", "once/c")  # names of calls; the last one's are retried
+ONCE = ("once/a", "once/b", "once/killer", "once/c")  # names of calls; the last one's are retried
+KILLER = ONCE[2]  # most of its handlers end their process
 CALL_IDS = ("call/one", "call/two", "call/three")
 RETRIES = 2
 PERIODIC = ("every/a", "every/b")
@@ -296,24 +297,25 @@ class Worker:
         payload = b"call %d" % self.books.next_number()
         name, delay = self.rng.choice(ONCE), self.rng.choice((0, 0.01, self.rng.random() * 5))
         id = self.rng.choice((None, *CALL_IDS))
-        exists: CallExists = "error" if id is None else self.rng.choice(("error", "keep", "replace"))
-        self.books.asked(name, payload, id)
+        exists: CallExists = "error" if id is None else self.rng.choice(("error", "keep", "replace", "again"))
+        asked_ns = self.process.schedule.now_ns
         replacing = self.books.withdrawing(id, payload) if id and exists == "replace" else contextlib.nullcontext()
-        with replacing:
+        with replacing, self.books.asking_for(name, payload, id):
             if self.rng.random() < 0.3:
                 wall_ns = self.process.schedule.clock.wall_ns() + round(delay * 1e9)
                 self.books.latest_wall_ns = max(self.books.latest_wall_ns, wall_ns)
                 self.client.call_at_wait(name, datetime_of(wall_ns), payload, id=id, if_exists=exists)
             else:
                 self.client.call_later_wait(name, delay, payload, id=id, if_exists=exists)
-        if exists != "keep":  # else it is not known which one stays
+        if exists in ("error", "replace"):  # else it is not known which one stays
             self.books.accepted(payload)
+        elif exists == "again" and id is not None:
+            self.books.again(id, asked_ns)
 
     def do_cancel_call(self) -> None:
         if self.client._protocol.session.identity.group is not None and self.rng.random() < 0.2:
             id = self.rng.choice((*CALL_IDS, *PERIODIC))
-            with self.books.withdrawing(id):
-                self.client.cancel_call_wait(id)
+            self.books.cancel(id, lambda: self.client.cancel_call_wait(id))
 
     def do_reschedule_call(self) -> None:
         if self.client._protocol.session.identity.group is not None:
@@ -321,15 +323,20 @@ class Worker:
 
 
 def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Sequence[dict[str, Any]]) -> None:
-    """Have a process handle these names. Some handlers take long, some fail, and some have their call come again."""
+    """Have a process handle these names. Some handlers take long, some fail, some have their call come again.
+
+    Those of KILLER end their process, or do so in on_failure.
+    """
     books = process.books
     calls = Calls()
 
     def handler(call: Call) -> None:
         with books.running(process, call) as run:
             longest_ns = rng.choice((1, MS, 100 * MS, 100 * MS, 3_000 * MS, 20_000 * MS)) if not books.hurry else MS
-            process.schedule.sleep(1 + rng.randrange(longest_ns))
+            process.schedule.sleep(1 + rng.randrange(longest_ns if call.name != KILLER else 100 * MS))
             fate = rng.random()
+            if call.name == KILLER and fate > 0.3:
+                end_process()
             if fate < 0.1:
                 call.retry(rng.random())
                 run.is_last = False
@@ -337,12 +344,24 @@ def handle_calls(process: Process, rng: Random, names: Sequence[str], plans: Seq
                 run.is_last = call.name != ONCE[-1] or call.attempt > RETRIES
                 raise PlannedFailure
 
+    def on_failure(call: Call, error: BaseException) -> None:
+        with books.failing(process, call, error):
+            process.schedule.sleep(1 + rng.randrange(100 * MS if not books.hurry else MS))
+            if call.name == KILLER and rng.random() < 0.6:
+                end_process()
+
+    def end_process() -> None:
+        if not books.hurry:
+            books.end_process(process)
+            process.schedule.sleep(10**12)
+
+    more: dict[str, Any] = {"on_failure": process.handler(on_failure), "deliveries": DELIVERIES}
     for name in names:
         retries = RETRIES if name == ONCE[-1] else 0
         if name in PERIODIC:
-            decorate = calls.every(name, **rng.choice(plans))
+            decorate = calls.every(name, **rng.choice(plans), **more)
         else:
-            decorate = calls.handler(name, retries=retries, backoff=rng.random(), concurrency=rng.randint(1, 3))
+            decorate = calls.handler(name, retries=retries, backoff=rng.random(), concurrency=rng.randint(1, 3), **more)
         decorate(process.handler(handler))
     try:
         process.client.serve(calls)

@@ -1,0 +1,489 @@
+"""Calls in the core that end processes, that are given up, and that are kept as dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from commands import Answer, Command, Key, OperationAct, PhaseAct, Register
+from frames import DeliveredForGroup
+from groups import call, handler
+from harness import MS, Client, Rig, S, begun, done, fire, given_up
+from rules import (
+    a_call_that_runs_alone_gets_no_company,
+    held,
+    names,
+    the_end_of_a_process_is_counted,
+)
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.limits import CALL_REASON_SIZE_MAX, GROUP_KEPT_NS
+from timerd_shm.declare.records import OpRecord
+from timerd_shm.declare.states import CallPhase, Condition
+from timerd_shm.declare.wire import CommandKind
+from timerd_shm.read import walk
+from timerd_shm.read.reader import ArenaReader
+
+ID = b"id".ljust(16, b".")
+HOUR = 3_600 * S
+NEW = "replace cancelled"  # what clients mean by "error": an id counts as free if its call was cancelled, or is done
+
+
+def ask(rig: Rig, client: Client, command: Command) -> int:
+    """The value that the daemon answers."""
+    return answer(rig, client, command).value
+
+
+def answer(rig: Rig, client: Client, command: Command) -> Answer:
+    found = client.answer(rig.do(client, command))
+    assert found is not None, f"{command} was not answered"
+    return found
+
+
+def due(rig: Rig, client: Client, **more: Any) -> DeliveredForGroup:
+    """A call that is due, and that was delivered to this member."""
+    rig.do(client, call(**more))
+    return client.delivered_for_group[-1]
+
+
+def fails(rig: Rig, client: Client, told: DeliveredForGroup, reason: bytes = b"why") -> None:
+    """The member begins the call, gives it up and acknowledges it: then it is a dead letter."""
+    assert ask(rig, client, begun(told)) == CallPhase.HANDLER
+    assert ask(rig, client, given_up(told, reason)) == CallPhase.FAILED
+    assert ask(rig, client, done(told)) == 1
+
+
+def letter(rig: Rig, client: Client, reason: bytes = b"why", **more: Any) -> int:
+    """The op id of a new dead letter, which the member makes."""
+    told = due(rig, client, **more)
+    fails(rig, client, told, reason)
+    return told.operation
+
+
+def letters(rig: Rig, group: int = 0) -> list[tuple[int, bytes, bytes]]:
+    """The dead letters of a group, in their order: number, reason and payload."""
+    with ArenaReader.from_bytes(bytes(rig.memory)) as reader:
+        records: list[OpRecord] = [reader.ops[index] for index in walk.dead_letters(reader, group)]
+        return [(op.outcome_number, reader.blob(op.value), reader.blob(op.payload)) for op in records]
+
+
+def drop(operation: int) -> OperationAct:
+    return OperationAct(CommandKind.GROUP_ACK, operation, of_letter=True, wants_answer=True)
+
+
+def cancel_id(id: bytes = ID) -> OperationAct:
+    return OperationAct(CommandKind.CANCEL_ID, id=id, wants_answer=True)
+
+
+def ops(rig: Rig) -> int:
+    return rig.arena.in_use()["OPS"]
+
+
+# what is counted ------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_process_in_which_a_call_ran_is_counted_up_to_255() -> None:
+    the_end_of_a_process_is_counted(Rig(), 260)
+
+
+@pytest.mark.parametrize("end", ["close", "silence", "takes none"])
+def test_an_end_that_is_none_of_the_process_is_not_counted(end: str) -> None:
+    rig = Rig()
+    first, second = handler(rig, b"job"), handler(rig, b"job")
+    rig.do(first, call())
+    holder, other = held(first, second)
+    assert ask(rig, holder, begun(holder.delivered_for_group[0])) == 1
+    if end == "close":
+        rig.close(holder, goodbye=True)
+    elif end == "silence":
+        rig.core.silence(holder.slot, rig.now_ns)
+    else:
+        rig.core.set_calls(holder.slot, 0, 0, [], rig.now_ns)
+    rig.turn()
+    told = other.delivered_for_group[-1]
+    assert (told.deliveries, told.phase, told.ended) == (2, CallPhase.HANDLER, 0)
+    assert rig.arena.count("calls_ended_process") == 0
+    rig.check()
+
+
+def test_a_silent_process_that_ends_later_is_not_counted_for_a_call_that_was_requeued() -> None:
+    rig = Rig()
+    first, second = handler(rig, b"job"), handler(rig, b"job")
+    rig.do(first, call())
+    holder, other = held(first, second)
+    rig.do(holder, begun(holder.delivered_for_group[0]))
+    rig.core.silence(holder.slot, rig.now_ns)
+    rig.turn()
+    rig.do(other, begun(other.delivered_for_group[-1]))
+    rig.close(holder)
+    rig.turn()
+    assert rig.arena.count("calls_ended_process") == 0
+    rig.check()
+
+
+def test_only_calls_that_ran_in_a_process_are_counted_at_its_end() -> None:
+    """Three calls in one process: one runs, one has not begun, and one is over."""
+    rig = Rig()
+    victim = handler(rig, b"job", most=3)
+    rig.do(victim, *(call(payload=b"%d" % number) for number in range(3)))
+    ran, waited, over = victim.delivered_for_group
+    rig.do(victim, begun(ran), begun(over), done(over))
+    rig.close(victim)
+    heir = handler(rig, b"job", most=3)
+    rig.turn()
+    counted = {told.payload: (told.phase, told.ended) for told in heir.delivered_for_group}
+    assert counted == {ran.payload: (CallPhase.HANDLER, 1), waited.payload: (CallPhase.DUE, 0)}
+    assert rig.arena.count("calls_ended_process") == 1
+    rig.check()
+
+
+def test_a_phase_has_a_count_of_its_own() -> None:
+    rig = Rig()
+    told = None
+    for phase in (CallPhase.HANDLER, CallPhase.HANDLER, CallPhase.ON_FAILURE):
+        member = handler(rig, b"job")
+        rig.turn() if told else rig.do(member, call())
+        (told,) = member.delivered_for_group
+        assert ask(rig, member, begun(told, phase)) == phase
+        rig.close(member)
+    heir = handler(rig, b"job")
+    rig.turn()
+    (told,) = heir.delivered_for_group
+    assert (told.phase, told.ended, told.deliveries) == (CallPhase.ON_FAILURE, 1, 4)
+    rig.check()
+
+
+def test_the_count_outlives_the_daemon() -> None:
+    rig = Rig()
+    victim = handler(rig, b"job")
+    rig.do(victim, call(id=ID))
+    rig.do(victim, begun(victim.delivered_for_group[0], limit_ns=5 * S))
+    rig.acknowledge()
+    rig.restart()
+    rig.check()
+    rig.close(victim)
+    heir = handler(rig, b"job")
+    rig.turn()
+    assert [(told.phase, told.ended) for told in heir.delivered_for_group] == [(CallPhase.HANDLER, 1)]
+    rig.check()
+
+
+def test_the_arena_shows_since_when_a_call_runs_and_how_long_it_may() -> None:
+    rig = Rig()
+    member = handler(rig, b"job")
+    told = due(rig, member)
+    began_ns = rig.now_ns + 7 * MS
+    rig.do(member, begun(told, limit_ns=5 * S), now_ns=began_ns)
+    (op,) = rig.arena.records(Region.OPS)
+    assert (op.progress, op.failed) == (began_ns, 5 * S)
+    rig.core.set_calls(member.slot, 0, 0, [], rig.now_ns)
+    rig.turn()
+    (op,) = rig.arena.records(Region.OPS)
+    assert (op.progress, op.failed) == (0, 0)
+    rig.check()
+
+
+# who may say what -----------------------------------------------------------------------------------------------------
+
+
+def test_only_the_holder_begins_and_a_former_holder_gets_0() -> None:
+    rig = Rig()
+    first, second = handler(rig, b"job"), handler(rig, b"job")
+    rig.do(first, call())
+    holder, other = held(first, second)
+    (told,) = holder.delivered_for_group
+    assert ask(rig, other, begun(told)) == 0
+    rig.core.silence(holder.slot, rig.now_ns)
+    rig.turn()
+    rig.core.revive(holder.slot, rig.now_ns)
+    assert ask(rig, holder, begun(told)) == 0
+    assert ask(rig, other, begun(told)) == 1
+    assert ask(rig, other, done(told)) == 1
+    assert ask(rig, other, begun(told)) == 0
+    rig.check()
+
+
+def test_a_lower_phase_changes_nothing_and_the_answer_is_the_phase() -> None:
+    rig = Rig()
+    member = handler(rig, b"job")
+    told = due(rig, member)
+    assert ask(rig, member, begun(told, CallPhase.ON_FAILURE)) == CallPhase.ON_FAILURE
+    assert ask(rig, member, begun(told)) == CallPhase.ON_FAILURE
+    rig.close(member)
+    heir = handler(rig, b"job")
+    rig.turn()
+    assert [(told.phase, told.ended) for told in heir.delivered_for_group] == [(CallPhase.ON_FAILURE, 1)]
+
+
+def test_a_holder_learns_that_a_member_before_it_has_given_the_call_up() -> None:
+    """Else it would neither run the call nor acknowledge it, and hold it for ever."""
+    rig = Rig()
+    first, second = handler(rig, b"job"), handler(rig, b"job")
+    rig.do(first, call())
+    holder, other = held(first, second)
+    (told,) = holder.delivered_for_group
+    rig.do(holder, begun(told))
+    rig.core.silence(holder.slot, rig.now_ns)
+    rig.turn()
+    rig.core.revive(holder.slot, rig.now_ns)
+    assert ask(rig, holder, given_up(told, b"why")) == CallPhase.FAILED
+    assert ask(rig, other, begun(told)) == CallPhase.FAILED
+    assert ask(rig, other, done(told)) == 1
+    assert letters(rig) == [(1, b"why", b"")]
+    rig.check()
+
+
+@pytest.mark.parametrize("phase", [0, 4, 255])
+def test_a_phase_out_of_range_is_refused(phase: int) -> None:
+    rig = Rig()
+    member = handler(rig, b"job")
+    told = due(rig, member)
+    refused = answer(rig, member, PhaseAct(told.operation, phase))  # type: ignore[arg-type]
+    assert (refused.code, refused.value) == (ErrorCode.INVALID_VALUE, CALL_REASON_SIZE_MAX)
+    assert ask(rig, member, begun(told)) == 1
+    rig.check()
+
+
+@pytest.mark.parametrize(
+    ("phase", "size"), [(CallPhase.FAILED, CALL_REASON_SIZE_MAX + 1), (CallPhase.HANDLER, 1), (CallPhase.ON_FAILURE, 9)]
+)
+def test_a_reason_that_is_too_long_or_of_a_phase_that_has_none_is_refused(phase: CallPhase, size: int) -> None:
+    rig = Rig()
+    member = handler(rig, b"job")
+    told = due(rig, member)
+    refused = answer(rig, member, PhaseAct(told.operation, phase, reason=bytes(size)))
+    assert refused.code == ErrorCode.INVALID_VALUE
+    fails(rig, member, told, bytes(CALL_REASON_SIZE_MAX))
+    assert letters(rig) == [(1, bytes(CALL_REASON_SIZE_MAX), b"")]
+    rig.check()
+
+
+@pytest.mark.parametrize("phase", [CallPhase.HANDLER, CallPhase.ON_FAILURE, CallPhase.FAILED])
+def test_what_is_no_due_call_of_the_own_group_has_no_phase(phase: CallPhase) -> None:
+    rig = Rig()
+    member, other = handler(rig, b"job", most=2), rig.client(group=b"others", listens=True)
+    told = due(rig, member)
+    pending = rig.arena.in_use()["OPS"]
+    rig.do(member, call(timeout_ns=HOUR), Register(told_keys(b"own"), timeout_ns=HOUR))
+    rig.do(other, Register(told_keys(b"k"), timeout_ns=0, for_group=True))
+    (outcome,) = other.delivered_for_group
+    gone = letter(rig, member)
+    foreign = (told.operation, gone, pending, pending + 1, outcome.operation, 1 << 31, (1 << 64) - 1)
+    for operation in foreign:
+        assert ask(rig, other, PhaseAct(operation, phase)) == 0
+    for operation in (*foreign[1:], told.operation + (1 << 32)):
+        assert ask(rig, member, PhaseAct(operation, phase)) == 0
+    assert ask(rig, member, begun(told)) == 1
+    rig.check()
+
+
+def told_keys(name: bytes) -> Any:
+    return call(name).keys
+
+
+def test_a_call_has_one_name_and_no_other_condition() -> None:
+    rig = Rig()
+    member = handler(rig, b"job")
+    single = call(wants_answer=True)
+    for wrong in (
+        replace(single, keys=(Key(b"job"), Key(b"more"))),
+        replace(single, keys=(Key(b"job", target=3),)),
+        replace(single, condition=Condition.TOTAL, total=3),
+    ):
+        assert answer(rig, member, wrong).code == ErrorCode.INVALID_CONDITION, wrong
+    assert ops(rig) == 0
+    rig.check()
+
+
+# alone ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_is_to_run_alone_gets_no_company() -> None:
+    a_call_that_runs_alone_gets_no_company(Rig())
+
+
+def test_a_call_that_is_to_run_alone_waits_for_an_idle_member_and_delays_no_other() -> None:
+    rig = Rig()
+    busy, full = handler(rig, b"job", most=4), handler(rig, b"else", most=4)
+    rig.do(busy, call(payload=b"1"))
+    rig.do(busy, call(payload=b"alone", alone=True), call(payload=b"2"), call(b"else"))
+    assert names(busy, full) == [[b"1", b"2"], [b""]]
+    rig.do(busy, done(busy.delivered_for_group[0]))
+    assert names(busy) == [[b"1", b"2"]], "it holds another one"
+    rig.do(busy, done(busy.delivered_for_group[1]))
+    rig.turn()
+    assert names(busy) == [[b"1", b"2", b"alone"]]
+    rig.check()
+
+
+def test_a_restart_keeps_a_call_alone() -> None:
+    rig = Rig()
+    member = handler(rig, b"job", most=4)
+    rig.do(member, call(payload=b"alone", alone=True))
+    rig.acknowledge()
+    rig.restart()
+    rig.check()
+    rig.do(member, call(payload=b"1"))
+    assert names(member) == [[b"alone"]]
+    rig.do(member, done(member.delivered_for_group[0]))
+    rig.turn()
+    assert names(member) == [[b"alone", b"1"]]
+    rig.check()
+
+
+def test_a_call_that_is_alone_and_withdrawn_lets_others_come() -> None:
+    rig = Rig()
+    member = handler(rig, b"job", most=4)
+    rig.do(member, call(payload=b"alone", alone=True, id=ID), call(payload=b"1"))
+    assert names(member) == [[b"alone"]]
+    assert ask(rig, member, cancel_id()) == 1
+    rig.turn()
+    assert names(member) == [[b"alone", b"1"]]
+    rig.check()
+
+
+# dead letters ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_was_given_up_is_a_dead_letter_when_it_is_done() -> None:
+    rig = Rig()
+    member = handler(rig, b"job")
+    for number in (1, 2):
+        told = due(rig, member, payload=b"%d" % number, id=ID, if_exists=NEW)
+        rig.do(member, begun(told), given_up(told, b"reason %d" % number))
+        assert len(letters(rig)) == number - 1, "it is not done"
+        finished = OperationAct(
+            CommandKind.GROUP_ACK, told.operation, id=ID, frees_id=True, registered_ns=rig.now_ns, wants_answer=True
+        )
+        assert ask(rig, member, finished) == 1
+    assert letters(rig) == [(1, b"reason 1", b"1"), (2, b"reason 2", b"2")]
+    assert (rig.arena.count("dead_letters"), rig.arena.count("group_outcomes_dropped")) == (2, 0)
+    rig.check()
+    rig.acknowledge()
+    rig.restart()
+    assert [number for number, _, _ in letters(rig)] == [1, 2], "in their order"
+    letter(rig, member)
+    assert [number for number, _, _ in letters(rig)] == [1, 2, 3]
+    rig.check()
+
+
+def test_a_dead_letter_holds_no_id_however_it_became_one() -> None:
+    rig = Rig()
+    member = handler(rig, b"job")
+    letter(rig, member, id=ID)  # acknowledged without its id
+    assert not rig.arena.records(Region.OPS)[0].id_record
+    again = call(id=ID, wants_answer=True, if_exists=NEW)
+    assert answer(rig, member, again).code == ErrorCode.NONE
+    told = member.delivered_for_group[-1]
+    rig.do(member, begun(told), given_up(told))
+    follower = call(id=ID, timeout_ns=HOUR, if_exists="replace", follows=told.operation, wants_answer=True)
+    assert answer(rig, member, follower).code == ErrorCode.NONE
+    assert answer(rig, member, again).code == ErrorCode.OPERATION_EXISTS, "what follows has the id"
+    assert ask(rig, member, cancel_id()) == 1
+    assert len(letters(rig)) == 2
+    rig.check()
+
+
+def test_a_call_that_nobody_served_frees_its_id_as_a_dead_letter() -> None:
+    rig = Rig()
+    member = rig.client(group=b"workers")
+    rig.do(member, call(id=ID, payload=b"p"))
+    rig.turn(rig.now_ns + GROUP_KEPT_NS)
+    assert letters(rig) == [(1, b"", b"p")]
+    assert answer(rig, member, call(id=ID, wants_answer=True, if_exists=NEW)).code == ErrorCode.NONE
+    rig.check()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_a_group_keeps_a_bounded_number_of_dead_letters_the_newest(kept: int) -> None:
+    rig = Rig(dead_letters=kept)
+    member = handler(rig, b"job")
+    for number in range(5):
+        letter(rig, member, payload=b"%d" % number)
+    assert [payload for _, _, payload in letters(rig)] == [b"%d" % number for number in range(5 - kept, 5)]
+    assert (rig.arena.count("dead_letters"), rig.arena.count("dead_letters_dropped")) == (5, 5 - kept)
+    assert ops(rig) == kept
+    rig.check()
+
+
+def test_a_dead_letter_is_retried_by_what_follows_it_once() -> None:
+    rig = Rig()
+    member, other = handler(rig, b"job"), rig.client(group=b"others")
+    first, second = (letter(rig, member, payload=b"%d" % number) for number in range(2))
+    retried = call(follows=first, of_letter=True, wants_answer=True, payload=b"again")
+    assert answer(rig, other, retried).code == ErrorCode.UNKNOWN_OPERATION, "it is another group's"
+    assert answer(rig, member, call(follows=first, wants_answer=True)).code == ErrorCode.UNKNOWN_OPERATION
+    assert answer(rig, member, retried).code == ErrorCode.NONE
+    assert member.delivered_for_group[-1].payload == b"again"
+    assert answer(rig, member, retried).code == ErrorCode.UNKNOWN_OPERATION
+    assert [payload for _, _, payload in letters(rig)] == [b"1"]
+    told = member.delivered_for_group[-1]
+    assert answer(rig, member, call(follows=told.operation, of_letter=True)).code == ErrorCode.UNKNOWN_OPERATION
+    assert ask(rig, member, drop(told.operation)) == 0, "it is no dead letter"
+    assert second
+    rig.check()
+
+
+def test_a_dead_letter_is_dropped_once_and_only_as_one() -> None:
+    rig = Rig()
+    member, other = handler(rig, b"job"), rig.client(group=b"others")
+    before = rig.arena.in_use()
+    dead = letter(rig, member, payload=bytes(300))
+    assert ask(rig, other, drop(dead)) == 0
+    assert ask(rig, member, OperationAct(CommandKind.GROUP_ACK, dead, wants_answer=True)) == 0
+    freed = OperationAct(CommandKind.GROUP_ACK, dead, id=ID, frees_id=True, wants_answer=True)
+    assert ask(rig, member, freed) == 0
+    assert len(letters(rig)) == 1
+    assert ask(rig, member, drop(dead)) == 1
+    assert ask(rig, member, drop(dead)) == 0
+    after = rig.arena.in_use()
+    assert [after[region] - before[region] for region in ("OPS", "NODES", "BLOCKS")] == [0, 0, 0]
+    rig.check()
+
+
+@pytest.mark.parametrize("knobs", [{"quota_outcomes": 3}, {"blocks": 16}])
+def test_dead_letters_give_way_to_a_registration_that_would_be_refused(knobs: dict[str, Any]) -> None:
+    rig = Rig(**knobs)
+    member = handler(rig, b"job")
+    payload = bytes(200)
+    for _ in range(12):
+        letter(rig, member, payload=payload)
+    assert rig.arena.count("dead_letters_dropped"), "else nothing was refused"
+    assert 0 < len(letters(rig)) < 12
+    rig.check()
+
+
+def test_a_dead_letter_does_not_give_way_to_its_own_retry() -> None:
+    rig = Rig()
+    member = handler(rig, b"job")
+    dead = letter(rig, member, payload=b"p")
+    retried = call(timeout_ns=HOUR, follows=dead, of_letter=True, wants_answer=True, payload=bytes(60_000))
+    assert answer(rig, member, retried).code in (ErrorCode.ARENA_FULL, ErrorCode.QUOTA_EXCEEDED)
+    assert letters(rig) == [(1, b"why", b"p")]
+    rig.check()
+
+
+def test_a_reason_for_which_there_is_no_room_is_left_out() -> None:
+    rig = Rig(capacity=16, blocks=16, quota_bytes=1 << 20)
+    member = handler(rig, b"job")
+    rig.do(member, fire(b"k"))
+    told = due(rig, member)
+    for number in range(16):
+        rig.do(member, Register(told_keys(b"k"), timeout_ns=HOUR, payload=bytes(48 + number)))
+    fails(rig, member, told, bytes(CALL_REASON_SIZE_MAX))
+    assert len(letters(rig)) == 1
+    rig.check()
+
+
+def test_a_group_with_dead_letters_alone_keeps_its_record_and_wakes_nobody() -> None:
+    rig = Rig()
+    member = handler(rig, b"job")
+    letter(rig, member)
+    rig.close(member, goodbye=True)
+    rig.turn(rig.now_ns + 3 * GROUP_KEPT_NS)
+    assert rig.core.next_wake_ns() == rig.module.NEVER
+    assert len(letters(rig)) == 1
+    handler(rig, b"job")
+    rig.check()
