@@ -49,7 +49,10 @@ def running(arguments: argparse.Namespace) -> InstancePaths:
 
 @contextmanager
 def connected(arguments: argparse.Namespace, group: str | None = None) -> Iterator[Client]:
-    """A client of the instance, and of a group if one is given. Raises NoInstanceError, and NoDaemonError when its daemon does not run."""
+    """A client of the instance, and of a group if one is given.
+
+    Raises NoInstanceError, and NoDaemonError when the daemon does not run.
+    """
     from timerd_client import connect
 
     paths = running(arguments)

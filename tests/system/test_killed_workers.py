@@ -1,4 +1,4 @@
-"""Handlers that end their process, with real processes that are started again: what is counted, and what becomes of it."""
+"""Handlers that end their process, in real workers that are started again: what is counted, and what becomes of calls."""
 
 from __future__ import annotations
 

@@ -186,7 +186,9 @@ class CallCommands:
         """Make a call of a dead letter, due now, which takes its place; `apart`: with an id of its own."""
         given = self.own_id() if apart or plan.kind != CALL else plan.id
         due_ns = plan.point_ns if plan.kind == WALL else plan.due_ns
-        again = Plan(CALL, due_ns=due_ns, at_ns=self._at_ns(0), last_run_ns=plan.last_run_ns, id=given, error=plan.error)
+        again = Plan(
+            CALL, due_ns=due_ns, at_ns=self._at_ns(0), last_run_ns=plan.last_run_ns, id=given, error=plan.error
+        )
         return self._register(letter.name, CLAIM | RegisterFlag.OF_LETTER, again, letter.payload, 0, follows=letter.op)
 
     @staticmethod

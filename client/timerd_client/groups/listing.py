@@ -26,10 +26,15 @@ from .plan import CALL, Plan, unpack
 from .schedule import datetime_of
 
 CallState: TypeAlias = Literal["pending", "paused", "unhandled", "busy", "waits", "delivered", "runs", "late", "failed"]
-"""pending: it is due later. paused: so it is, after a failed attempt or an ended process. unhandled: it is due, and no
-member of its group handles its name. busy: all members that do are busy. waits: it is to run alone, or another call of
-its id runs. delivered: a member has it, and has not begun. runs: its handler, or its on_failure, runs. late: so it does,
-for longer than its time_limit. failed: it is over, and kept as a dead letter."""
+"""Why a call waits, or where it is.
+
+* pending: it is due later. paused: so it is, after a failed attempt or an ended process.
+* unhandled: it is due, and no member of its group handles its name. busy: all members that do are busy.
+* waits: it is to run alone, or another call of its id runs.
+* delivered: a member has it, and has not begun. runs: its handler, or its on_failure, runs. late: so it does, for longer
+  than its time_limit.
+* failed: it is over, and kept as a dead letter.
+"""
 
 UNSERVED: Final = "no member of its group has served it while it was kept"
 

@@ -213,7 +213,9 @@ def _refuse_function(name: object, written: str) -> None:
 def _grace_ns(grace: object) -> int | None:
     if grace is None:
         return None
-    return round(_seconds("grace", grace, "give the seconds from 0 that a point may be late, or None: however late") * 1e9)
+    return round(
+        _seconds("grace", grace, "give the seconds from 0 that a point may be late, or None: however late") * 1e9
+    )
 
 
 def _seconds(what: str, given: object, remedy: str, above: float = -1.0) -> float:
