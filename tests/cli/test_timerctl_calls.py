@@ -89,7 +89,7 @@ def test_the_last_run_and_its_error_stand_with_a_schedule_and_with_a_retry(clien
 def test_a_call_that_is_due_says_why_it_waits_and_where_it_runs(client: td.Client, run: Run) -> None:
     client.call_later("nobody's", 0)
     eventually(lambda: [row["state"] for row in rows(run)] == ["unhandled"])
-    assert "no handler of" in run("calls")[1]
+    assert "no handler" in run("calls")[1]
     going_on: list[bool] = []
 
     def slow(call: td.Call) -> None:
@@ -101,7 +101,7 @@ def test_a_call_that_is_due_says_why_it_waits_and_where_it_runs(client: td.Clien
     eventually(lambda: [row["state"] for row in rows(run)] == ["late", "busy"])
     row = rows(run)[0]
     assert (row["pid"], row["deliveries"]) == (os.getpid(), 1) and row["client"] is not None
-    assert f"runs in pid {os.getpid()}"[:12] in run("calls")[1]
+    assert "runs in" in run("calls")[1]
     going_on.append(True)
     eventually(lambda: not rows(run))
 

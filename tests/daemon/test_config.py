@@ -322,6 +322,7 @@ def test_every_configured_word_of_the_header_follows_from_its_knob_by_name() -> 
         "ids_kept_ns": "settled_ids_kept",
         "group_kept_ns": "group_retention",
         "schedule_kept_ns": "schedule_retention",
+        "letters_max": "dead_letters",
     }
     assert {name: name for name in quotas} | renamed == CONFIGURED
     chosen: dict[str, Any] = {name: 100 + at for at, name in enumerate(CONFIGURED.values())}

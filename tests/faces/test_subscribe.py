@@ -416,3 +416,20 @@ def test_many_threads_subscribe_and_fire_at_once(daemon: Daemon, client: td.Clie
         thread.join(4 * PATIENCE_S)
     assert not errors and not any(thread.is_alive() for thread in threads)
     eventually(lambda: pending(client) == 0)
+
+
+@THREADED
+def test_a_subscriber_from_an_older_mark_misses_nothing_beside_one_from_a_mark_that_its_client_does_not_know(
+    client: td.Client,
+) -> None:
+    """A client that cannot map the arena knows the newest event of its last frame. Other processes know newer marks."""
+    before = client.mark()
+    for number in range(3):
+        client.fire_wait("k", value=b"%d" % number)
+    since = client.mark()
+    with client.subscribe("k", since=since, timeout=0.01) as first:
+        client._link.protocol.ledger.use_arena([before.sequence], 0)
+        assert list(first) == []
+        with client.subscribe("k", since=before, timeout=PATIENCE_S) as second:
+            events = [next(second) for _ in range(3)]
+    assert [event.value for event in events if isinstance(event, td.Event)] == [b"0", b"1", b"2"]

@@ -9,10 +9,10 @@ import pytest
 
 from commands import Key, OperationAct, Register
 from groupacts import call, handler
-from harness import MS, Client, Rig, S, fail, fire
+from harness import MS, Client, Rig, S
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import NO_DEADLINE, TIMEOUT_NS_MAX
-from timerd_shm.declare.states import Condition, OpState
+from timerd_shm.declare.states import OpState
 from timerd_shm.declare.wire import CommandKind
 
 HOUR, DAY = 3_600 * S, 86_400 * S
@@ -175,33 +175,10 @@ def test_only_a_call_without_a_mark_has_a_time_by_the_wall_clock() -> None:
         worker,
         Register((Key(b"k"),), timeout_ns=HOUR, wall_ns=wall_ns),
         Register((Key(b"k"),), timeout_ns=HOUR, wall_ns=wall_ns, for_group=True),
-        Register((Key(b"w", wall_ns),), timeout_ns=HOUR, wall_ns=wall_ns, for_group=True, call=True),
         call(timeout_ns=NO_DEADLINE, wall_ns=wall_ns),
     )
     set_clock(rig, AHEAD_NS + HOUR // 2)
-    assert [deadline for deadline in deadlines(rig) if deadline < DAY] == [HOUR] * 3
-    rig.check()
-
-
-def test_a_call_whose_key_has_failed_has_the_code_in_place_of_its_time() -> None:
-    """The record of a key has one field for both."""
-    rig, worker = worker_at()
-    rig.do(
-        worker,
-        Register(
-            (Key(b"job"), Key(b"other")),
-            timeout_ns=HOUR,
-            condition=Condition.ALL_SETTLED,
-            for_group=True,
-            call=True,
-            wall_ns=rig.now_ns + AHEAD_NS + HOUR,
-        ),
-    )
-    rig.do(worker, fail(b"job", 7))
-    set_clock(rig, AHEAD_NS + HOUR // 2)
-    assert deadlines(rig) == [HOUR]
-    rig.do(worker, fire(b"other"))
-    assert worker.delivered_for_group[0].codes == (7,)
+    assert [deadline for deadline in deadlines(rig) if deadline < DAY] == [HOUR] * 2
     rig.check()
 
 

@@ -1,4 +1,4 @@
-"""Handlers that end their process, in real workers that are started again: what is counted, and what becomes of calls."""
+"""Handlers that end their process, in real workers that are started again: what is counted, and what follows."""
 
 from __future__ import annotations
 
@@ -75,14 +75,15 @@ class Workers:
                 subprocess.Popen([sys.executable, "-c", self.source], cwd=self.directory, stderr=subprocess.DEVNULL)
             )
 
-    def tend(self) -> None:
-        """Start those again that have ended."""
+    def tend(self) -> bool:
+        """Start one again that has ended; False, so that a condition may go on with `or`."""
         for at, process in enumerate(self.processes):
             if process.poll() is not None:
                 self.ended.append(process.returncode)
                 del self.processes[at]
                 self.start(1)
-                return
+                break
+        return False
 
     def notes(self) -> list[list[str]]:
         path = self.directory / "notes"

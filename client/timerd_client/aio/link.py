@@ -270,7 +270,7 @@ class LoopLink(Link):
         self._timer, self._timer_at = None, NEVER
         self._pump()
 
-    def in_own_thread(self) -> bool:
+    def must_not_wait(self) -> bool:
         return asyncio._get_running_loop() is self.loop
 
     def drive(self, seconds: float) -> None:

@@ -100,10 +100,8 @@ class Hub:
         reached = watch.mark
         if not reached.incarnation:
             return not mark.incarnation  # before the connection: both begin with the first event
-        # No event is newer than the newest, whatever a mark says that came from outside.
-        return mark.incarnation == reached.incarnation and mark.sequence >= min(
-            reached.sequence, self.link.protocol.ledger.newest()
-        )
+        # A mark may be of another process, and newer than all that this client has heard of.
+        return mark.incarnation == reached.incarnation and mark.sequence >= reached.sequence
 
     def _merge(self) -> Chores:
         """Let those who have caught up have the first watch, and begin the second one anew for those who wait."""

@@ -232,7 +232,7 @@ class Carrier:
         limit_s = job.time_limit_s if phase == CallPhase.HANDLER else None
         now = yield from self._set_phase(self.commands.begin_phase(phase, told, limit_s), told)
         if now > phase:
-            yield from self._end(name, job, told, plan)
+            yield from self._end(name, job, told, plan, self._points(job, plan))
         return now == phase
 
     def _give_up(self, told: DeliveredOutcome, why: str) -> Generator[Step, Any, None]:

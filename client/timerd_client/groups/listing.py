@@ -31,8 +31,8 @@ CallState: TypeAlias = Literal["pending", "paused", "unhandled", "busy", "waits"
 * pending: it is due later. paused: so it is, after a failed attempt or an ended process.
 * unhandled: it is due, and no member of its group handles its name. busy: all members that do are busy.
 * waits: it is to run alone, or another call of its id runs.
-* delivered: a member has it, and has not begun. runs: its handler, or its on_failure, runs. late: so it does, for longer
-  than its time_limit.
+* delivered: a member has it, and has not begun. runs: its handler, or its on_failure, runs. late: so it does, for
+  longer than its time_limit.
 * failed: it is over, and kept as a dead letter.
 """
 

@@ -80,9 +80,8 @@ class Link(Line):
         self._unsent: bytes | None = None
         self._chores: deque[Callable[[], None]] = deque()  # for the next pass: the lock was taken
         self._reported_unknown = self._reported_refused = 0
-        self._resets = 0
         self._wall_alarm: WallAlarm | None = None
-        self.losses = 0  # how often the daemon was lost
+        self._resets = self.losses = 0  # losses: how often the daemon was lost
         self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
         self._pid = os.getpid()
         self.why_closed = "close() was called"
@@ -176,8 +175,8 @@ class Link(Line):
         """Run `call` in a loop, because a promise has settled."""
         raise NotImplementedError
 
-    def in_own_thread(self) -> bool:
-        """Whether the caller runs in the thread or loop of the link, which must not wait for itself."""
+    def must_not_wait(self) -> bool:
+        """Whether the caller is who receives for this link, and would wait for itself."""
         return False
 
     def end_handlers(self, timeout: float) -> None:
@@ -593,9 +592,9 @@ class Link(Line):
             waiter.notify()
         self.sockets.close(linger=protocol.state is LinkState.CLOSED)
         self._let_go_of_lifeline()  # after BYE
-        if self._wall_alarm is not None and self._wall_alarm.fileno() >= 0:
-            self.unwatch(self._wall_alarm.fileno())
-            self._wall_alarm.close()
+        if (alarm := self._wall_alarm) is not None and alarm.fileno() >= 0:
+            self.unwatch(alarm.fileno())
+            alarm.close()
         if reader is not None:
             reader.close()
         links.discard(self)

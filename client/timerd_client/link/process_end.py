@@ -140,7 +140,7 @@ class ProcessEnd:
         link.lock = lock
 
     def _settle(self, link: Link) -> None:
-        if not (_is_applied(link) or link.closed or link.in_own_thread() or ident() in self._flushing):
+        if not (_is_applied(link) or link.closed or link.must_not_wait() or ident() in self._flushing):
             self.flush([link])
 
     def flush(self, ending: Collection[Link]) -> None:

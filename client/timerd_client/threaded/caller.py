@@ -180,6 +180,11 @@ class Callers:
             finally:
                 raised = None  # else its traceback, and all that its frames hold, would wait for the collector
 
+    def is_seated(self) -> bool:
+        """Whether the calling thread has the seat as a caller: what it waits for, nobody else receives."""
+        holder = None if self._seat is None else self._seat.holder
+        return isinstance(holder, CallerGate) and holder.thread == threading.get_ident()
+
     def wake(self, gate: CallerGate) -> None:
         """The gate was opened: wake its caller, if that has the seat and sleeps, or is about to.
 

@@ -181,6 +181,10 @@ class ThreadedLink(Link):
         """Whether the caller is a callback, which runs in the thread of the sockets."""
         return self._thread.is_current()
 
+    def must_not_wait(self) -> bool:
+        """So it is for the thread of the sockets, and for a caller that has the seat."""
+        return self.in_own_thread() or self._callers.is_seated()
+
     def condition(self) -> Condition:
         """A condition at which callers wait with the lock held."""
         return Condition(self.lock, self._plain_gate)

@@ -24,6 +24,7 @@ from patience import PATIENCE_S, eventually
 from registries import serve
 from timerd_client import aio
 from timerd_client.link.process_end import ProcessEnd
+from timerd_client.threaded.seat import Seat
 from timerd_shm.declare.errors import ClosedError
 
 # Threads fire (and register) until they are refused, while another closes; it prints how many fires returned.
@@ -203,6 +204,23 @@ client.fire_wait("k")
 def test_a_subscription_of_a_daemon_thread_ends_with_its_process_without_a_word(daemon: Daemon) -> None:
     ran = subprocess.run([sys.executable, "-c", FOLLOWS], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@THREADED
+def test_a_caller_that_receives_does_not_wait_at_the_end_for_what_nobody_else_receives(
+    client: td.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    sleep = Seat.sleep
+
+    def look(seat: Seat, timeout_ns: int) -> list[int]:
+        seen.append(client._link.must_not_wait())
+        return sleep(seat, timeout_ns)
+
+    monkeypatch.setattr(Seat, "sleep", look)
+    eventually(lambda: client.register("k", timeout=0.02).result(PATIENCE_S) and seen)
+    assert all(seen)
+    assert not client._link.must_not_wait()
 
 
 @THREADED

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import msgpack
-from commands import Command, Key, KeyAct, Mark, OperationAct, Register
+from commands import Command, Key, KeyAct, Mark, OperationAct, PhaseAct, Register
 from frames import encode
 from harness import S, ask_owners, cancel, complete, fire, looked, requeue, reschedule
 from networks import NOTHING, Peer, World
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, TAKEOVER_MS, TIMEOUT_NS_MAX
-from timerd_shm.declare.states import Condition, Orphans
+from timerd_shm.declare.states import CallPhase, Condition, Orphans
 from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandKind,
@@ -146,6 +146,7 @@ UP: dict[str, Case] = {
     ),
     "requeue": commands(requeue(1), before=(ON_K, fire(b"k", limit=1))),
     "acknowledge what was never delivered": commands(OperationAct(CommandKind.GROUP_ACK, 1 << 32, wants_answer=True)),
+    "run what was never delivered": commands(PhaseAct(1 << 32), PhaseAct(1 << 32, CallPhase.FAILED, reason=b"why")),
     "many at once": commands(ON_K, fire(b"k"), ON_K, cancel(3), fire(b"j", value=b"j")),
     "a command that is none": Case(
         UpKind.COMMANDS, body=b"\xff" * 40, code=ErrorCode.MALFORMED, header=(("count", 1),)

@@ -464,11 +464,8 @@ class Books:
                 same = run.call.payload == now.call.payload
                 if same and not away(run.incarnation) and not away(now.incarnation):
                     self.fail(f"{who}: {run.process.name} runs it as well, and neither had ever lost its calls")
-            if (
-                (run.is_alone or now.is_alone)
-                and run.incarnation == now.incarnation
-                and not self.was_silent(now.incarnation)
-            ):
+            alone = (run.is_alone or now.is_alone) and not self.was_silent(now.incarnation)
+            if alone and run.incarnation == now.incarnation:
                 self.fail(f"{who}: {run.call!r} runs in this process, and one of the two is to run alone")
 
     def _look_at_cancelled(self, now: Running, who: str) -> None:
@@ -549,9 +546,7 @@ class Books:
             ]
             over = any(run.is_last for run in ended) or any(what[:2] == (name, payload) for what in self.failings)
             if arena == self.arena and not self._is_cancelling(payload) and not over:
-                self.fail(
-                    f"{payload!r} for {name!r} was accepted, and {len(ended)} attempts have ended, but no last one"
-                )
+                self.fail(f"{payload!r} for {name!r} was accepted, {len(ended)} attempts have ended, and no last one")
         for id, asked_ns, arena in self.made_again:
             began = [run for runs in self.runs.values() for run in runs if run.call.id == id]
             if arena != self.arena or self.cancelling[id] or self.has_forgotten_ids():

@@ -21,14 +21,14 @@ from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.errors import ArenaFullError, TimerdError
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.layout import Region
-from timerd_shm.declare.states import CallPhase, ClientState, IdState, OpState, Orphans
+from timerd_shm.declare.states import CallPhase, ClientState, Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
 from timerd_shm.read.segment import segments_of
 
 from .books import Books, is_expected
 from .daemon import LEASE_NS, Daemon
 from .kernel import Kernel
-from .letters import letters_of
+from .letters import letters_of, look_for_leaks
 from .network import CALM, MS, Weather
 from .process import GROUP, Process
 from .schedule import Schedule
@@ -516,7 +516,7 @@ class Simulation:
         daemon.check("at the end")
         self._settle_letters()
         self._raise()
-        self._look_for_leaks()
+        look_for_leaks(self.daemon.arena)
         self._audit()
 
     def _audit(self) -> None:
@@ -576,33 +576,6 @@ class Simulation:
 
     def _settle_letters(self) -> None:
         self.books.settle_letters(*letters_of(self.daemon.memory))
-
-    def _look_for_leaks(self) -> None:
-        arena = self.daemon.arena
-        in_use = arena.in_use()
-        header, events = arena.header, arena.region(Region.EVENTS).count
-        blocks = arena.records(Region.BLOCKS)
-        reached: set[int] = set()
-        letters = [op for op in arena.records(Region.OPS) if op.state == OpState.SETTLED]
-        assert len(letters) == len(letters_of(self.daemon.memory)[0]), (
-            f"settled operations that are no dead letters: {letters}"
-        )
-        for op in letters:
-            for index in (op.payload, op.value):
-                while index:
-                    reached.add(index)
-                    index = blocks[index - 1].next
-        for sequence in range(header.tail, header.newest + 1):
-            event = arena.record(Region.EVENTS, sequence & (events - 1))
-            for index in (event.key_blob, event.value):
-                while index and index not in reached:
-                    reached.add(index)
-                    index = blocks[index - 1].next
-        expected = {"OPS": len(letters), "NODES": 0, "ANSWERS": 0, "WATERMARKS": 0, "BLOCKS": len(reached)}
-        leaked = {name: in_use[name] for name, count in expected.items() if in_use[name] != count}
-        assert not leaked, f"leaked: {leaked}, expected {expected}"
-        living = [record for record in arena.records(Region.IDS) if record.state == IdState.LIVE]
-        assert not living, f"ids of operations that do not exist any more: {living}"
 
 
 class _Secrets:
