@@ -27,8 +27,8 @@ that it has not acknowledged. doing: outcomes and calls of its group that were
 delivered to it, and are not done. share: of which quota it has used most, and
 how much (--json has all). heard: since its last frame. lease: how long it may
 be silent. takeover: how long it keeps what it is doing while it is silent and
-its process runs. held: payload and value bytes charged to it. cpu: of one core, on
-average since the process started. Columns that do not fit are left out:
+its process runs. held: payload and value bytes charged to it. cpu: of one core,
+on average since the process started. Columns that do not fit are left out:
 COLUMNS=200 timerctl clients shows all.
 
 examples:

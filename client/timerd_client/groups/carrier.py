@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was running
+NOTICED_S: Final = 0.05  # after that the daemon has noticed as well that the wall clock was set
 RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was given later
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
 
@@ -139,6 +140,7 @@ class Carrier:
             if plan.kind == WALL and not plan.failures and not plan.ends and job.schedule is not None:
                 yield from self._plan_next(name, job, told, plan, commands.now_of(job.schedule))
             else:
+                yield Pause(min(NOTICED_S, (plan.due_ns - self._wall_ns()) / 1e9))
                 yield from self._follow(name, told, lambda: commands.as_planned(name, plan, payload, told))
         elif (in_time := self._in_time(name, job, plan, told)) is None:
             yield from self._plan_next(name, job, told, plan, plan.point_ns - 1)
@@ -148,15 +150,16 @@ class Carrier:
     def _is_early(self, plan: Plan, told: DeliveredOutcome) -> bool:
         """Whether its time by the wall clock has not come, because that was set back.
 
-        A deadline that differs from the planned one was given by a caller, or by the daemon: a call then comes in time.
-        So does one that was delivered before. Another worker may have run it, and its delivery count would be lost.
+        A call that a caller has rescheduled has no time by the wall clock any more. One that was delivered before comes
+        in time: another worker may have run it, and its delivery count would be lost.
         """
         record = told.record
-        if plan.kind == DAEMON or not plan.due_ns or record.state != Settled.EXPIRED:
+        if plan.kind == DAEMON or record.state != Settled.EXPIRED:
             return False
-        if plan.kind == CALL and (record.deliveries > 1 or abs(record.deadline_ns - plan.at_ns) > RESCHEDULED_NS):
-            return False
-        return plan.due_ns - self._wall_ns() > EARLY_NS
+        due_ns = plan.due_ns
+        if plan.kind == CALL:
+            due_ns = record.satisfied if record.deliveries == 1 else 0
+        return due_ns - self._wall_ns() > EARLY_NS
 
     def _in_time(self, name: str, job: Job, plan: Plan, told: DeliveredOutcome) -> Plan | None:
         """The plan without the points that are later than the job's grace. None: all of them are.

@@ -177,13 +177,10 @@ class CallCommands:
         return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
     def as_planned(self, name: str, plan: Plan, payload: bytes, told: DeliveredOutcome) -> bytes:
-        """Register a call again for the time that it has by the wall clock, as this client reads that.
-
-        The daemon may not have noticed yet that the clock was set, and would take the call for due.
-        """
+        """Register a call again for the time that it has by the wall clock."""
         delay_ns = plan.due_ns - self._wall_ns()
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
-        return self._register(name, FOLLOW, plan, payload, delay_ns, told, by_wall=False)
+        return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
     def retry(self, letter: CallInfo, plan: Plan, *, apart: bool) -> bytes:
         """Make a call of a dead letter, due now, which takes its place; `apart`: with an id of its own."""
@@ -257,7 +254,6 @@ class CallCommands:
         told: DeliveredOutcome | None = None,
         *,
         follows: int = 0,
-        by_wall: bool = True,
     ) -> bytes:
         """The command that registers a call; with `told`, or the op id `follows`, it acknowledges that one."""
         flags = OF_CALL | exists
@@ -285,7 +281,7 @@ class CallCommands:
             self._now_ns(),
             min(max(0, timeout), TIMEOUT_NS_MAX),
             follows,
-            plan.due_ns if plan.kind == CALL and by_wall else 0,  # so the daemon plans it anew when the clock is set
+            plan.due_ns if plan.kind == CALL else 0,  # the daemon plans it anew when the wall clock is set
             SCHEDULE_SIZE if exists & CLAIM and exists & RegisterFlag.REPLACE_CHANGED else 0,
         )
         return head + tail

@@ -270,7 +270,12 @@ class OutcomeRecord(NamedTuple):
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
     sequence: Annotated[int, U64, "sequence of its mark; the mark is of the moment when it settled"]
-    satisfied: Annotated[int, U64, "satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0"]
+    satisfied: Annotated[
+        int,
+        U64,
+        "satisfied keys, one bit each; under OBSERVE the amount of the event, under OWNER 0; of a call CLOCK_REALTIME "
+        "when it is due, 0 = by its deadline alone",
+    ]
     failed: Annotated[int, U64, "failed keys, one bit each; under OBSERVE the EventKind of the event, under OWNER 0"]
     heap_offset: Annotated[int, U32, "of its value from the start of the heap"]
     value_length: Annotated[int, U32, "bytes"]

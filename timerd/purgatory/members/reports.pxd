@@ -182,7 +182,8 @@ cdef inline void fill_outcome(
     out.satisfied = op.progress if op.condition != CONDITION_TOTAL and op.condition != CONDITION_OWNER else 0
     out.failed = op.failed if op.condition != CONDITION_OWNER else 0
     if op.flags & OP_FLAG_CALL:
-        out.satisfied = out.failed = 0
+        out.satisfied = first_node(op).target  # when it is due by the wall clock
+        out.failed = 0
     out.heap_offset = 0
     out.value_length = length
     out.payload_length = 0
