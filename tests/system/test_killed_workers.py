@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
+from timerd_client import aio
+from timerd_client.errors import CallTimeLimitError
 
 WORKER = """
 import ctypes, os, signal, sys, time
@@ -173,3 +177,50 @@ def test_a_worker_that_is_closed_in_a_handler_is_not_counted(daemon: Daemon) -> 
         client.serve(calls)
         eventually(lambda: client.stats().calls_done == 1)
         assert not client.dead_letters() and started == [1, 2, 3]
+
+
+def test_a_handler_that_takes_longer_than_its_time_limit_is_cancelled_and_has_failed(daemon: Daemon) -> None:
+    """With asyncio. What the handler does about its cancellation is waited for."""
+    cleaned: list[str] = []
+    errors: list[BaseException] = []
+    calls = td.Calls(group="web")
+
+    @calls.handler("slow", time_limit=0.05, on_failure=lambda call, error: errors.append(error))
+    async def slow(call: td.Call) -> None:
+        try:
+            await asyncio.sleep(3_600)
+        finally:
+            cleaned.append("cleaned")
+
+    async def main() -> None:
+        async with aio.connect(group="web", timeout=PATIENCE_S) as client:
+            client.serve(calls)
+            await client.call_later_wait("slow", 0)
+            async with asyncio.timeout(PATIENCE_S):
+                while not client.dead_letters():
+                    await asyncio.sleep(0.01)
+            (letter,) = client.dead_letters()
+            assert "time_limit of 0.05 s" in letter.reason
+            assert client.stats().calls_late == 1
+
+    asyncio.run(main())
+    assert cleaned == ["cleaned"]
+    assert [type(error) for error in errors] == [CallTimeLimitError]
+
+
+def test_a_thread_that_takes_longer_than_its_time_limit_is_late_and_counted(daemon: Daemon) -> None:
+    goes_on: list[bool] = []
+    calls = td.Calls(group="web")
+
+    @calls.handler("slow", time_limit=0.01)
+    def slow(call: td.Call) -> None:
+        time.sleep(0.02)  # the daemon counts from the announcement, which may be long ago
+        eventually(lambda: goes_on)
+
+    with td.connect(group="web", timeout=PATIENCE_S) as client:
+        client.serve(calls)
+        client.call_later_wait("slow", 0)
+        eventually(lambda: [call.state for call in client.calls()] == ["late"])
+        goes_on.append(True)
+        eventually(lambda: client.stats().calls_done == 1)
+        assert client.stats().calls_late == 1 and not client.dead_letters(), "it has not failed"
