@@ -243,8 +243,8 @@ def test_a_signal_interrupts_a_caller_that_receives(client: Client) -> None:
     try:
         operation = client.register("k", timeout=60)
         for _ in range(10):
-            signal.setitimer(signal.ITIMER_REAL, 0.003)
             with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.003)  # here: it may come before the next line
                 operation.result(PATIENCE_S)
         later(lambda: client.fire("k"))
         assert operation.result(PATIENCE_S).state is State.COMPLETED
@@ -308,7 +308,7 @@ def test_a_wait_leaves_nothing_behind_in_its_operation(client: Client) -> None:
         raise KeyboardInterrupt
 
     for _ in range(5):
-        with handler_of_signals(interrupt), pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), handler_of_signals(interrupt):
             operation.result(PATIENCE_S)
         with pytest.raises(TimeoutError):
             operation.result(0.001)

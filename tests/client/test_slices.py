@@ -22,8 +22,8 @@ WAITS: dict[str, Callable[[float | None], object]] = {
 @pytest.mark.parametrize("way", WAITS)
 def test_ctrl_c_that_another_thread_has_got_ends_a_wait_of_the_main_thread(way: str) -> None:
     thread = threading.Timer(0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
-    thread.start()
     with pytest.raises(KeyboardInterrupt):
+        thread.start()
         WAITS[way](None)
     thread.join()
 
