@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from commands import Answer, Command, OperationAct, Register
-from frames import DeliveredForGroup
-from groups import call, handler
-from harness import Client, Rig, S, begun, done, given_up
+from commands import OperationAct, Register
+from groups import HOUR, ID, NEW, answered, ask, call, cancel_id, due, handler
+from harness import Rig, begun, done, given_up
 from rules import (
     all_names,
     calls_of_an_id_run_one_after_the_other,
@@ -20,31 +17,6 @@ from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import CallPhase, OpState
 from timerd_shm.declare.wire import CommandKind
-
-ID = b"id".ljust(16, b".")
-HOUR = 3_600 * S
-NEW = "replace cancelled"  # what clients mean by "error": an id counts as free if its call was cancelled, or is done
-
-
-def ask(rig: Rig, client: Client, command: Command) -> int:
-    """The value that the daemon answers."""
-    return answer(rig, client, command).value
-
-
-def answer(rig: Rig, client: Client, command: Command) -> Answer:
-    found = client.answer(rig.do(client, command))
-    assert found is not None, f"{command} was not answered"
-    return found
-
-
-def due(rig: Rig, client: Client, **more: Any) -> DeliveredForGroup:
-    """A call that is due, and that was delivered to this member."""
-    rig.do(client, call(**more))
-    return client.delivered_for_group[-1]
-
-
-def cancel_id(id: bytes = ID) -> OperationAct:
-    return OperationAct(CommandKind.CANCEL_ID, id=id, wants_answer=True)
 
 
 def ops(rig: Rig) -> int:
@@ -61,11 +33,11 @@ def test_a_due_call_that_does_not_run_is_cancelled(delivered: bool) -> None:
     rig.do(member, call(id=ID))
     assert ask(rig, member, cancel_id()) == 1
     assert ops(rig) == 0
-    assert answer(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION
+    assert answered(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION
     for told in member.delivered_for_group:
         assert ask(rig, member, begun(told)) == 0, "so it does not run"
         assert ask(rig, member, done(told)) == 0
-    assert answer(rig, member, call(id=ID, wants_answer=True, if_exists=NEW)).code == ErrorCode.NONE
+    assert answered(rig, member, call(id=ID, wants_answer=True, if_exists=NEW)).code == ErrorCode.NONE
     rig.check()
 
 
@@ -75,10 +47,10 @@ def test_a_call_that_runs_or_was_given_up_is_not_cancelled() -> None:
     told = due(rig, member, id=ID)
     for act in (begun(told), begun(told, CallPhase.ON_FAILURE), given_up(told)):
         assert ask(rig, member, act) == act.phase
-        assert answer(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION
+        assert answered(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION
     rig.do(member, done(told))
     assert rig.arena.count("dead_letters") == 1
-    assert answer(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION, "a dead letter is not"
+    assert answered(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION, "a dead letter is not"
     rig.check()
 
 
@@ -99,7 +71,7 @@ def test_a_due_call_that_does_not_run_is_replaced(delivered: bool, timeout_ns: i
     member = handler(rig, b"job") if delivered else rig.client(group=b"workers")
     rig.do(member, call(id=ID, payload=b"old"))
     new = call(id=ID, payload=b"new", timeout_ns=timeout_ns, if_exists="replace", wants_answer=True)
-    assert answer(rig, member, new).code == ErrorCode.NONE
+    assert answered(rig, member, new).code == ErrorCode.NONE
     assert ops(rig) == 1
     rig.turn(rig.now_ns + timeout_ns)
     rig.turn()
@@ -182,8 +154,8 @@ def test_a_call_that_is_made_again_follows_the_one_that_runs_and_no_second_one_d
     member = handler(rig, b"job", most=3)
     told = due(rig, member, id=ID, payload=b"first")
     rig.do(member, begun(told))
-    assert answer(rig, member, again(timeout_ns=timeout_ns)).code == ErrorCode.NONE
-    assert answer(rig, member, again(b"dropped")).code == ErrorCode.OPERATION_EXISTS
+    assert answered(rig, member, again(timeout_ns=timeout_ns)).code == ErrorCode.NONE
+    assert answered(rig, member, again(b"dropped")).code == ErrorCode.OPERATION_EXISTS
     rig.turn(rig.now_ns + timeout_ns)
     assert names(member) == [[b"first"]]
     rig.do(member, done(told))
@@ -207,7 +179,7 @@ def test_a_call_is_made_again_only_beside_one_that_runs(state: str) -> None:
             OperationAct(CommandKind.GROUP_ACK, told.operation, id=ID, frees_id=True, registered_ns=settled_ns),
         )
     expected = ErrorCode.NONE if state in ("none", "done") else ErrorCode.OPERATION_EXISTS
-    assert answer(rig, member, again()).code == expected
+    assert answered(rig, member, again()).code == expected
     rig.check()
 
 
@@ -224,8 +196,8 @@ def test_a_call_that_began_and_may_be_over_soon_drops_none_that_is_made_again(ho
         rig.core.silence(member.slot, rig.now_ns)
         rig.turn()
         rig.core.revive(member.slot, rig.now_ns)
-    assert answer(rig, member, again()).code == ErrorCode.NONE
-    assert answer(rig, member, again(b"dropped")).code == ErrorCode.OPERATION_EXISTS
+    assert answered(rig, member, again()).code == ErrorCode.NONE
+    assert answered(rig, member, again(b"dropped")).code == ErrorCode.OPERATION_EXISTS
     rig.do(member, done(told) if how == "given up" else call(follows=told.operation, timeout_ns=HOUR))
     rig.turn()
     assert names(member)[0][-1] == b"again"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from commands import Answer, Command, Key, OperationAct, PhaseAct, Register
+from commands import Key, OperationAct, PhaseAct, Register
 from frames import DeliveredForGroup
-from groups import call, handler
+from groups import HOUR, ID, NEW, answered, ask, call, cancel_id, due, handler
 from harness import MS, Client, Rig, S, begun, done, fire, given_up
 from rules import (
     a_call_that_runs_alone_gets_no_company,
@@ -20,32 +20,11 @@ from rules import (
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import CALL_REASON_SIZE_MAX, GROUP_KEPT_NS
-from timerd_shm.declare.records import OpRecord
+from timerd_shm.declare.records import BLOCK_DATA, OpRecord
 from timerd_shm.declare.states import CallPhase, Condition
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader
-
-ID = b"id".ljust(16, b".")
-HOUR = 3_600 * S
-NEW = "replace cancelled"  # what clients mean by "error": an id counts as free if its call was cancelled, or is done
-
-
-def ask(rig: Rig, client: Client, command: Command) -> int:
-    """The value that the daemon answers."""
-    return answer(rig, client, command).value
-
-
-def answer(rig: Rig, client: Client, command: Command) -> Answer:
-    found = client.answer(rig.do(client, command))
-    assert found is not None, f"{command} was not answered"
-    return found
-
-
-def due(rig: Rig, client: Client, **more: Any) -> DeliveredForGroup:
-    """A call that is due, and that was delivered to this member."""
-    rig.do(client, call(**more))
-    return client.delivered_for_group[-1]
 
 
 def fails(rig: Rig, client: Client, told: DeliveredForGroup, reason: bytes = b"why") -> None:
@@ -71,10 +50,6 @@ def letters(rig: Rig, group: int = 0) -> list[tuple[int, bytes, bytes]]:
 
 def drop(operation: int) -> OperationAct:
     return OperationAct(CommandKind.GROUP_ACK, operation, of_letter=True, wants_answer=True)
-
-
-def cancel_id(id: bytes = ID) -> OperationAct:
-    return OperationAct(CommandKind.CANCEL_ID, id=id, wants_answer=True)
 
 
 def ops(rig: Rig) -> int:
@@ -240,8 +215,8 @@ def test_a_phase_out_of_range_is_refused(phase: int) -> None:
     rig = Rig()
     member = handler(rig, b"job")
     told = due(rig, member)
-    refused = answer(rig, member, PhaseAct(told.operation, phase))  # type: ignore[arg-type]
-    assert (refused.code, refused.value) == (ErrorCode.INVALID_VALUE, CALL_REASON_SIZE_MAX)
+    refused = answered(rig, member, PhaseAct(told.operation, phase))  # type: ignore[arg-type]
+    assert (refused.code, refused.value) == (ErrorCode.INVALID_VALUE, CallPhase.FAILED), "the highest one"
     assert ask(rig, member, begun(told)) == 1
     rig.check()
 
@@ -253,8 +228,9 @@ def test_a_reason_that_is_too_long_or_of_a_phase_that_has_none_is_refused(phase:
     rig = Rig()
     member = handler(rig, b"job")
     told = due(rig, member)
-    refused = answer(rig, member, PhaseAct(told.operation, phase, reason=bytes(size)))
-    assert refused.code == ErrorCode.INVALID_VALUE
+    refused = answered(rig, member, PhaseAct(told.operation, phase, reason=bytes(size)))
+    most = CALL_REASON_SIZE_MAX if phase == CallPhase.FAILED else 0
+    assert (refused.code, refused.value) == (ErrorCode.INVALID_VALUE, most)
     fails(rig, member, told, bytes(CALL_REASON_SIZE_MAX))
     assert letters(rig) == [(1, bytes(CALL_REASON_SIZE_MAX), b"")]
     rig.check()
@@ -292,7 +268,7 @@ def test_a_call_has_one_name_and_no_other_condition() -> None:
         replace(single, keys=(Key(b"job", target=3),)),
         replace(single, condition=Condition.TOTAL, total=3),
     ):
-        assert answer(rig, member, wrong).code == ErrorCode.INVALID_CONDITION, wrong
+        assert answered(rig, member, wrong).code == ErrorCode.INVALID_CONDITION, wrong
     assert ops(rig) == 0
     rig.check()
 
@@ -375,12 +351,12 @@ def test_a_dead_letter_holds_no_id_however_it_became_one() -> None:
     letter(rig, member, id=ID)  # acknowledged without its id
     assert not rig.arena.records(Region.OPS)[0].id_record
     again = call(id=ID, wants_answer=True, if_exists=NEW)
-    assert answer(rig, member, again).code == ErrorCode.NONE
+    assert answered(rig, member, again).code == ErrorCode.NONE
     told = member.delivered_for_group[-1]
     rig.do(member, begun(told), given_up(told))
     follower = call(id=ID, timeout_ns=HOUR, if_exists="replace", follows=told.operation, wants_answer=True)
-    assert answer(rig, member, follower).code == ErrorCode.NONE
-    assert answer(rig, member, again).code == ErrorCode.OPERATION_EXISTS, "what follows has the id"
+    assert answered(rig, member, follower).code == ErrorCode.NONE
+    assert answered(rig, member, again).code == ErrorCode.OPERATION_EXISTS, "what follows has the id"
     assert ask(rig, member, cancel_id()) == 1
     assert len(letters(rig)) == 2
     rig.check()
@@ -392,7 +368,7 @@ def test_a_call_that_nobody_served_frees_its_id_as_a_dead_letter() -> None:
     rig.do(member, call(id=ID, payload=b"p"))
     rig.turn(rig.now_ns + GROUP_KEPT_NS)
     assert letters(rig) == [(1, b"", b"p")]
-    assert answer(rig, member, call(id=ID, wants_answer=True, if_exists=NEW)).code == ErrorCode.NONE
+    assert answered(rig, member, call(id=ID, wants_answer=True, if_exists=NEW)).code == ErrorCode.NONE
     rig.check()
 
 
@@ -413,14 +389,14 @@ def test_a_dead_letter_is_retried_by_what_follows_it_once() -> None:
     member, other = handler(rig, b"job"), rig.client(group=b"others")
     first, second = (letter(rig, member, payload=b"%d" % number) for number in range(2))
     retried = call(follows=first, of_letter=True, wants_answer=True, payload=b"again")
-    assert answer(rig, other, retried).code == ErrorCode.UNKNOWN_OPERATION, "it is another group's"
-    assert answer(rig, member, call(follows=first, wants_answer=True)).code == ErrorCode.UNKNOWN_OPERATION
-    assert answer(rig, member, retried).code == ErrorCode.NONE
+    assert answered(rig, other, retried).code == ErrorCode.UNKNOWN_OPERATION, "it is another group's"
+    assert answered(rig, member, call(follows=first, wants_answer=True)).code == ErrorCode.UNKNOWN_OPERATION
+    assert answered(rig, member, retried).code == ErrorCode.NONE
     assert member.delivered_for_group[-1].payload == b"again"
-    assert answer(rig, member, retried).code == ErrorCode.UNKNOWN_OPERATION
+    assert answered(rig, member, retried).code == ErrorCode.UNKNOWN_OPERATION
     assert [payload for _, _, payload in letters(rig)] == [b"1"]
     told = member.delivered_for_group[-1]
-    assert answer(rig, member, call(follows=told.operation, of_letter=True)).code == ErrorCode.UNKNOWN_OPERATION
+    assert answered(rig, member, call(follows=told.operation, of_letter=True)).code == ErrorCode.UNKNOWN_OPERATION
     assert ask(rig, member, drop(told.operation)) == 0, "it is no dead letter"
     assert second
     rig.check()
@@ -455,12 +431,47 @@ def test_dead_letters_give_way_to_a_registration_that_would_be_refused(knobs: di
     rig.check()
 
 
+def test_no_more_dead_letters_give_way_than_a_registration_needs() -> None:
+    rig = Rig(quota_bytes=2_000)
+    member = handler(rig, b"job")
+    for number in range(6):
+        letter(rig, member, payload=bytes([number]) * 297)  # and its reason: 300 bytes each
+    assert answered(rig, member, call(timeout_ns=HOUR, payload=bytes(700), wants_answer=True)).code == ErrorCode.NONE
+    assert [payload[0] for _, _, payload in letters(rig)] == [2, 3, 4, 5], "2,000 - 1,800 + 2 * 300 is enough"
+    rig.check()
+
+
+@pytest.mark.parametrize(
+    ("knobs", "size"),
+    [
+        ({"quota_bytes": 2_000}, 2_001),
+        ({"quota_bytes": 2_000}, 1_900),
+        ({"blocks": 16}, 60_000),
+        ({"blocks": 16}, 14 * BLOCK_DATA),
+    ],
+    ids=str,
+)
+def test_dead_letters_stay_where_a_registration_is_refused_all_the_same(knobs: dict[str, Any], size: int) -> None:
+    """What is pending holds the rest of the quota, or of the arena."""
+    rig = Rig(**knobs)
+    member = handler(rig, b"job")
+    for number in range(3):
+        letter(rig, member, payload=b"%d" % number)
+    for _ in range(3):
+        rig.do(member, call(timeout_ns=HOUR, payload=bytes(100)))
+    kept = letters(rig)
+    refused = answered(rig, member, call(timeout_ns=HOUR, payload=bytes(size), wants_answer=True))
+    assert refused.code in (ErrorCode.QUOTA_EXCEEDED, ErrorCode.ARENA_FULL, ErrorCode.PAYLOAD_TOO_LARGE)
+    assert letters(rig) == kept
+    rig.check()
+
+
 def test_a_dead_letter_does_not_give_way_to_its_own_retry() -> None:
     rig = Rig()
     member = handler(rig, b"job")
     dead = letter(rig, member, payload=b"p")
     retried = call(timeout_ns=HOUR, follows=dead, of_letter=True, wants_answer=True, payload=bytes(60_000))
-    assert answer(rig, member, retried).code in (ErrorCode.ARENA_FULL, ErrorCode.QUOTA_EXCEEDED)
+    assert answered(rig, member, retried).code in (ErrorCode.ARENA_FULL, ErrorCode.QUOTA_EXCEEDED)
     assert letters(rig) == [(1, b"why", b"p")]
     rig.check()
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from commands import Key, Register
+from typing import Any
+
+from commands import Answer, Command, Key, OperationAct, Register
 from frames import DeliveredForGroup
 from harness import Client, Rig, S, done
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState, Orphans
+from timerd_shm.declare.wire import CommandKind
 
 WORKERS = b"workers"
 HOUR = 3_600 * S
+ID = b"id".ljust(16, b".")
+NEW = "replace cancelled"  # what clients mean by "error": an id counts as free if its call was cancelled, or is done
 LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
 
 
@@ -38,6 +43,28 @@ def handler(rig: Rig, *names: bytes, most: int = 1, listens: bool = False, group
     client = rig.client(group=group, listens=listens)
     assert rig.core.set_calls(client.slot, most, 0, list(names), rig.now_ns) == most
     return client
+
+
+def due(rig: Rig, client: Client, **more: Any) -> DeliveredForGroup:
+    """A call that is due, and that was delivered to this member."""
+    rig.do(client, call(**more))
+    return client.delivered_for_group[-1]
+
+
+def cancel_id(id: bytes = ID) -> OperationAct:
+    return OperationAct(CommandKind.CANCEL_ID, id=id, wants_answer=True)
+
+
+def answered(rig: Rig, client: Client, command: Command) -> Answer:
+    """What the daemon answers to a command that wants it."""
+    found = client.answer(rig.do(client, command))
+    assert found is not None, f"{command} was not answered"
+    return found
+
+
+def ask(rig: Rig, client: Client, command: Command) -> int:
+    """The value of the answer."""
+    return answered(rig, client, command).value
 
 
 def silence(rig: Rig, client: Client) -> None:

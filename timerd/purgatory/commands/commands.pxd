@@ -320,8 +320,11 @@ cdef inline void apply_call_phase(
     cdef OpRecord *op
     cdef uint32_t old, value = 0
     a.turn.touched += 1
-    if not CALL_PHASE_DUE < command.phase <= CALL_PHASE_FAILED or length > (CALL_REASON_SIZE_MAX if gives_up else 0):
-        refuse(a, slot, number, command.purgatory, ERROR_CODE_INVALID_VALUE, CALL_REASON_SIZE_MAX)
+    if not CALL_PHASE_DUE < command.phase <= CALL_PHASE_FAILED:
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_INVALID_VALUE, CALL_PHASE_FAILED)
+        return
+    if length > (CALL_REASON_SIZE_MAX if gives_up else 0):
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_INVALID_VALUE, CALL_REASON_SIZE_MAX if gives_up else 0)
         return
     op = find_call(a, slot, command.operation) if gives_up else find_held(a, slot, command.operation)
     if op == NULL or not op.flags & OP_FLAG_CALL:

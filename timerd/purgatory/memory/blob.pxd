@@ -64,6 +64,11 @@ cdef inline void drop_blob(Arena *a, uint32_t blob) noexcept nogil:
         blob = next
 
 
+cdef inline uint32_t freed_by_drop(Arena *a, uint32_t blob) noexcept nogil:
+    """The blocks that drop_blob() would free."""
+    return blocks_for(blob_length(a, blob)) if blob and a.blocks[blob - 1].refs == 1 else 0
+
+
 cdef inline void copy_blob(Arena *a, uint32_t blob, uint8_t *out) noexcept nogil:
     cdef uint32_t rest = blob_length(a, blob), piece
     while rest:

@@ -5,14 +5,15 @@ is done, it becomes a dead letter of its group: number 7. It stands in the arena
 registration that follows it, which is a retry, or drops it. A call that no member has served for the retention becomes
 one, too.
 
-A group keeps a bounded number. The oldest gives way to a newer one, and to a registration that the group's quota would
-refuse.
+A group keeps a bounded number. The oldest gives way to a newer one. The oldest also give way to a registration that
+would be refused: no more than it needs, and none where those would not do.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, settled_of
+from timerd.purgatory.memory.blob cimport blob_length, freed_by_drop
 from timerd.purgatory.memory.commit cimport commit
-from timerd.purgatory.memory.list cimport append, op_at
+from timerd.purgatory.memory.list cimport append, link_of, op_at
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.members.calls cimport is_letter, phase_of, stage_not_held, stage_runs
@@ -21,6 +22,20 @@ from timerd.purgatory.members.groups cimport count_held, look_for_calls_again
 from timerd_shm.generated.records cimport *
 
 from .settle cimport finish_free, stage_free
+
+cdef extern from *:
+    """
+    #define LETTERS_AT_ONCE 64 /* dead letters that give way to one command, at most */
+    """
+    enum:
+        LETTERS_AT_ONCE
+
+
+ctypedef struct Shortage:
+    # What a registration lacks, of what dead letters hold too.
+    uint64_t operations
+    uint64_t bytes
+    uint64_t blocks
 
 
 cdef inline OpRecord *find_letter(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
@@ -68,8 +83,33 @@ cdef inline void drop_oldest_letter(Arena *a, GroupRecord *g) noexcept nogil:
 
 
 cdef inline void drop_surplus_letters(Arena *a, GroupRecord *g) noexcept nogil:
-    while g.letters > a.header.letters_max:
+    """Keep to the bound. Where a start has lowered it, the group comes down to it with its next letters."""
+    cdef uint32_t i
+    for i in range(LETTERS_AT_ONCE):
+        if g.letters <= a.header.letters_max:
+            return
         drop_oldest_letter(a, g)
+
+
+cdef inline uint32_t letters_for(Arena *a, GroupRecord *g, Shortage lacks, OpRecord *kept) noexcept nogil:
+    """How many of a group's oldest dead letters make up for a shortage; 0: LETTERS_AT_ONCE of them, or all, do not.
+
+    `kept` stays, and so do newer ones.
+    """
+    cdef uint32_t head = link_of(a, &g.letters_next), link = g.letters_next, count
+    cdef OpRecord *op
+    for count in range(1, LETTERS_AT_ONCE + 1):
+        if link == head or op_at(a, link) == kept:
+            return 0
+        op = op_at(a, link)
+        a.turn.touched += 1
+        lacks.operations -= lacks.operations != 0
+        lacks.blocks -= min(lacks.blocks, <uint64_t>freed_by_drop(a, op.payload) + freed_by_drop(a, op.value))
+        lacks.bytes -= min(lacks.bytes, <uint64_t>blob_length(a, op.payload) + blob_length(a, op.value))
+        if lacks.operations == 0 and lacks.bytes == 0 and lacks.blocks == 0:
+            return count
+        link = op.next
+    return 0
 
 
 cdef inline void join_letters(Arena *a, OpRecord *op) noexcept nogil:

@@ -7,7 +7,7 @@ from timerd.purgatory.members.answers cimport met
 from timerd.purgatory.members.groups cimport find_call
 from timerd_shm.generated.records cimport *
 
-from .letters cimport find_letter
+from .letters cimport Shortage, find_letter
 from .register_command cimport Registration
 
 
@@ -74,6 +74,25 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
         limit[0] = met(MET_NODES, a.header.quota_nodes)
         return ERROR_CODE_QUOTA_EXCEEDED
     return ERROR_CODE_NONE
+
+
+cdef inline uint64_t beyond(uint64_t held, uint64_t most) noexcept nogil:
+    return held - most if held > most else 0
+
+
+cdef inline Shortage shortage_of(Arena *a, Registration *r, GroupRecord *g) noexcept nogil:
+    """What the group would hold beyond its quotas with a registration for it. All zero: dead letters do not help."""
+    cdef Shortage lacks
+    lacks.operations = lacks.bytes = lacks.blocks = 0
+    if not r.command.flags & REGISTER_FLAG_FOLLOWS:
+        if g.nodes + r.command.keys - 1 > a.header.quota_nodes:
+            return lacks  # dead letters have no further keys
+        lacks.operations = max(
+            beyond(g.pending + g.unacknowledged + 1, a.header.quota_operations),
+            beyond(g.unacknowledged + 1, a.header.quota_outcomes),
+        )
+    lacks.bytes = beyond(g.bytes_held + r.command.payload_length, a.header.quota_bytes)
+    return lacks
 
 
 cdef inline bint is_call(RegisterCommand *command) noexcept nogil:

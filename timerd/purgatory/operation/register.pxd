@@ -8,12 +8,11 @@ command, quota.pxd refuses it.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
-from timerd.purgatory.memory.arena cimport Arena, capacity, effective_ns
+from timerd.purgatory.memory.arena cimport Arena, capacity, effective_ns, unused
 from timerd.purgatory.memory.blob cimport blob_length, drop_blob, fill_blob
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.hash cimport id_hash
-from timerd.purgatory.memory.list cimport op_at
 from timerd.purgatory.memory.nodes cimport allocate_node, first_node, next_node, node_of
 from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
@@ -35,8 +34,8 @@ from timerd.purgatory.members.looks cimport list_look, look_is_due
 from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, has_failures, is_used_up, judge, satisfy, settled_keys, unmoved
-from .letters cimport drop_oldest_letter, finish_done, stage_done, stage_withdrawn
-from .quota cimport find_followed, group_of, has_too_many_ids, is_call, refusal_of
+from .letters cimport Shortage, drop_oldest_letter, finish_done, letters_for, stage_done, stage_withdrawn
+from .quota cimport find_followed, group_of, has_too_many_ids, is_call, refusal_of, shortage_of
 from .register_command cimport Key, Registration, deadline_of, has_wall_time, read_registration, registered_of
 from .settle cimport finish_free, finish_settle, is_overdue, stage_settle
 from .wall_time cimport WALL_STEP_NS, deadline_by_wall, differ
@@ -279,16 +278,27 @@ cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record, OpReco
     return command.flags & REGISTER_FLAG_REPLACE != 0
 
 
-cdef inline bint give_way(Arena *a, Registration *r) noexcept nogil:
-    """Drop the oldest dead letter of the group for which the registration is; False if that has none to drop."""
+cdef inline bint give_way(Arena *a, Registration *r, uint32_t blocks) noexcept nogil:
+    """Drop dead letters of the group for which the registration is; False if they would not make up for what it lacks.
+
+    `blocks`: so many are not free in the arena. 0: it is a quota that is met.
+    """
     cdef GroupRecord *g
+    cdef Shortage lacks
+    cdef uint32_t count
     if group_of(a, r) == 0:
         return False
     g = a.groups + (group_of(a, r) - 1)
-    if g.letters == 0 or (r.command.flags & REGISTER_FLAG_FOLLOWS and op_at(a, g.letters_next) == find_followed(a, r)):
+    if g.letters == 0:
         return False
-    drop_oldest_letter(a, g)
-    return True
+    lacks = shortage_of(a, r, g)
+    lacks.blocks = blocks
+    if lacks.operations == 0 and lacks.bytes == 0 and blocks == 0:
+        return False
+    count = letters_for(a, g, lacks, find_followed(a, r) if r.command.flags & REGISTER_FLAG_FOLLOWS else NULL)
+    for _ in range(count):
+        drop_oldest_letter(a, g)
+    return count != 0
 
 
 cdef inline void stage_calls_of_id(
@@ -353,7 +363,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         return False
     a.turn.touched += command.keys  # each is hashed, compared with the others and looked up, also if it is refused
     code = refusal_of(a, r, &limit)
-    while (code == ERROR_CODE_QUOTA_EXCEEDED or code == ERROR_CODE_ARENA_FULL) and give_way(a, r):
+    if (code == ERROR_CODE_QUOTA_EXCEEDED or code == ERROR_CODE_ARENA_FULL) and give_way(a, r, 0):
         code = refusal_of(a, r, &limit)
     if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_FOLLOWS:
         followed = find_followed(a, r)
@@ -380,11 +390,10 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         if code == ERROR_CODE_NONE and has_too_many_ids(a, r, replaced):
             code = ERROR_CODE_QUOTA_EXCEEDED
             limit = met(MET_IDS, a.header.quota_ids)
-    while code == ERROR_CODE_NONE and not make_room(a, r.blocks):
-        if give_way(a, r):
-            continue
-        code = without_room(a, r.blocks)
-        limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
+    if code == ERROR_CODE_NONE and not make_room(a, r.blocks):
+        if not give_way(a, r, r.blocks - unused(a, REGION_BLOCKS)) or not make_room(a, r.blocks):
+            code = without_room(a, r.blocks)
+            limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
     if code != ERROR_CODE_NONE:
         refuse_for(a, r.slot, group_of(a, r), r.number, command.purgatory, code, limit)
         return True
