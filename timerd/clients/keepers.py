@@ -6,13 +6,14 @@ and outcomes, until it is heard again, or until it was silent for the time that 
 default). Then they go to other members.
 
 A client keeps nothing whose process is stopped, has ended, or cannot be seen by this daemon (another pid namespace,
-hidepid). The process of a client that keeps something is looked up in /proc on each beat. Where no file can be opened
-for that, nothing is known, and the client keeps what it holds.
+hidepid). The process of a client that keeps something is looked up in /proc on each beat. Where more clients keep
+something than a beat has looks, they take turns. Where no file can be opened for that, nothing is known, and the client
+keeps what it holds.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from itertools import islice
 
 from timerd.core import Core
 
@@ -29,7 +30,7 @@ class Keepers:
         self._core = core
         self._host = host
         self._looks = 0  # on this beat
-        self._sessions: deque[Session] = deque()  # the one that was looked at longest ago first
+        self._sessions: dict[Session, None] = {}  # the one that was looked at longest ago first
 
     def begin_beat(self) -> None:
         """As many processes as a beat has may be looked up again."""
@@ -40,22 +41,23 @@ class Keepers:
         session.keeps = self._may_keep(session)
         self._core.silence(session.slot, now_ns, keeps=session.keeps)
         if session.keeps:
-            self._sessions.append(session)
+            self._sessions[session] = None
 
     def forget(self, session: Session) -> None:
         """The client is live again, or closed."""
         session.keeps = False
+        self._sessions.pop(session, None)
 
     def look(self, now_ns: int) -> list[Session]:
         """Look at the clients that keep something, as far as this beat allows; those that keep nothing any more."""
         lost = []
-        for _ in range(len(self._sessions)):
+        for session in list(islice(self._sessions, LOOKED_UP_MAX)):
             if self._looks >= LOOKED_UP_MAX:
                 break
-            session = self._sessions.popleft()
-            if session.keeps and self._may_keep(session):
-                self._sessions.append(session)
-            elif session.keeps:
+            del self._sessions[session]
+            if self._may_keep(session):
+                self._sessions[session] = None
+            else:
                 session.keeps = False
                 self._core.silence(session.slot, now_ns)
                 lost.append(session)
