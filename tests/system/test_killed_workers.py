@@ -121,13 +121,20 @@ def test_one_killer_beside_three_innocents_gives_one_dead_letter(workers: Worker
         eventually(lambda: workers.tend() or sum(note[0] == "done" for note in workers.notes()) >= 3)
         (letter,) = client.dead_letters()
         assert "3 processes have ended in its handler (deliveries=3)" in letter.reason
-        assert letter.ended == 0 or letter.number == 1
+        assert (letter.number, letter.state, letter.attempt, letter.ended, letter.id) == (1, "failed", 1, 0, "")
         assert not client.calls() and not client.cancel_call_wait("killer"), "a dead letter holds no id"
     notes = workers.notes()
     assert [note[2] for note in notes if note[0] == "kills"] == ["1", "2", "3"]
     assert ["gone", how, "CallGivenUpError"] in notes
     assert {note[1] for note in notes if note[0] == "done"} == {"0", "1", "2"}
     assert len(workers.ended) == 3
+
+
+def test_a_call_that_has_ended_a_process_says_so_while_it_waits_for_a_worker(workers: Workers) -> None:
+    with td.connect(group="web", timeout=PATIENCE_S) as client:
+        client.call_later_wait("kills twice", 0, b"x")
+        workers.start(1)
+        eventually(lambda: [(call.state, call.ended, call.pid) for call in client.calls()] == [("unhandled", 1, 0)])
 
 
 def test_an_on_failure_that_kills_is_given_up_after_as_many_processes(workers: Workers) -> None:

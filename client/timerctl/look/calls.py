@@ -22,13 +22,14 @@ from timerd_shm.read.text import plain
 WORDS = {
     "unhandled": "no handler of this name",
     "busy": "all members are busy",
-    "waits": "waits to run alone",
+    "waits": "waits for another call",
     "delivered": "is about to run",
 }
 EPILOG = """\
 now: when the call is due, or why it waits, or in which process it runs, since
 when, and how often it was delivered. "pauses": it comes again, after a failed
 attempt or an ended process. "late": it runs for longer than its time_limit.
+"waits for another call": it is to run alone, or a worker has a call of its id.
 last run and last error are those of the last attempt of a call that is
 retried, and of the last point of a schedule. The id of a schedule is its name.
 
@@ -94,8 +95,7 @@ def row_of(call: CallInfo, now: datetime) -> Row:
 
 
 def _span(at: datetime, now: datetime) -> str:
-    seconds = (at - now).total_seconds()
-    return span(round(abs(seconds) * 1e9)) if seconds < 0 else span(round(seconds * 1e9))
+    return span(round(abs((at - now).total_seconds()) * 1e9))
 
 
 def _ago(row: Row) -> str:

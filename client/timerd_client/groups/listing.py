@@ -49,7 +49,7 @@ class CallInfo(NamedTuple):
     due: datetime
     scheduled: bool  # whether it is a point of a schedule
     attempt: int
-    ended: int  # processes that have ended while it ran
+    ended: int  # processes that have ended in its handler, or in its on_failure where that is next; 0 for a dead letter
     deliveries: int
     pid: int  # the process that has it, as the daemon sees it; 0 = none, or not known
     client: int | None  # the slot of that member
@@ -102,7 +102,7 @@ def listed_with_plans(
             due=datetime_of(max(0, wall + op.deadline_ns - now)),
             scheduled=plan.kind != CALL,
             attempt=plan.failures + 1,
-            ended=ended,
+            ended=0 if is_letter else ended,
             deliveries=op.deliveries + plan.ends,
             pid=0 if holder is None else holder.pid,
             client=None if holder is None else op.client,
