@@ -64,6 +64,8 @@ from .steps import Acknowledge, Ask, Call, Pause, Run, Step, Steps
 if TYPE_CHECKING:
     from timerd_client.protocol.protocol import Protocol
 
+    from .schedule import Schedule
+
 RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was running
 NOTICED_S: Final = 0.05  # after that the daemon has noticed as well that the wall clock was set
@@ -193,10 +195,7 @@ class Carrier:
                 self._complain(
                     f"the handler of {name!r} ran for longer than its time_limit, {job.time_limit_s:g} s", None
                 )
-            plan = plan._replace(last_run_ns=self._wall_ns(), error="" if error is None else described(error))
-            if schedule is not None and schedule.by_wall and plan.is_of(schedule):
-                plan = plan._replace(runs=plan.after_run(schedule))
-            plan = plan._replace(phase=0, ends=0)
+            plan = self._after_run(plan._replace(phase=0, ends=0), schedule, error)
             pause_ns = call.retry_ns
             if pause_ns is None and error is not None and (pause_s := job.pause_s(plan.failures)) is not None:
                 pause_ns = round(pause_s * 1e9)
@@ -210,9 +209,7 @@ class Carrier:
             error = self._ended_processes(name, job, plan)
             if plan.phase != CallPhase.ON_FAILURE:
                 plan = plan._replace(ends=0)
-            plan = plan._replace(last_run_ns=self._wall_ns(), error=described(error))
-            if schedule is not None and schedule.by_wall and plan.is_of(schedule):
-                plan = plan._replace(runs=plan.after_run(schedule))
+            plan = self._after_run(plan, schedule, error)
         self._counts.calls_done += 1
         if error is not None:
             if job.on_failure is not None and plan.ends < job.deliveries:
@@ -248,6 +245,13 @@ class Carrier:
             value, error = yield Ask(command, about=told)
             if error is None or error.code is not ErrorCode.UNAVAILABLE:
                 return int(value or 0) if error is None else 0
+
+    def _after_run(self, plan: Plan, schedule: Schedule | None, error: BaseException | None) -> Plan:
+        """The plan once an attempt has ended so, now."""
+        plan = plan._replace(last_run_ns=self._wall_ns(), error="" if error is None else described(error))
+        if schedule is None or not schedule.by_wall or not plan.is_of(schedule):
+            return plan
+        return plan._replace(runs=plan.after_run(schedule))
 
     def _ended_processes(self, name: str, job: Job, plan: Plan) -> BaseException:
         """The error of a call in which processes have ended too often, or before its on_failure was done."""
