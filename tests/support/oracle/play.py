@@ -329,9 +329,9 @@ class Play:
         self.rig.report()
         self.rig.core.end_turn(self.rig.now_ns)
         self.model.close_client(model, self.rig.now_ns)
+        self.kept.pop(client, None)
         if not goodbye:
             self.dead.append((client, model))
-            self.kept.pop(client, None)
         if len(self.sides) < 2 or self.random.random() < 0.7:
             self.open()
 
