@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from commands import Key, OperationAct, Register
-from harness import MS, Client, Rig, S, fire
-from rules import a_client_makes_itself_forget_first
+from groups import call, handler
+from harness import MS, Client, Rig, S, begun, done, fire
+from rules import a_client_makes_itself_forget_first, the_id_of_a_call_that_runs_is_known
 from tiers import in_tiers
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import SETTLED_IDS_KEPT_NS
@@ -121,6 +122,50 @@ def test_an_id_is_forgotten_after_its_time_and_the_window_shows_it() -> None:
     late = Register(KEYS, timeout_ns=900 * S, id=OTHER_ID, registered_ns=settled_ns - MS)
     assert code(client, rig.do(client, late)) == ErrorCode.TOO_OLD_TO_TELL, "it may have settled before the window"
     assert code(client, rig.do(client, arm())) is None
+    rig.check()
+
+
+def test_the_id_of_a_call_that_runs_is_known() -> None:
+    the_id_of_a_call_that_runs_is_known(Rig())
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_id_of_a_call_is_known_while_it_is_due_and_for_its_time_after_the_call_is_over(restarted: bool) -> None:
+    rig = Rig(settled_ids_kept=10 * S)
+    waits = rig.client(group=b"workers")
+    rig.do(waits, call(id=ID))
+    for _ in range(5):
+        rig.turn(rig.now_ns + 10 * S)
+        assert code(waits, rig.do(waits, call(id=ID, wants_answer=True))) == ErrorCode.OPERATION_EXISTS
+    if restarted:
+        rig.restart()
+    member = handler(rig, b"job")
+    rig.turn()
+    (told,) = member.delivered_for_group
+    rig.do(member, begun(told))
+    rig.turn(rig.now_ns + 10 * S)
+    rig.do(member, done(told))
+    rig.turn(rig.now_ns + 9 * S)
+    assert code(waits, rig.do(waits, call(id=ID, wants_answer=True))) == ErrorCode.OPERATION_EXISTS
+    rig.turn(rig.now_ns + 10 * S)
+    assert rig.arena.count("ids_forgotten") == 1
+    assert code(waits, rig.do(waits, call(id=ID))) is None
+    rig.check()
+
+
+def test_where_ids_are_short_those_of_calls_that_are_not_over_are_forgotten_last() -> None:
+    rig = Rig(ids=8)
+    client = rig.client(group=b"workers")
+    for number in range(4):
+        rig.do(client, call(id=bytes([number]) * 16))
+    settle(rig, client, 20)
+    for number in range(4):
+        known = rig.do(client, call(id=bytes([number]) * 16, wants_answer=True))
+        assert code(client, known) == ErrorCode.OPERATION_EXISTS
+    for number in range(4, 20):
+        rig.do(client, call(id=bytes([number]) * 16))
+    again = rig.do(client, call(id=bytes(16), wants_answer=True))
+    assert code(client, again) == ErrorCode.NONE, "where no call is over, the oldest id is forgotten"
     rig.check()
 
 

@@ -53,6 +53,7 @@ from rules import (
     outcomes_are_kept_until_acknowledged,
     own_earlier_fire_does_not_complete_an_own_later_op,
     the_end_of_a_process_is_counted,
+    the_id_of_a_call_that_runs_is_known,
 )
 from timerd.clients import messages, silence
 from timerd.clients.session import Session
@@ -168,6 +169,7 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "ENDS_NOT_COUNTED": the_end_of_a_process_is_counted,
     "ALONE_GETS_COMPANY": a_call_that_runs_alone_gets_no_company,
     "TWO_OF_AN_ID": calls_of_an_id_run_one_after_the_other,
+    "FORGETS_CALLS": the_id_of_a_call_that_runs_is_known,
 }
 LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}
 

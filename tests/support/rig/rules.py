@@ -374,3 +374,20 @@ def calls_of_an_id_run_one_after_the_other(rig: Rig) -> None:
     rig.turn()
     assert sorted(all_names(holder, other)) == [b"1", b"2", b"another"]
     rig.check()
+
+
+def the_id_of_a_call_that_runs_is_known(rig: Rig) -> None:
+    """The call runs for longer than ids are remembered, three times."""
+    member = handler(rig, b"job")
+    id = b"id".ljust(16, b".")
+    rig.do(member, call(b"job", id=id))
+    rig.do(member, begun(member.delivered_for_group[0]))
+    for _ in range(3):
+        rig.turn(rig.now_ns + rig.arena.header.ids_kept_ns)
+        number = rig.do(member, call(b"job", id=id, wants_answer=True))
+        answer = member.answer(number)
+        assert answer is not None and answer.code == ErrorCode.OPERATION_EXISTS, (
+            "the id is forgotten while its call runs"
+        )
+    assert rig.arena.count("ids_forgotten") == 0
+    rig.check()

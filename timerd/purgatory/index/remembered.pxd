@@ -7,6 +7,9 @@ forget nothing, as long as it has the most.
 A slot's remembered ids stand in a list, oldest first (ClientRecord.ids_next). The next client of the slot takes them over.
 When an id is forgotten, header.ids_floor_ns rises: up to that time an id may have been forgotten. So none is forgotten
 silently.
+
+The operation of a call settles when the call becomes due. Until the call is over, its id is not forgotten because of its
+age, however long the call waits or runs. Where ids are short, it is one of the last.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -25,12 +28,14 @@ cdef extern from *:
     #define LISTS_A_TURN 8 /* lists whose oldest id a turn looks at */
     #define COUNTS_A_TURN 64 /* slots of which a turn looks whether they have a list */
     #define COUNTS_A_RECORD 16 /* counts in a cache line: looking at them costs a turn as much as a record */
+    #define PASSED_OVER_MAX 16 /* ids of calls that are not over, of a slot that makes room */
     """
     enum:
         FORGOTTEN_A_TURN
         LISTS_A_TURN
         COUNTS_A_TURN
         COUNTS_A_RECORD
+        PASSED_OVER_MAX
 
 
 cdef inline uint64_t settled_word(IdRecord *record, uint32_t outcome, uint32_t slot) noexcept nogil:
@@ -65,9 +70,31 @@ cdef inline void leave_remembered(Arena *a, IdRecord *record, uint32_t slot) noe
     a.remembered.total -= 1
 
 
-cdef inline void forget_oldest_id(Arena *a, uint32_t slot) noexcept nogil:
-    """Forget the oldest id of a slot that has some. For times up to the floor, an unknown id may be a forgotten one."""
-    cdef IdRecord *record = id_at(a, a.clients[slot].ids_next)
+cdef inline bint has_call(IdRecord *record) noexcept nogil:
+    """Whether a call of a settled id is due, or runs."""
+    return (record.call != 0 or record.running != 0) and not TD_DEFECT(DEFECT_FORGETS_CALLS)
+
+
+cdef inline IdRecord *to_make_room(Arena *a, uint32_t slot) noexcept nogil:
+    """The oldest id of a slot whose call is over; the oldest of all if that one is not among the first."""
+    cdef uint32_t link = a.clients[slot].ids_next, i
+    for i in range(min(a.remembered.counts[slot], PASSED_OVER_MAX)):
+        if not has_call(id_at(a, link)):
+            return id_at(a, link)
+        link = id_at(a, link).next
+    return id_at(a, a.clients[slot].ids_next)
+
+
+cdef inline void remember_longer(Arena *a, IdRecord *record, uint32_t slot) noexcept nogil:
+    """Let the oldest id of a slot be its newest, as if it had settled now: its call is not over."""
+    td_put(&a.tx, &record.settled_ns, a.turn.now_ns)
+    td_commit(&a.tx)
+    leave_remembered(a, record, slot)
+    remember_id(a, record)
+
+
+cdef inline void forget_id(Arena *a, IdRecord *record, uint32_t slot) noexcept nogil:
+    """Forget an id of this slot's list. For times up to the floor, an unknown id may be a forgotten one."""
     if record.settled_ns > a.header.ids_floor_ns:
         td_put(&a.tx, &a.header.ids_floor_ns, record.settled_ns)
     td_put(&a.tx, IdRecord_word_state(record), IdRecord_with_state(IdRecord_word_state(record)[0], ID_STATE_FREE))
@@ -97,7 +124,7 @@ cdef inline void forget_old_ids(Arena *a) noexcept nogil:
     Looking costs every turn the same, so it is not charged: a turn of a small bound would have nothing left for its work.
     """
     cdef uint32_t looked, forgotten = 0, lists = 0, slot
-    cdef uint64_t settled_ns
+    cdef IdRecord *record
     if a.remembered.total == 0:
         return
     for looked in range(COUNTS_A_TURN):
@@ -107,12 +134,15 @@ cdef inline void forget_old_ids(Arena *a) noexcept nogil:
                 return
             lists += 1
         while a.remembered.counts[slot]:
-            settled_ns = id_at(a, a.clients[slot].ids_next).settled_ns
-            if a.turn.now_ns < settled_ns or a.turn.now_ns - settled_ns < a.header.ids_kept_ns:
+            record = id_at(a, a.clients[slot].ids_next)
+            if a.turn.now_ns < record.settled_ns or a.turn.now_ns - record.settled_ns < a.header.ids_kept_ns:
                 break
             if forgotten == FORGOTTEN_A_TURN:
                 return
-            forget_oldest_id(a, slot)
+            if has_call(record):
+                remember_longer(a, record, slot)
+            else:
+                forget_id(a, record, slot)
             forgotten += 1
             a.turn.touched += 1
         a.remembered.next_slot = slot + 1 if slot + 1 < a.remembered.slots else 0
@@ -123,12 +153,13 @@ cdef inline uint32_t fill_id(Arena *a, uint32_t hash, uint32_t purgatory, uint64
 
     0 when all ids name pending operations.
     """
-    cdef uint32_t found = allocate(a, REGION_IDS)
+    cdef uint32_t found = allocate(a, REGION_IDS), slot
     cdef IdRecord *record
     if found == 0:
         if a.remembered.total == 0:
             return 0
-        forget_oldest_id(a, fullest_slot(a))
+        slot = fullest_slot(a)
+        forget_id(a, to_make_room(a, slot), slot)
         found = allocate(a, REGION_IDS)
     record = a.ids + (found - 1)
     record.hash_low = low
