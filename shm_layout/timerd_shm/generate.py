@@ -102,6 +102,7 @@ DEFECTS = (
     "ENDS_NOT_COUNTED",  # calls: the end of a process in which a call ran is not counted
     "ALONE_GETS_COMPANY",  # calls: a member that runs a call which is to run alone gets another one
     "TWO_OF_AN_ID",  # calls: a call is delivered although a member holds another one of its id
+    "ENDED_BY_FORMER_HOLDER",  # calls: a member gives up a call that another one runs
     "FORGETS_CALLS",  # calls: the id of a call that runs is forgotten by its age
 )
 

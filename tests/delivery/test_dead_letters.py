@@ -12,6 +12,7 @@ from frames import DeliveredForGroup
 from groups import HOUR, ID, NEW, answered, ask, call, cancel_id, due, handler
 from harness import MS, Client, Rig, S, begun, done, fire, given_up
 from rules import (
+    a_call_that_another_member_runs_is_not_given_up,
     a_call_that_runs_alone_gets_no_company,
     held,
     names,
@@ -208,6 +209,10 @@ def test_a_holder_learns_that_a_member_before_it_has_given_the_call_up() -> None
     assert ask(rig, other, done(told)) == 1
     assert letters(rig) == [(1, b"why", b"")]
     rig.check()
+
+
+def test_a_call_that_another_member_runs_is_not_given_up() -> None:
+    a_call_that_another_member_runs_is_not_given_up(Rig())
 
 
 @pytest.mark.parametrize("phase", [0, 4, 255])

@@ -34,6 +34,7 @@ from journals import JournaledRig
 from networks import World
 from rules import (
     CAPACITY,
+    a_call_that_another_member_runs_is_not_given_up,
     a_call_that_runs_alone_gets_no_company,
     a_client_makes_itself_forget_first,
     a_frame_sent_again_is_skipped,
@@ -169,6 +170,7 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "ENDS_NOT_COUNTED": the_end_of_a_process_is_counted,
     "ALONE_GETS_COMPANY": a_call_that_runs_alone_gets_no_company,
     "TWO_OF_AN_ID": calls_of_an_id_run_one_after_the_other,
+    "ENDED_BY_FORMER_HOLDER": a_call_that_another_member_runs_is_not_given_up,
     "FORGETS_CALLS": the_id_of_a_call_that_runs_is_known,
 }
 LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}

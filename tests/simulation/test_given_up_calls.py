@@ -13,7 +13,7 @@ from networks import World
 from timerd_client.errors import CallGivenUpError
 from timerd_client.groups.plan import CALL, ENDS_MAX, PAUSE_S_MAX, Plan
 from timerd_client.groups.schedule import Every
-from timerd_client.groups.steps import Ask, Call, Run
+from timerd_client.groups.steps import Acknowledge, Ask, Call, Run
 from timerd_client.protocol.state import LinkState
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader
@@ -286,6 +286,16 @@ def test_a_call_of_an_id_does_not_begin_while_another_one_runs(world: World) -> 
     assert [call.payload for call in job.calls] == [b"", b"next"]
 
 
+def falls_silent(world: World, worker: Worker) -> None:
+    """The daemon does not hear the worker for a lease, then it hears it again."""
+    session = world.sessions.find(worker.protocol.session.secret)
+    assert session is not None
+    world.core.silence(session.slot, worker.now_ns)
+    world.turn()
+    world.core.revive(session.slot, worker.now_ns)
+    world.settle()
+
+
 def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_one(world: World) -> None:
     """The next holder would have kept it for ever."""
     job = Job()
@@ -296,12 +306,7 @@ def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_
 
     job.during = fails
     steps, step = begun(slow, told)
-    session = world.sessions.find(slow.protocol.session.secret)
-    assert session is not None
-    world.core.silence(session.slot, slow.now_ns)
-    world.turn()
-    world.core.revive(session.slot, slow.now_ns)
-    world.settle()
+    falls_silent(world, slow)
     next_step = steps.send(slow.error_of(step))
     assert isinstance(next_step, Ask), "it gives the call up"
     slow.ask(next_step)
@@ -313,3 +318,23 @@ def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_
     job.during = lambda call: None
     run(world, [heir], S)
     assert len(job.calls) == 2
+
+
+def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_that_runs_it(world: World) -> None:
+    """The former holder would have acknowledged it, and then the other member's result would have counted for nothing."""
+    job = Job()
+    slow, heir, told = due_call_of_two(world, job, periodic=False)
+    steps, _ = begun(slow, told)
+    falls_silent(world, slow)
+    again = heir.take(heir.inbox.calls)
+    assert again is not None
+    others, run = begun(heir, again)
+    next_step = steps.send(Failed("too late"))
+    assert isinstance(next_step, Ask), "it gives the call up"
+    with pytest.raises(StopIteration):
+        steps.send(slow.ask(next_step))
+    assert heir.holds(again)
+    next_step = others.send(heir.error_of(run))
+    assert isinstance(next_step, Acknowledge)
+    assert heir.ack(again) == 1
+    assert reasons(world) == []

@@ -123,8 +123,8 @@ class Carrier:
         if job is None or found is None:
             what = f"a call came that this client does not handle: {name!r} with {len(told.payload)} bytes"
             self._complain(what, None)
-            yield from self._give_up(told, what)
-            yield Acknowledge(commands.done(told), told)
+            if (yield from self._give_up(told, what)):
+                yield Acknowledge(commands.done(told), told)
             return
         plan, payload = found
         earlier = plan.ends
@@ -218,7 +218,8 @@ class Carrier:
                 failed = yield Run(job.on_failure, (call, error))
                 if failed is not None:
                     self._complain(f"on_failure of {name!r} failed", failed)
-            yield from self._give_up(told, described(error))
+            if not (yield from self._give_up(told, described(error))):
+                return
         yield from self._end(name, job, told, plan, points)
 
     def _begin(
@@ -235,8 +236,9 @@ class Carrier:
             yield from self._end(name, job, told, plan, self._points(job, plan))
         return now == phase
 
-    def _give_up(self, told: DeliveredOutcome, why: str) -> Generator[Step, Any, None]:
-        yield from self._set_phase(self.commands.give_up(told, why), told)
+    def _give_up(self, told: DeliveredOutcome, why: str) -> Generator[Step, Any, bool]:
+        """False: the call is over, or another member runs it, whose end of it counts."""
+        return (yield from self._set_phase(self.commands.give_up(told, why), told)) == CallPhase.FAILED
 
     @staticmethod
     def _set_phase(command: bytes, told: DeliveredOutcome) -> Generator[Step, Any, int]:

@@ -419,6 +419,7 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_ENDS_NOT_COUNTED
         DEFECT_ALONE_GETS_COMPANY
         DEFECT_TWO_OF_AN_ID
+        DEFECT_ENDED_BY_FORMER_HOLDER
         DEFECT_FORGETS_CALLS
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from acts import owned
 from commands import Key, KeyAct, Register
 from groups import answer, call, handler, silence, watch, work, worker
-from harness import BUDGET, MS, Client, Rig, S, begun, complete, done, fire, looked
+from harness import BUDGET, MS, Client, Rig, S, begun, complete, done, fire, given_up, looked
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import CallPhase, ClientFlag, Condition, Orphans, Outcome
@@ -390,4 +390,21 @@ def the_id_of_a_call_that_runs_is_known(rig: Rig) -> None:
             "the id is forgotten while its call runs"
         )
     assert rig.arena.count("ids_forgotten") == 0
+    rig.check()
+
+
+def a_call_that_another_member_runs_is_not_given_up(rig: Rig) -> None:
+    """The first one fell silent in its last attempt, and that failed."""
+    first, second = handler(rig, b"job"), handler(rig, b"job")
+    rig.do(first, call(b"job"))
+    holder, other = held(first, second)
+    (told,) = holder.delivered_for_group
+    rig.do(holder, begun(told))
+    silence(rig, holder)
+    rig.core.revive(holder.slot, rig.now_ns)
+    rig.do(other, begun(told))
+    given = holder.answer(rig.do(holder, given_up(told, b"why")))
+    assert given is not None and given.value == 0, "it is given up, and may succeed elsewhere"
+    assert answer(rig, other, told) == 1
+    assert rig.arena.count("dead_letters") == 0
     rig.check()

@@ -22,7 +22,7 @@ from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
 from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest, without_room
 from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.purgatory.members.checks cimport begin_check, has_check, take_tickets_back
-from timerd.purgatory.members.calls cimport due_call, phase_of, stage_phase, stage_runs
+from timerd.purgatory.members.calls cimport due_call, is_running, phase_of, stage_phase, stage_runs
 from timerd.purgatory.members.clients cimport charge, setter_generation
 from timerd.purgatory.members.groups cimport (
     adopt_if_orphaned, after_retention, count_endless, find_call, find_held,
@@ -309,11 +309,14 @@ cdef inline void apply_cancel_due(
 cdef inline void apply_call_phase(
     Arena *a, uint32_t slot, uint64_t number, CallCommand *command, const uint8_t *reason, uint32_t length
 ) noexcept nogil:
-    """CALL_PHASE: this member is about to run something for a call that it holds, or any member gives the call up.
+    """CALL_PHASE: this member is about to run something for a call that it holds, or a member gives a call up.
 
     The answer is the phase of the call, which is higher than the command's if another member has given the call up. It
     is 0 if this member does not hold the call (any more). Only the phase that it has asked for may be run. What was
     counted of processes that it ended belongs to a phase.
+
+    A member that does not hold the call gives it up only while no other one runs it. Example: a member falls silent in
+    the last attempt, which fails. Meanwhile another member runs the call, and may succeed.
     """
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, gives_up = command.phase == CALL_PHASE_FAILED
     cdef AnswerRecord *answer = NULL
@@ -326,7 +329,11 @@ cdef inline void apply_call_phase(
     if length > (CALL_REASON_SIZE_MAX if gives_up else 0):
         refuse(a, slot, number, command.purgatory, ERROR_CODE_INVALID_VALUE, CALL_REASON_SIZE_MAX if gives_up else 0)
         return
-    op = find_call(a, slot, command.operation) if gives_up else find_held(a, slot, command.operation)
+    op = find_held(a, slot, command.operation)
+    if op == NULL and gives_up:
+        op = find_call(a, slot, command.operation)
+        if op != NULL and is_running(op) and not TD_DEFECT(DEFECT_ENDED_BY_FORMER_HOLDER):
+            op = NULL  # its end in the member that runs it counts
     if op == NULL or not op.flags & OP_FLAG_CALL:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
