@@ -321,7 +321,7 @@ def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_
 
 
 def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_that_runs_it(world: World) -> None:
-    """The former holder would have acknowledged it, and then the other member's result would have counted for nothing."""
+    """The former holder acknowledged it, so the other member's result counted for nothing."""
     job = Job()
     slow, heir, told = due_call_of_two(world, job, periodic=False)
     steps, _ = begun(slow, told)

@@ -27,7 +27,7 @@ from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd_shm.generated.records cimport *
 
-from .state cimport CALLS, OUTCOMES, Member
+from .state cimport CALLS, OUTCOMES, Draining, Member
 from .calls cimport is_letter, must_wait, stage_held, stage_interrupted
 from .clients cimport following, is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
 from .looks cimport leave_looks
@@ -36,11 +36,15 @@ from .looks cimport leave_looks
 cdef extern from *:
     """
     #define DELIVERIES_MAX UINT8_MAX /* that often, or more often */
+    #define ALONE_WAITS_NS 10000000000ull /* a call that is to run alone, for an idle member */
+    #define DRAINING_NS 10000000000ull /* so long a member gets no calls, at most */
+    #define DRAINING_EVERY_NS 60000000000ull
     _Static_assert(GROUP_HELD_MAX <= UINT16_MAX, "ClientRecord.held, calls_held");
     _Static_assert(sizeof(((OpRecord *)0)->deliveries) == 1, "DELIVERIES_MAX");
     """
     enum:
         DELIVERIES_MAX
+    uint64_t ALONE_WAITS_NS, DRAINING_NS, DRAINING_EVERY_NS
 
 
 cdef inline int kind_of(OpRecord *op) noexcept nogil:
@@ -178,12 +182,42 @@ cdef inline uint64_t name_of(Arena *a, OpRecord *op) noexcept nogil:
     return name_hash(node.purgatory, name, node.name_length)
 
 
+cdef inline void look_again_at(Arena *a, uint64_t at_ns) noexcept nogil:
+    """A retention may end then, or a call that was passed by may be delivered."""
+    if at_ns < a.members.groups_due_ns:
+        a.members.groups_due_ns = at_ns
+
+
+cdef inline bint is_draining(Draining *d, uint32_t slot, uint64_t now_ns) noexcept nogil:
+    return d.slot == slot and now_ns < d.until_ns
+
+
+cdef inline void wait_for_idle(Arena *a, OpRecord *op, int busy) noexcept nogil:
+    """No member is idle for a call that is to run alone. `busy`: the one that holds the fewest, -1 if none is ready.
+
+    Example: a worker of 16 calls at a time is never idle. After 10 s it gets no further ones, for 10 s. If it is idle by
+    then, it gets the one that waits. Otherwise it gets others again, and a minute later the next attempt begins. So the
+    one that waits is not passed by for ever, and others are not held up for as long as some handler runs.
+    """
+    cdef Draining *d = a.members.draining + (op.group - 1)
+    cdef uint64_t from_ns = max(op.settled_ns + ALONE_WAITS_NS, d.again_ns)
+    a.members.passed_by[op.group - 1] = 1
+    if busy >= 0 and from_ns <= a.turn.now_ns:
+        d.slot = busy
+        d.until_ns = a.turn.now_ns + DRAINING_NS
+        d.again_ns = from_ns = a.turn.now_ns + DRAINING_EVERY_NS
+    if busy >= 0:
+        look_again_at(a, d.until_ns if a.turn.now_ns < d.until_ns else from_ns)
+
+
 cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
     """The next ready member for this operation; for a call, the one that holds the fewest calls. Or -1.
 
     A call that is to run alone gets a member that holds no other.
     """
     cdef uint32_t first = a.members.turns[kind_of(op)][op.group - 1], slot
+    cdef bint alone = op.flags & OP_FLAG_ALONE != 0
+    cdef Draining *d = a.members.draining + (op.group - 1)
     cdef uint64_t name
     cdef int found = -1
     if first == 0:
@@ -196,15 +230,19 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
         return -1
     name = name_of(a, op)
     while True:
-        if found < 0 or a.clients[slot].calls_held < a.clients[found].calls_held:
+        if not alone and is_draining(d, slot, a.turn.now_ns):
+            a.members.passed_by[op.group - 1] = 1
+        elif found < 0 or a.clients[slot].calls_held < a.clients[found].calls_held:
             if handles(a, slot, name):
                 found = slot
                 if a.clients[slot].calls_held == 0:
+                    if alone and d.slot == slot:
+                        d.until_ns = 0
                     return found
         slot = a.members.rings[CALLS][slot].next
         if slot == first - 1:
-            if op.flags & OP_FLAG_ALONE:
-                a.members.passed_by[op.group - 1] = 1
+            if alone:
+                wait_for_idle(a, op, found)
                 return -1
             return found
 
@@ -236,12 +274,6 @@ cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept
     if op.flags & OP_FLAG_SCHEDULED:
         kept_ns = max(kept_ns, a.header.schedule_kept_ns)
     return kept_since(max(op.settled_ns, g.empty_since_ns), kept_ns)
-
-
-cdef inline void look_again_at(Arena *a, uint64_t at_ns) noexcept nogil:
-    """A retention may end then."""
-    if at_ns < a.members.groups_due_ns:
-        a.members.groups_due_ns = at_ns
 
 
 cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:

@@ -98,6 +98,13 @@ ctypedef struct Member:
     uint16_t alone  # calls that it holds and that are to run alone
 
 
+ctypedef struct Draining:
+    # A member of a group that gets no calls for a while, so that it becomes idle for one that is to run alone.
+    uint64_t until_ns
+    uint64_t again_ns  # the next one does not begin before
+    uint16_t slot
+
+
 ctypedef struct Refusal:
     uint32_t code
     uint32_t who  # the client whose share is used up (slot + 1); 1 for a group; 0 = nobody's is, or not kept apart
@@ -129,6 +136,7 @@ ctypedef struct Members:
     uint32_t *unmatched
     uint32_t *outdated
     uint8_t *passed_by  # of each group: whether a call was passed by that may be delivered when another one is over
+    Draining *draining  # of each group
     # When a retention ends next: of an outcome in a group, of a tombstone.
     uint64_t groups_due_ns
     uint64_t tombstones_due_ns
@@ -157,6 +165,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
     m.unmatched = <uint32_t *>calloc(groups, sizeof(uint32_t))
     m.outdated = <uint32_t *>calloc(groups, sizeof(uint32_t))
     m.passed_by = <uint8_t *>calloc(groups, sizeof(uint8_t))
+    m.draining = <Draining *>calloc(groups, sizeof(Draining))
     for kind in range(KINDS):
         m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
@@ -168,7 +177,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups, uin
         for i in range(CHECKS_MAX - 1):
             m.checks[i].next = i + 2
         m.free_check = 1
-    made = made and m.passed_by != NULL
+    made = made and m.passed_by != NULL and m.draining != NULL
     return made and m.report_states != NULL and m.queue != NULL and m.unmatched != NULL and m.outdated != NULL
 
 
@@ -180,6 +189,7 @@ cdef inline void drop_members(Members *m) noexcept nogil:
     free(m.unmatched)
     free(m.outdated)
     free(m.passed_by)
+    free(m.draining)
     free(m.looks)
     free(m.checks)
     free(m.tickets)

@@ -6,7 +6,9 @@ from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport is_empty, op_at
 from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.members.clients cimport following, free_client
-from timerd.purgatory.members.groups cimport after_retention, is_abandoned, is_handled, kept_until, look_again_at
+from timerd.purgatory.members.groups cimport (
+    after_retention, is_abandoned, is_handled, kept_until, look_again_at, look_for_calls_again,
+)
 from timerd.purgatory.operation.letters cimport finish_letter, stage_letter
 from timerd.purgatory.operation.settle cimport finish_free, stage_free
 from timerd_shm.generated.records cimport *
@@ -82,6 +84,7 @@ cdef inline bint drop_kept(Arena *a) noexcept nogil:
         a.turn.dropping = 1
         for group in range(a.regions[REGION_GROUPS].count):
             g = a.groups + group
+            look_for_calls_again(a, group + 1)
             a.members.outdated[group] = 0 if is_empty(a, &g.calls_next) else g.calls_next
             if g.endless and is_abandoned(a, g):
                 a.turn.sweeping = 1
