@@ -46,7 +46,7 @@ class Figure(NamedTuple):
 # Those of Statistics have its names. Counters of a client that was closed are kept: a counter never falls.
 FIGURES: Final = {
     "clients": Figure("gauge", "clients of this process that have been used"),
-    "connected": Figure("gauge", "clients of these that the daemon has accepted, and whose daemon is there"),
+    "connected": Figure("gauge", "clients of these that the daemon has accepted and that have not lost it"),
     "window": Figure("gauge", "commands that these clients may have unacknowledged at most"),
     "waiting": Figure("gauge", "operations that have not settled"),
     "unacknowledged": Figure("gauge", "commands that the daemon has not acknowledged"),
@@ -55,15 +55,15 @@ FIGURES: Final = {
     "given_up": Figure("counter", "operations that settled as UNAVAILABLE"),
     "outcomes_after_giving_up": Figure("counter", "late outcomes of operations that had settled as UNAVAILABLE"),
     "outcomes_unknown": Figure("counter", "outcomes that nobody waited for"),
-    "grants_requeued": Figure("counter", "limited events whose operations nobody held any more: they went to others"),
-    "grants_unseen": Figure("counter", "limited events that were acknowledged although nobody had looked"),
+    "grants_requeued": Figure("counter", "limited events whose operations nobody held any more: they were requeued"),
+    "grants_unseen": Figure("counter", "limited events that were acknowledged although nobody had looked at them"),
     "frames_ignored": Figure("counter", "frames of another daemon or version, or malformed"),
     "commands_refused": Figure("counter", "refused commands that have no operation, such as fire and advance"),
-    "calls_done": Figure("counter", "calls that handlers of these clients have ended, well or not"),
-    "calls_failed": Figure("counter", "attempts in which a handler has raised"),
+    "calls_done": Figure("counter", "calls that these clients have ended, with success or without"),
+    "calls_failed": Figure("counter", "attempts in which a handler has raised, and calls that were given up"),
     "calls_retried": Figure("counter", "calls that come again, after an error or by call.retry"),
     "calls_late": Figure("counter", "handlers that have run for longer than their time_limit"),
-    "calls_skipped": Figure("counter", "points of schedules that were later than their grace"),
+    "calls_skipped": Figure("counter", "missed points of schedules that were skipped because of their grace"),
 }
 COUNTERS: Final = frozenset(name for name, figure in FIGURES.items() if figure.kind == "counter")
 

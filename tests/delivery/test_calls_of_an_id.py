@@ -50,7 +50,7 @@ def test_a_call_that_runs_or_was_given_up_is_not_cancelled() -> None:
         assert answered(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION
     rig.do(member, done(told))
     assert rig.arena.count("dead_letters") == 1
-    assert answered(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION, "a dead letter is not"
+    assert answered(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION, "a dead letter is not cancelled"
     rig.check()
 
 
@@ -86,7 +86,7 @@ def test_calls_of_an_id_run_one_after_the_other() -> None:
 
 
 def test_a_call_of_an_id_waits_while_another_one_is_held_though_both_were_requeued() -> None:
-    """One ran in a process that ended, and the other one waited for it: no two members get them at once."""
+    """One call ran in a process that ended, and the other call waited for it: no two members get them at once."""
     rig = Rig()
     victim = handler(rig, b"job")
     old = due(rig, victim, id=ID, payload=b"old")
@@ -124,7 +124,7 @@ def test_waiting_calls_of_an_id_are_delivered_when_the_held_one_is_withdrawn() -
     rig.check()
 
 
-def test_a_restart_keeps_what_runs_of_an_id() -> None:
+def test_a_restart_keeps_the_running_call_of_an_id() -> None:
     rig = Rig()
     member, other = handler(rig, b"job"), handler(rig, b"job")
     rig.do(member, call(id=ID, payload=b"old"))
@@ -149,7 +149,7 @@ def again(payload: bytes = b"again", timeout_ns: int = 0) -> Register:
 
 
 @pytest.mark.parametrize("timeout_ns", [0, HOUR])
-def test_a_call_that_is_made_again_follows_the_one_that_runs_and_no_second_one_does(timeout_ns: int) -> None:
+def test_a_call_that_is_made_again_follows_the_running_one_and_a_second_one_is_dropped(timeout_ns: int) -> None:
     rig = Rig()
     member = handler(rig, b"job", most=3)
     told = due(rig, member, id=ID, payload=b"first")
@@ -184,8 +184,8 @@ def test_a_call_is_made_again_only_beside_one_that_runs(state: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["given up", "silent"])
-def test_a_call_that_began_and_may_be_over_soon_drops_none_that_is_made_again(how: str) -> None:
-    """What asked for one more must not be lost: the one that has begun may not have seen the reason for it."""
+def test_a_call_that_is_made_again_is_kept_beside_one_that_has_begun_and_may_be_over_soon(how: str) -> None:
+    """The request for one more call must not be lost: the call that has begun may not have seen the reason for it."""
     rig = Rig()
     member = handler(rig, b"job")
     told = due(rig, member, id=ID, payload=b"first")

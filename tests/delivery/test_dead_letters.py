@@ -65,7 +65,7 @@ def test_the_end_of_a_process_in_which_a_call_ran_is_counted_up_to_255() -> None
 
 
 @pytest.mark.parametrize("end", ["close", "silence", "takes none"])
-def test_an_end_that_is_none_of_the_process_is_not_counted(end: str) -> None:
+def test_an_end_that_is_not_the_end_of_the_process_is_not_counted(end: str) -> None:
     rig = Rig()
     first, second = handler(rig, b"job"), handler(rig, b"job")
     rig.do(first, call())
@@ -146,7 +146,7 @@ def test_the_count_outlives_the_daemon() -> None:
     rig.check()
 
 
-def test_the_arena_shows_since_when_a_call_runs_and_how_long_it_may() -> None:
+def test_the_arena_shows_since_when_a_call_runs_and_how_long_it_may_run() -> None:
     rig = Rig()
     member = handler(rig, b"job")
     told = due(rig, member)
@@ -194,7 +194,7 @@ def test_a_lower_phase_changes_nothing_and_the_answer_is_the_phase() -> None:
 
 
 def test_a_holder_learns_that_a_member_before_it_has_given_the_call_up() -> None:
-    """Else it would neither run the call nor acknowledge it, and hold it for ever."""
+    """Otherwise it would neither run the call nor acknowledge it, and would hold it for ever."""
     rig = Rig()
     first, second = handler(rig, b"job"), handler(rig, b"job")
     rig.do(first, call())
@@ -229,7 +229,7 @@ def test_a_phase_out_of_range_is_refused(phase: int) -> None:
 @pytest.mark.parametrize(
     ("phase", "size"), [(CallPhase.FAILED, CALL_REASON_SIZE_MAX + 1), (CallPhase.HANDLER, 1), (CallPhase.ON_FAILURE, 9)]
 )
-def test_a_reason_that_is_too_long_or_of_a_phase_that_has_none_is_refused(phase: CallPhase, size: int) -> None:
+def test_a_reason_is_refused_if_it_is_too_long_or_its_phase_has_none(phase: CallPhase, size: int) -> None:
     rig = Rig()
     member = handler(rig, b"job")
     told = due(rig, member)
@@ -242,7 +242,7 @@ def test_a_reason_that_is_too_long_or_of_a_phase_that_has_none_is_refused(phase:
 
 
 @pytest.mark.parametrize("phase", [CallPhase.HANDLER, CallPhase.ON_FAILURE, CallPhase.FAILED])
-def test_what_is_no_due_call_of_the_own_group_has_no_phase(phase: CallPhase) -> None:
+def test_only_a_due_call_of_the_own_group_has_a_phase(phase: CallPhase) -> None:
     rig = Rig()
     member, other = handler(rig, b"job", most=2), rig.client(group=b"others", listens=True)
     told = due(rig, member)
@@ -393,7 +393,7 @@ def test_a_restart_keeps_a_call_alone() -> None:
     rig.check()
 
 
-def test_a_call_that_is_alone_and_withdrawn_lets_others_come() -> None:
+def test_others_are_delivered_when_a_call_that_is_alone_is_withdrawn() -> None:
     rig = Rig()
     member = handler(rig, b"job", most=4)
     rig.do(member, call(payload=b"alone", alone=True, id=ID), call(payload=b"1"))
@@ -446,7 +446,7 @@ def test_a_dead_letter_holds_no_id_however_it_became_one() -> None:
     rig.check()
 
 
-def test_a_call_that_nobody_served_frees_its_id_as_a_dead_letter() -> None:
+def test_a_call_that_nobody_served_becomes_a_dead_letter_and_frees_its_id() -> None:
     rig = Rig()
     member = rig.client(group=b"workers")
     rig.do(member, call(id=ID, payload=b"p"))
@@ -468,7 +468,7 @@ def test_a_group_keeps_a_bounded_number_of_dead_letters_the_newest(kept: int) ->
     rig.check()
 
 
-def test_a_dead_letter_is_retried_by_what_follows_it_once() -> None:
+def test_a_dead_letter_is_retried_once_by_a_registration_that_follows_it() -> None:
     rig = Rig()
     member, other = handler(rig, b"job"), rig.client(group=b"others")
     first, second = (letter(rig, member, payload=b"%d" % number) for number in range(2))
@@ -486,7 +486,7 @@ def test_a_dead_letter_is_retried_by_what_follows_it_once() -> None:
     rig.check()
 
 
-def test_a_dead_letter_is_dropped_once_and_only_as_one() -> None:
+def test_a_dead_letter_is_dropped_once_and_only_as_a_dead_letter() -> None:
     rig = Rig()
     member, other = handler(rig, b"job"), rig.client(group=b"others")
     before = rig.arena.in_use()
@@ -510,7 +510,7 @@ def test_dead_letters_give_way_to_a_registration_that_would_be_refused(knobs: di
     payload = bytes(200)
     for _ in range(12):
         letter(rig, member, payload=payload)
-    assert rig.arena.count("dead_letters_dropped"), "else nothing was refused"
+    assert rig.arena.count("dead_letters_dropped"), "otherwise nothing was refused"
     assert 0 < len(letters(rig)) < 12
     rig.check()
 
@@ -536,7 +536,7 @@ def test_no_more_dead_letters_give_way_than_a_registration_needs() -> None:
     ids=str,
 )
 def test_dead_letters_stay_where_a_registration_is_refused_all_the_same(knobs: dict[str, Any], size: int) -> None:
-    """What is pending holds the rest of the quota, or of the arena."""
+    """Pending calls hold the rest of the quota, or of the arena."""
     rig = Rig(**knobs)
     member = handler(rig, b"job")
     for number in range(3):

@@ -183,7 +183,7 @@ def test_retried_until_it_is_delivered(scene: Scene) -> None:
     assert (record, outcome, attempts) == ("a", "delivered", 3)
 
 
-def test_retried_until_delivery_timeout_which_tells_the_last_error(scene: Scene) -> None:
+def test_retried_until_delivery_timeout_whose_error_names_the_last_error(scene: Scene) -> None:
     async def act(producer: aio.Producer) -> None:
         (future,) = await scene.send(producer, "a", lane=1)
         delivery = await future
@@ -492,7 +492,7 @@ def test_close_waits_for_all_and_takes_no_more(scene: Scene) -> None:
     assert scene.ends == [(0, "a", "delivered", 1)]
 
 
-def test_close_gives_up_after_its_timeout_and_each_record_is_told(scene: Scene) -> None:
+def test_close_gives_up_after_its_timeout_and_each_record_fails(scene: Scene) -> None:
     async def act(producer: aio.Producer) -> None:
         futures = await scene.send(producer, "a", "b", lane=1)
         await scene.send(producer, "c")
@@ -517,7 +517,7 @@ def test_close_ends_a_send_that_waits(scene: Scene) -> None:
     scene.play(act, buffer_records=1)
 
 
-def test_a_loop_that_ends_gives_up_what_a_producer_has_left(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_that_ends_gives_up_the_records_of_a_producer(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     async def hang(lane: Any, records: Sequence[Any]) -> None:
         scene.sent.append((scene.now(), lane, list(records)))
         await scene.hang(lane, records)
@@ -557,7 +557,7 @@ def test_while_the_daemon_is_lost_records_are_delivered_and_expire_by_the_clock(
     assert 3 <= ends["before"][0] <= 4.6 and 3.1 <= ends["never"][0] <= 4.7, f"1.5 s beyond delivery_timeout: {ends}"
 
 
-def test_batches_are_no_use_to_a_group_and_are_cancelled_with_their_client(scene: Scene) -> None:
+def test_batches_go_to_no_group_and_are_cancelled_with_their_client(scene: Scene) -> None:
     async def main() -> None:
         async def post(lane: Any, records: Sequence[Any]) -> None:
             await scene.hang(lane, records)

@@ -1,4 +1,4 @@
-"""What the page of deliveries shows works: its code is run, and its figures are those of the bench."""
+"""The page of deliveries is right: its code runs, and its figures are those of the bench."""
 
 from __future__ import annotations
 

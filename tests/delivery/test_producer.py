@@ -1,4 +1,4 @@
-"""The producer of threads, with a real daemon: what time and threads add to test_kip_91."""
+"""The threaded producer, with a real daemon: the cases that real time and threads add to test_kip_91."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def test_while_the_daemon_is_away_each_record_settles_in_time(
         assert producer.send("after").result(PATIENCE_S).outcome is DELIVERED
 
 
-def test_a_forked_child_is_told_to_make_its_own(client: td.Client) -> None:
+def test_a_forked_child_gets_an_error_that_says_to_make_its_own(client: td.Client) -> None:
     with Producer(client, nothing) as producer:
         producer.send("a").result(PATIENCE_S)
         if (pid := os.fork()) == 0:
@@ -399,7 +399,7 @@ def test_in_a_loop_a_lane_whose_attempts_are_stuck_leaves_room_to_the_others(dae
 
         async def sends(lane: Any, records: Sequence[Any]) -> None:
             while lane == "hung" and not go_on.is_set():
-                with contextlib.suppress(asyncio.CancelledError):  # as code does that should not
+                with contextlib.suppress(asyncio.CancelledError):  # bad code: it swallows its cancellation
                     await go_on.wait()
 
         async with (
@@ -422,7 +422,7 @@ def test_in_a_loop_a_lane_whose_attempts_are_stuck_leaves_room_to_the_others(dae
     asyncio.run(program())
 
 
-def test_an_expired_record_says_what_it_has_waited_for(client: td.Client) -> None:
+def test_an_expired_record_says_what_it_was_waiting_for(client: td.Client) -> None:
     go_on = threading.Event()
     with Producer(
         client,

@@ -1,4 +1,4 @@
-"""A grant that no caller has looked at: it goes to another when nobody holds its operation, and only then."""
+"""A grant that no caller has looked at: it goes to another operation when nobody holds its own, and only then."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def grant(world: World, limit: int = 1) -> None:
 
 
 def pass_time(world: World, ms: int = 3_000) -> None:
-    """Time with a daemon that reminds, as it does while something is not acknowledged."""
+    """Let time pass, with a daemon that reminds while something is not acknowledged."""
     for _ in range(0, ms, 500):
         world.daemon.announce()
         world.pass_time(500, 50)
@@ -241,7 +241,7 @@ def test_a_thread_that_waits_holds_an_operation(world: World) -> None:
 @pytest.mark.parametrize(
     ("count", "size"), [(BEHIND_OUTCOMES_MAX, 0), (BEHIND_BYTES_MAX // PAYLOAD_SIZE_MAX, PAYLOAD_SIZE_MAX)]
 )
-def test_a_grant_that_is_kept_unseen_holds_back_so_much_and_no_more(world: World, count: int, size: int) -> None:
+def test_a_grant_that_is_kept_unseen_holds_back_a_bounded_number(world: World, count: int, size: int) -> None:
     operation = world.register()
     others = [world.register(b"other") for _ in range(count)]
     world.exchange()
@@ -254,7 +254,7 @@ def test_a_grant_that_is_kept_unseen_holds_back_so_much_and_no_more(world: World
     assert is_acknowledged(world)
     statistics = world.protocol.statistics()
     assert (statistics.grants_requeued, statistics.grants_unseen) == (0, 1)
-    assert operation.result(0).value == b"job", "who has kept it may look still"
+    assert operation.result(0).value == b"job", "its owner may still look at it"
 
 
 def test_each_grant_behind_another_is_requeued_as_soon_as_nobody_holds_it(world: World) -> None:
@@ -279,7 +279,7 @@ def error_of(operation: ThreadedOperation) -> Exception | None:
     return outcome.error
 
 
-def test_a_close_leaves_to_the_daemon_what_nobody_has_looked_at_and_says_so_to_who_looks_now(world: World) -> None:
+def test_a_close_leaves_unseen_grants_to_the_daemon_and_a_later_look_gets_an_error(world: World) -> None:
     seen, unseen = world.register(), world.register()
     world.register()
     world.exchange()
@@ -293,7 +293,7 @@ def test_a_close_leaves_to_the_daemon_what_nobody_has_looked_at_and_says_so_to_w
     assert isinstance(error_of(unseen), ClosedError) and "goes to another" in str(error_of(unseen))
 
 
-def test_what_a_daemon_has_requeued_meanwhile_is_not_seen_any_more(world: World) -> None:
+def test_a_grant_that_the_daemon_has_requeued_meanwhile_is_not_seen_any_more(world: World) -> None:
     seen, unseen = world.register(), world.register()
     world.exchange()
     grant(world, limit=2)
@@ -307,7 +307,7 @@ def test_what_a_daemon_has_requeued_meanwhile_is_not_seen_any_more(world: World)
     assert not world.protocol.incoming.grants.unseen and not world.daemon.requeued
 
 
-def test_a_grant_of_an_earlier_session_is_of_no_concern_to_the_next_one(world: World) -> None:
+def test_a_grant_of_an_earlier_session_does_not_concern_the_next_one(world: World) -> None:
     operation = world.register()
     world.exchange()
     grant(world)
@@ -321,7 +321,7 @@ def test_a_grant_of_an_earlier_session_is_of_no_concern_to_the_next_one(world: W
     assert is_acknowledged(world) and not world.daemon.requeued
 
 
-def test_a_grant_that_is_given_back_is_not_seen_any_more(world: World) -> None:
+def test_a_grant_that_its_client_requeues_is_not_seen_any_more(world: World) -> None:
     operation, looked_at = world.register(), world.register()
     world.exchange()
     grant(world, limit=2)
@@ -350,7 +350,7 @@ class Grantor:
         return pending
 
     def add(self, rows: int, parts: list[int] | None = None) -> ThreadedBatch:
-        """A batch, in parts of so many rows; a part of one row is registered singly."""
+        """A batch, in parts of these sizes; a part of one row is registered singly."""
         made = ThreadedBatch(cast(Link, None), ["k"] * rows, b"", 0, 0)
         row = 0
         for part in parts or [rows]:
@@ -376,7 +376,7 @@ class Grantor:
         settle_all(self.pending, self.ready, frame, len(commands), 0, 77, lambda *unclaimed: None, self.grants)
 
     def held(self) -> list[bool]:
-        """Of each grant, whether it is held."""
+        """Whether each grant is held, in order."""
         return [is_held(self.pending, self.grants[number]) for number in list(self.grants)]
 
 
@@ -480,7 +480,7 @@ def test_a_row_of_a_dropped_batch_is_requeued_though_others_are_pending(world: W
     assert len(world.protocol.ledger.pending) == rows - 3
 
 
-def test_a_row_that_was_requeued_by_a_close_says_so_and_its_neighbours_have_their_outcomes(world: World) -> None:
+def test_a_row_that_a_close_has_requeued_has_an_error_and_its_neighbours_have_their_outcomes(world: World) -> None:
     batch = batch_of(world, 3)
     world.exchange()
     grant(world, limit=3)
@@ -495,8 +495,8 @@ def test_a_row_that_was_requeued_by_a_close_says_so_and_its_neighbours_have_thei
 # interrupts -------------------------------------------------------------------------------------------------------
 
 
-def test_a_result_that_is_interrupted_anywhere_is_either_got_or_goes_to_another() -> None:
-    """A handler of a signal may raise behind any call; there `result()` has not marked the outcome as looked at."""
+def test_a_result_that_is_interrupted_anywhere_is_either_returned_or_goes_to_another_operation() -> None:
+    """A handler of a signal may raise after any call; there `result()` has not marked the outcome as looked at."""
     places: set[str] = set()
     for at in range(1, 200):
         world = live_world()

@@ -80,7 +80,7 @@ class Workers:
             )
 
     def tend(self) -> bool:
-        """Start one again that has ended; False, so that a condition may go on with `or`."""
+        """Start one ended worker again. Returns False, so that a condition may go on with `or`."""
         for at, process in enumerate(self.processes):
             if process.poll() is not None:
                 self.ended.append(process.returncode)
@@ -104,7 +104,7 @@ def workers(daemon: Daemon, tmp_path: Path) -> Iterator[Workers]:
 
 
 def letters(client: td.Client, workers: Workers, count: int) -> list[str]:
-    """The payloads of the dead letters, when there are so many."""
+    """The payloads of the dead letters, when there are `count` of them."""
     eventually(lambda: workers.tend() or len(client.dead_letters()) >= count)
     return sorted(letter.payload.decode() for letter in client.dead_letters())
 
@@ -130,7 +130,7 @@ def test_one_killer_beside_three_innocents_gives_one_dead_letter(workers: Worker
     assert len(workers.ended) == 3
 
 
-def test_a_call_that_has_ended_a_process_says_so_while_it_waits_for_a_worker(workers: Workers) -> None:
+def test_a_call_that_has_ended_a_process_shows_that_while_it_waits_for_a_worker(workers: Workers) -> None:
     with td.connect(group="web", timeout=PATIENCE_S) as client:
         client.call_later_wait("kills twice", 0, b"x")
         workers.start(1)
@@ -149,7 +149,7 @@ def test_an_on_failure_that_kills_is_given_up_after_as_many_processes(workers: W
 
 
 def test_a_worker_that_is_killed_while_calls_wait_in_it_condemns_none_of_them(workers: Workers) -> None:
-    """Counted is only a handler that had begun."""
+    """Only a handler that had begun is counted."""
     with td.connect(group="web", timeout=PATIENCE_S) as client:
         client.call_later_wait("kills twice", 0, b"x")
         for number in range(3):
@@ -187,7 +187,7 @@ def test_a_worker_that_is_closed_in_a_handler_is_not_counted(daemon: Daemon) -> 
 
 
 def test_a_handler_that_takes_longer_than_its_time_limit_is_cancelled_and_has_failed(daemon: Daemon) -> None:
-    """With asyncio. What the handler does about its cancellation is waited for."""
+    """With asyncio. The client waits until the handler has dealt with its cancellation."""
     cleaned: list[str] = []
     errors: list[BaseException] = []
     calls = td.Calls(group="web")

@@ -1,4 +1,4 @@
-"""Every ordinary end of a process flushes: whatever a client was called last arrives, and what is lost is said."""
+"""Every ordinary end of a process flushes: the last calls of a client arrive, and a loss is reported."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def arrived(asker: td.Client, key: str, since: td.Mark) -> set[str]:
 @pytest.mark.parametrize(
     "verb", [pytest.param("", id="all"), *(pytest.param(verb, marks=pytest.mark.long) for verb in VERBS)]
 )
-def test_what_a_process_called_last_arrives(
+def test_the_last_calls_of_a_process_arrive(
     transport: str, start: str, verb: str, shared_daemon: Daemon, asker: td.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TRANSPORT_VARIABLE, transport)
@@ -146,7 +146,7 @@ def stopped(daemon: Daemon, script: str) -> subprocess.CompletedProcess[str]:
         os.kill(daemon.pid, signal.SIGCONT)
 
 
-def test_a_lost_daemon_costs_an_exit_two_seconds_in_sum_and_each_client_says_its_loss(daemon: Daemon) -> None:
+def test_a_lost_daemon_costs_an_exit_two_seconds_in_sum_and_each_client_reports_its_loss(daemon: Daemon) -> None:
     ran = stopped(daemon, LOSES)
     assert ran.returncode == 0, ran.stderr
     assert EXIT_S <= float(ran.stdout) < 2 * EXIT_S, "each client or call has waited"
@@ -157,7 +157,7 @@ def test_a_lost_daemon_costs_an_exit_two_seconds_in_sum_and_each_client_says_its
 
 
 @pytest.mark.parametrize("to_stderr", [True, False])
-def test_what_is_lost_is_said_on_stderr_and_in_the_log(to_stderr: bool, runtime_dir: Path) -> None:
+def test_a_loss_is_reported_on_stderr_and_in_the_log(to_stderr: bool, runtime_dir: Path) -> None:
     log = runtime_dir / "log"
     script = f"""
 import logging
@@ -172,7 +172,7 @@ td.client().fire("k")
     assert to_stderr or said in log.read_text()
 
 
-def test_a_script_without_a_daemon_ends_at_once_and_says_what_is_lost(runtime_dir: Path) -> None:
+def test_a_script_without_a_daemon_ends_at_once_and_reports_its_loss(runtime_dir: Path) -> None:
     script = "import time; import timerd as td; td.client().fire('k'); begun = time.monotonic()\n"
     script += "import timerd_client.link.process_end as end; end.process_end._begin(); print(time.monotonic() - begun)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=4 * PATIENCE_S)
@@ -198,7 +198,7 @@ lost.fire("k"), found.fire("mine")
     assert "1 command to instance 'dead' is" in ran.stderr and "default" not in ran.stderr
 
 
-def test_an_interrupt_ends_the_wait_of_the_end_and_the_loss_is_said(daemon: Daemon) -> None:
+def test_an_interrupt_ends_the_wait_at_the_end_and_the_loss_is_reported(daemon: Daemon) -> None:
     script = """
 import os, signal
 import timerd as td

@@ -2,13 +2,13 @@
 
 For example, a handler keeps the GIL of its process for a minute. Nothing comes from the client, so it is silent after a
 lease. But its process runs, and so does the call: another member must not run it as well. So the client keeps its calls
-and outcomes, until it is heard again, or until it was silent for the time that it named (its *takeover*, 5 min by
-default). Then they go to other members.
+and outcomes while it is silent, up to the time that it has named (its *takeover*, 5 min by default). After that time
+they go to other members.
 
-A client keeps nothing whose process is stopped, has ended, or cannot be seen by this daemon (another pid namespace,
-hidepid). The process of a client that keeps something is looked up in /proc on each beat. Where more clients keep
-something than a beat has looks, they take turns. Where no file can be opened for that, nothing is known, and the client
-keeps what it holds.
+A client keeps nothing if its process is stopped, has ended, or cannot be seen by this daemon (another pid namespace,
+hidepid). On each beat the daemon looks up in /proc the processes of the clients that keep something. If more clients
+keep something than a beat has looks, they take turns. If the daemon can open no file for a look, it knows nothing, and
+the client keeps what it holds.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Keepers:
         self._core = core
         self._host = host
         self._looks = 0  # on this beat
-        self._sessions: dict[Session, None] = {}  # the one that was looked at longest ago first
+        self._sessions: dict[Session, None] = {}  # in order of their last looks, the oldest first
 
     def begin_beat(self) -> None:
-        """As many processes as a beat has may be looked up again."""
+        """A new beat begins, with all of its looks."""
         self._looks = 0
 
     def fell_silent(self, session: Session, now_ns: int) -> None:
@@ -49,7 +49,7 @@ class Keepers:
         self._sessions.pop(session, None)
 
     def look(self, now_ns: int) -> list[Session]:
-        """Look at the clients that keep something, as far as this beat allows; those that keep nothing any more."""
+        """Look at the clients that keep something, as far as this beat allows. Returns those that lose it."""
         lost = []
         for session in list(islice(self._sessions, LOOKED_UP_MAX)):
             if self._looks >= LOOKED_UP_MAX:

@@ -1,6 +1,6 @@
 """timerctl calls: the named calls of an instance: when they come next, why they wait, where they run; dead letters.
 
-All of that stands in the arena (timerd_client/groups/listing.py). A new column needs three things: a value in `row_of`
+All of this stands in the arena (timerd_client/groups/listing.py). A new column needs three things: a value in `row_of`
 (which is also the JSON), a head in CALLS_TABLE or LETTERS_TABLE, and a text in `cells_of` or `letter_of`.
 """
 
@@ -26,12 +26,13 @@ WORDS = {
     "delivered": "is about to run",
 }
 EPILOG = """\
-now: when the call is due, or why it waits, or in which process it runs, since
-when, and how often it was delivered. "pauses": it comes again, after a failed
-attempt or an ended process. "late": it runs for longer than its time_limit.
-"waits for another call": it is to run alone, or a worker has a call of its id.
-last run and last error are those of the last attempt of a call that is
-retried, and of the last point of a schedule. The id of a schedule is its name.
+now: when the call is due, or why it waits. Of a call that runs: in which
+process, for how long, and how often it was delivered. "pauses": the call comes
+again, after a failed attempt or an ended process. "late": it runs for longer
+than its time_limit. "waits for another call": it is to run alone, or a worker
+has a call of its id. last run, last error: of a call that is retried, those of
+the last attempt; of a schedule, those of the last point. The id of a schedule
+is its name.
 
 A dead letter is a call that is over: it was given up, its last attempt failed,
 or nobody served it. A group keeps the newest ones (--dead-letters of timerd).
@@ -47,7 +48,7 @@ examples:
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> Any:
-    """Declare the command; where commands about calls are declared."""
+    """Declare the command; returns the place where the commands about calls are declared."""
     command = declare(
         commands,
         common,

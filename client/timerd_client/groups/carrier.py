@@ -8,39 +8,41 @@ expires, the call is due. It is delivered to one member, which does this:
                         a schedule's: register the next point, which acknowledges this one (FOLLOWS)
                         else: acknowledge it, which frees its id (FREES_ID)
 
-Each is one command, so a worker cannot die between its two effects. A refused registration is sent again. So is one
-whose answer was lost. If the daemon has applied that one, it refuses the second: what that follows is done already.
+Each is one command, so a worker cannot die between its two effects. A refused registration is sent again, and so is a
+registration whose answer was lost. If the daemon had applied the latter, it refuses the second one: the call that both
+follow is done already.
 
-So a schedule goes on, and there is only one of it. An id belongs to one operation at a time. It belongs to the pending
-call first. While the handler runs, the call has settled, and the daemon refuses a registration with its id that says
-"error" or "keep". A worker that starts meanwhile therefore makes no second call of a schedule. The worker whose handler
-has returned registers what follows in place of the settled call. When a worker
+So a schedule goes on, and there is only one of it. An id belongs to one operation at a time. At first the id belongs to
+the pending call. While the handler runs, the call has settled, and the daemon refuses a registration with the same id
+that says "error" or "keep". So a worker that starts meanwhile makes no second call of a schedule. When the handler has
+returned, its worker registers the next call in place of the settled one. When a worker
 
-    dies before it has registered what follows   the call is redelivered: it runs again, with deliveries 2
+    dies before it has registered the next call  the call is redelivered: it runs again, with deliveries 2
     dies after that                              the call is done
-    lives, but is taken for dead or silent       the call is redelivered. A member that has it before the first handler
-                                                 has returned runs it at the same time: the first to return has done
-                                                 it. A member that begins later asks the daemon first, because
-                                                 deliveries is above 1, and then does nothing.
+    lives, but is taken for dead or silent       the call is redelivered. A member that gets it before the first handler
+                                                 has returned runs it at the same time: the first member to return has
+                                                 done it. A member that begins later does nothing, because it asks the
+                                                 daemon first.
 
-A caller who says "replace" while the handler runs, or while the call is due, makes another call, whose id it is then.
-What follows the first one goes on under an id of its own.
+A caller may say "replace" while the handler runs, or while the call is due. That makes another call, and the id belongs
+to this other call. The next attempt of the first call gets an id of its own.
 
-A call is delivered only to a member that handles its name, and to no member more calls than it runs at once. So new
-workers may name calls that old workers do not know. A call whose name no member handles is dropped at the end of the
-group's retention.
+A call is delivered only to a member that handles its name. A member gets no more calls than it runs at once. So new
+workers may name calls that old workers do not know. A call whose name no member handles becomes a dead letter at the
+end of its retention.
 
-A changed schedule takes the place of the pending point as soon as a worker with it starts (REPLACE_CHANGED compares the
-texts). While workers with the old schedule are there, the last worker to start or to run decides.
+A changed schedule takes the place of the pending point as soon as a worker with that schedule starts (REPLACE_CHANGED
+compares the texts). While workers with the old schedule are there, the last worker to start or to run decides.
 
 Time: a period counts on the daemon's CLOCK_MONOTONIC, as its deadlines do. `call_at` and cron are on the wall clock.
 The daemon plans calls of `call_at` anew when that clock is set. A call that comes early all the same is registered
-again. Each worker notices when the clock is set (duties.py), and each new worker supposes it: the worker makes the
-pending call of a cron schedule due now. So the call comes to a worker, which runs it if its point has come by the wall
-clock, and else plans it anew.
+again. Each worker notices when the clock is set (duties.py), and each new worker supposes that it was set. Then the
+worker makes the pending call of a cron schedule due now. So the call comes to some worker. This worker runs the call if
+its point has come by the wall clock, and else plans the call anew.
 
-What follows a call of a schedule is the first point after the last one that the call stood for (points.py), also if it
-is past. Points that are later than the schedule's grace are left out, when a call is planned and when it is delivered.
+The next call of a schedule is for the first point after all points that the last call stood for (points.py), also if
+this point is past. Points that are later than the schedule's grace are skipped, when a call is planned and when it is
+delivered.
 """
 
 from __future__ import annotations
@@ -68,8 +70,8 @@ if TYPE_CHECKING:
 
 RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was running
-NOTICED_S: Final = 0.05  # after that the daemon has noticed as well that the wall clock was set
-RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was given later
+NOTICED_S: Final = 0.05  # after this time the daemon, too, has noticed that the wall clock was set
+RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was set later
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
 
 
@@ -92,9 +94,9 @@ class Carrier:
         self._has_skipped: set[str] = set()
 
     def begin(self, name: str) -> Steps:
-        """Begin a schedule: register its next point, unless one is pending, or one is running.
+        """Begin a schedule: register its next point, unless a call of it is pending or running.
 
-        Where the clock may have been set since, the pending one is made due now: whoever gets it plans it anew.
+        If the wall clock may have been set since, the pending call is made due now: its worker plans it anew.
         """
         schedule = self.jobs[name].schedule
         assert schedule is not None, f"{name!r} has no schedule"
@@ -109,7 +111,7 @@ class Carrier:
             if error.code is ErrorCode.UNAVAILABLE:
                 continue
             if error.code in (ErrorCode.OPERATION_EXISTS, ErrorCode.UNKNOWN_OPERATION):
-                yield Pause(LOOK_AGAIN_S)  # it runs, and a next one follows; or it was dropped, and none does
+                yield Pause(LOOK_AGAIN_S)  # it runs, and the next call follows; or it was dropped, and none follows
             else:
                 self._complain(f"{name!r} is not scheduled yet: {error}", None)
                 yield Pause(RETRY_S)
@@ -150,10 +152,10 @@ class Carrier:
             yield from self._run(name, job, told, in_time, payload, earlier + record.deliveries)
 
     def _is_early(self, plan: Plan, told: DeliveredOutcome) -> bool:
-        """Whether its time by the wall clock has not come, because that was set back.
+        """Whether a call comes before its time by the wall clock, because that clock was set back.
 
-        A call that a caller has rescheduled has no time by the wall clock any more. One that was delivered before comes
-        in time: another worker may have run it, and its delivery count would be lost.
+        A call that a caller has rescheduled has no time by the wall clock any more. A call that was delivered before
+        counts as in time: another worker may have run it, and a new registration would lose its delivery count.
         """
         record = told.record
         if plan.kind == DAEMON or record.state != Settled.EXPIRED:
@@ -164,9 +166,9 @@ class Carrier:
         return due_ns - self._wall_ns() > EARLY_NS
 
     def _in_time(self, name: str, job: Job, plan: Plan, told: DeliveredOutcome) -> Plan | None:
-        """The plan without the points that are later than the job's grace. None: all of them are.
+        """The plan without the points that are later than the job's grace. None: all its points are later.
 
-        A retry is of a run that has begun in time. A call that was put off by a caller comes when that one said.
+        A retry belongs to a run that has begun in time. A call that a caller has put off comes when the caller said.
         """
         schedule, put_off_ns = job.schedule, told.record.deadline_ns - plan.at_ns
         if schedule is None or not plan.is_of(schedule) or plan.failures or plan.ends or put_off_ns > RESCHEDULED_NS:
@@ -179,7 +181,7 @@ class Carrier:
         return plan._replace(point_ns=point_ns, due_ns=plan.due_ns + point_ns - plan.point_ns)
 
     def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes, deliveries: int) -> Steps:
-        """Run the handler, and what its end asks for; or only that, where processes have ended in it too often."""
+        """Run the handler, and do what its end asks for. Do only the latter if processes have ended in it too often."""
         record, schedule = told.record, job.schedule
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
         attempt, points = plan.failures + 1, self._points(job, plan)
@@ -225,10 +227,10 @@ class Carrier:
     def _begin(
         self, phase: CallPhase, name: str, job: Job, told: DeliveredOutcome, plan: Plan
     ) -> Generator[Step, Any, bool]:
-        """Say that something is about to run for this call; False: another member holds the call, or it is over.
+        """Announce that a function is about to run for this call; False: another member holds the call, or it is over.
 
-        The daemon has to know before anything runs: only so does it count an end of this process. A member that held
-        the call before may have given it up meanwhile: then it is only acknowledged.
+        The daemon has to know before anything runs: only then does it count an end of this process. A member that held
+        the call before may have given it up meanwhile. Then this member only acknowledges the call.
         """
         limit_s = job.time_limit_s if phase == CallPhase.HANDLER else None
         now = yield from self._set_phase(self.commands.begin_phase(phase, told, limit_s), told)
@@ -249,7 +251,7 @@ class Carrier:
                 return int(value or 0) if error is None else 0
 
     def _after_run(self, plan: Plan, schedule: Schedule | None, error: BaseException | None) -> Plan:
-        """The plan once an attempt has ended so, now."""
+        """The plan after an attempt that has ended now, with this error or without one."""
         plan = plan._replace(last_run_ns=self._wall_ns(), error="" if error is None else described(error))
         if schedule is None or not schedule.by_wall or not plan.is_of(schedule):
             return plan
@@ -270,7 +272,7 @@ class Carrier:
         return error
 
     def _points(self, job: Job, plan: Plan) -> Points:
-        """The points of a schedule for which a call stands that begins now."""
+        """The points of the schedule that a call stands for if it begins now."""
         schedule = job.schedule
         if schedule is None or not plan.is_of(schedule):
             return Points(0, 0)
@@ -284,7 +286,7 @@ class Carrier:
             yield Acknowledge(self.commands.done_and_free(plan.id or name, told), told)
 
     def _call_again(self, name: str, told: DeliveredOutcome, plan: Plan, payload: bytes, delay_ns: int) -> Steps:
-        """Register the same call once more, which comes in so many ns."""
+        """Register the same call once more: it comes in `delay_ns`."""
         commands = self.commands
         apart = plan._replace(id=commands.own_id())
         yield from self._follow(
@@ -326,9 +328,9 @@ class Carrier:
     def _follow(
         self, name: str, told: DeliveredOutcome, command: Callable[[], bytes], taken: Callable[[], bytes] | None = None
     ) -> Steps:
-        """Register what follows `told` until the daemon has applied it, or until `told` is done otherwise.
+        """Register the call that follows `told`, until the daemon has applied it or `told` is done otherwise.
 
-        `taken` is the command where a caller has made another call of that id meanwhile.
+        `taken` makes the command for the case that a caller has made another call of that id meanwhile.
         """
         while True:
             _, error = yield Ask(command(), told)

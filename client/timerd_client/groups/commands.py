@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
     from .listing import CallInfo
 
-EARLY_NS: Final = 1_000_000  # a call that comes so much before its time by the wall clock is planned anew
-CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)  # the id, if nothing is pending or being done under it
+EARLY_NS: Final = 1_000_000  # a call that comes this much before its time by the wall clock is planned anew
+CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)  # take the id, if nothing is pending or being done under it
 REPLACE: Final = int(RegisterFlag.REPLACE)
 BEGIN: Final = CLAIM | int(RegisterFlag.REPLACE_CHANGED)  # or in place of a pending call of another schedule
-# The id of the call that is followed, unless a caller has made another call of that id meanwhile: this one stays.
+# Take the id of the followed call, unless a caller has made another call of that id meanwhile: the caller's call stays.
 FOLLOW: Final = int(RegisterFlag.REPLACE | RegisterFlag.REPLACE_CHANGED)
 OF_CALL: Final = int(
     RegisterFlag.FOR_GROUP | RegisterFlag.CALL | RegisterFlag.HAS_ID | RegisterFlag.NO_MARK | RegisterFlag.WANTS_ANSWER
 )
-AGAIN: Final = int(RegisterFlag.KEEP | RegisterFlag.REPLACE)  # the id of a call that runs; keep any other call
+AGAIN: Final = int(RegisterFlag.KEEP | RegisterFlag.REPLACE)  # take the id of a call that runs; keep any other call
 EXISTS: Final[dict[object, int]] = {"error": CLAIM, "keep": CLAIM, "replace": REPLACE, "again": AGAIN}
 
 
@@ -149,9 +149,9 @@ class CallCommands:
         return self._point(name, BEGIN, schedule, plan, schedule.after(now_ns), now_ns, None)
 
     def next(self, name: str, job: Job, last: Plan, told: DeliveredOutcome, until_ns: int) -> tuple[bytes, int]:
-        """Register the first point after `until_ns`, on the schedule's clock; and how many the job's grace skips.
+        """Register the first point after `until_ns`, on the schedule's clock; and how many points its grace skips.
 
-        `last` is the plan of the call that ends. Where that is of another schedule, the points of this one begin now.
+        `last` is the plan of the call that ends. If that call is of another schedule, this schedule's points begin now.
         """
         schedule = job.schedule
         assert schedule is not None, f"{name!r} has no schedule"
@@ -169,9 +169,9 @@ class CallCommands:
         return self._point(name, FOLLOW, schedule, plan, point_ns, now_ns, told), skipped
 
     def again(self, name: str, plan: Plan, payload: bytes, delay_ns: int, told: DeliveredOutcome) -> bytes:
-        """Register a call again, which comes in so many ns; `plan` says how it has ended."""
+        """Register a call again: it comes in `delay_ns`; `plan` says how the last run has ended."""
         if plan.kind != DAEMON:
-            # Whoever begins a schedule by the wall clock makes the pending call due now: this one says when it is due.
+            # A worker that begins a cron schedule makes its pending call due now: so the plan says when it is due.
             plan = plan._replace(due_ns=0 if plan.kind == CALL else self._wall_ns() + delay_ns)
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
         return self._register(name, FOLLOW, plan, payload, delay_ns, told)
@@ -183,7 +183,7 @@ class CallCommands:
         return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
     def retry(self, letter: CallInfo, plan: Plan, *, apart: bool) -> bytes:
-        """Make a call of a dead letter, due now, which takes its place; `apart`: with an id of its own."""
+        """Make a call of a dead letter. It is due now, and takes the letter's place; `apart`: with an id of its own."""
         given = self.own_id() if apart or plan.kind != CALL else plan.id
         due_ns = plan.point_ns if plan.kind == WALL else plan.due_ns
         again = Plan(
@@ -203,7 +203,7 @@ class CallCommands:
 
     @staticmethod
     def begin_phase(phase: CallPhase, told: DeliveredOutcome, limit_s: float | None = None) -> bytes:
-        """Say that a function of the user's is about to run for a call, which may take so long."""
+        """Announce that a user's function is about to run for a call; it may run for `limit_s`."""
         return phase_command(told.record.operation, phase, limit_ns=0 if limit_s is None else round(limit_s * 1e9))
 
     @staticmethod
@@ -234,7 +234,7 @@ class CallCommands:
         now_ns: int,
         told: DeliveredOutcome | None,
     ) -> bytes:
-        """The command that registers a point of a schedule whose clock shows `now_ns`; it may lie in the past."""
+        """The command that registers a point of a schedule whose clock shows `now_ns`; the point may be past."""
         delay_ns = point_ns - now_ns
         due_ns = point_ns if schedule.by_wall else self._wall_ns() + delay_ns
         plan = plan._replace(due_ns=max(due_ns, 0), at_ns=self._at_ns(delay_ns), point_ns=point_ns)
@@ -255,7 +255,7 @@ class CallCommands:
         *,
         follows: int = 0,
     ) -> bytes:
-        """The command that registers a call; with `told`, or the op id `follows`, it acknowledges that one."""
+        """The command that registers a call; with `told`, or the op id `follows`, it also acknowledges that call."""
         flags = OF_CALL | exists
         if told is not None:
             follows = told.record.operation

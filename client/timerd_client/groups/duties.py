@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Duty(NamedTuple):
-    """Steps to do: for a call that was delivered (`is_call`), or to begin a schedule, which may stop at any step."""
+    """Steps to do: for a delivered call (`is_call`), or to begin a schedule. The latter may stop at any step."""
 
     steps: Steps
     is_call: bool
@@ -38,13 +38,13 @@ class Duties:
         return len(self._doing)
 
     def may_have(self) -> bool:
-        """Whether next() is worth a call. It is asked after each frame of the daemon, so each second at least."""
+        """Whether next() may have a duty. A runner asks after each frame of the daemon, so once a second at least."""
         self._look_at_clock()
         inbox = self._protocol.inbox
         return self._to_begin() is not None or (inbox.may_have(inbox.calls) and self._turn_to_idle())
 
     def next(self, now_ns: int) -> Duty | None:
-        """What to do next. None: nothing, or the daemon has first been asked whether this client still holds a call."""
+        """What to do next. None: nothing, or the daemon is first asked whether this client still holds a call."""
         self._look_at_clock()
         if (name := self._to_begin()) is not None:
             self._begun[name] = self._here()
@@ -60,14 +60,14 @@ class Duties:
         return self._protocol.session.arena, self._protocol.session.incarnation
 
     def _look_at_clock(self) -> None:
-        """When the wall clock was set, the schedules on it begin anew: what is pending was planned by another clock."""
+        """When the wall clock was set, schedules on it begin anew: their calls were planned by the clock of before."""
         by_wall = [name for name, job in list(self._carrier.jobs.items()) if job.schedule and job.schedule.by_wall]
         if by_wall and self._wall.was_set():
             for name in by_wall:
                 self._begun.pop(name, None)
 
     def _to_begin(self) -> str | None:
-        """A schedule that has to be begun: a new one, or any in another arena, or one of a clock that was set."""
+        """A schedule to begin: a new one, or any one in another arena, or one whose clock was set."""
         here = self._here()
         if not self._protocol.session.arena:
             return None
@@ -75,7 +75,7 @@ class Duties:
         return next((name for name, job in jobs if job.schedule and self._begun.get(name) != here), None)
 
     def _turn_to_idle(self) -> bool:
-        """Bring a call to the front that may be carried out now. A call may be redelivered while it runs here."""
+        """Bring a call that may run now to the front, if any. A call may be redelivered while it runs here."""
         calls = self._protocol.inbox.calls
         for _ in range(len(calls)):
             if self._may_run(calls[0]):

@@ -67,7 +67,7 @@ def _answered(reply: Reply, timeout: Patience) -> Flow[Any]:
 
 
 def ask(link: Link, step: Ask) -> Flow[tuple[Any, Any]]:
-    """A runner's command: (value, error) of its answer, however long that takes."""
+    """Issue a runner's command, and wait for its answer, however long that takes: (value, error)."""
     yield Until(link, lambda: not link.protocol.lost or link.closed, None)
     reply = Reply(link, OF_GROUP)
     if not issue(link, step.command, step.done, reply, CALLS, step.about):
@@ -83,7 +83,7 @@ def take_next(
     until: float | None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Flow[Found | None]:
-    """What `take` returns; None at the time `until` (seconds of the link's clock), after `stop()`, or when closed."""
+    """What `take` returns; None at the time `until` (seconds of the link's clock), after `stop()`, or after a close."""
     while True:
         with link.lock:
             if link.closed or stop():
@@ -106,7 +106,7 @@ def listen(link: Link) -> None:
 
 
 def next_outcome(link: Link, seconds: float | None) -> Flow[DeliveredOutcome | None]:
-    """The next outcome of the group; None if none comes within so many seconds, or the link is closed."""
+    """The next outcome of the group; None if none comes within `seconds`, or the link is closed."""
     inbox = link.protocol.inbox
     return take_next(
         link,
@@ -117,6 +117,6 @@ def next_outcome(link: Link, seconds: float | None) -> Flow[DeliveredOutcome | N
 
 
 def leave(link: Link) -> None:
-    """Count one loop less that wants outcomes. Needs no lock, because a garbage collection may end a loop."""
+    """Count one loop less that wants outcomes. Takes no lock, because a garbage collection may end a loop."""
     link.protocol.inbox.leave()
     link.ring()

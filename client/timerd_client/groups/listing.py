@@ -1,9 +1,9 @@
-"""What the arena says of calls: when each is due, why it waits, where it runs, and which ones are dead letters.
+"""What the arena says about calls: when each is due, why it waits, where it runs, and which ones are dead letters.
 
     for call in client.calls():
         print(call.name, call.state, call.pid)
 
-Nobody is asked for that, so it works while the daemon is dead. A listing of a live instance shows no single moment.
+It reads the arena alone, so it works while the daemon is dead. A listing of a live instance shows no single moment.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .schedule import datetime_of
 CallState: TypeAlias = Literal["pending", "paused", "unhandled", "busy", "waits", "delivered", "runs", "late", "failed"]
 """Why a call waits, or where it is.
 
-* pending: it is due later. paused: so it is, after a failed attempt or an ended process.
+* pending: it is due later. paused: it is due later, after a failed attempt or an ended process.
 * unhandled: it is due, and no member of its group handles its name. busy: all members that do are busy.
 * waits: it is to run alone, or another call of its id runs.
-* delivered: a member has it, and has not begun. runs: its handler, or its on_failure, runs. late: so it does, for
-  longer than its time_limit.
+* delivered: a member has it, and has not begun. runs: its handler, or its on_failure, runs. late: it runs for longer
+  than its time_limit.
 * failed: it is over, and kept as a dead letter.
 """
 
@@ -146,7 +146,7 @@ def _state(
         if not op.progress:
             return "delivered"
         return "late" if op.failed and now - op.progress > op.failed else "runs"
-    hashed = hashing.key_hash(bytes(16), op.purgatory, name)  # without a seed: so the daemon keeps the names of members
+    hashed = hashing.key_hash(bytes(16), op.purgatory, name)  # without a seed, as the daemon keeps the names of members
     handlers = [
         client
         for client in clients

@@ -33,7 +33,7 @@ class Membership(Generic[LinkT]):
     """A client as a member of its group. What it serves outlives its link: a fork, a loop, another arena."""
 
     AT_ONCE: ClassVar[int] = 1
-    """Calls that are delivered at once, where no handler of the client runs more."""
+    """How many calls are delivered at once, unless a handler of the client has a larger `concurrency`."""
     AWAITS: ClassVar[bool] = False
     """Whether handlers may be coroutine functions."""
 
@@ -46,7 +46,7 @@ class Membership(Generic[LinkT]):
         raise NotImplementedError
 
     def _join(self, link: LinkT) -> None:
-        """Be a member over this link, with the handlers that there are."""
+        """Be a member over this link, with the handlers that are served."""
         self._carrier = Carrier(link.protocol, link.complain, link.wall_ns, link.now_ns)
         self._duties = Duties(link, self._carrier)
         if self._served:
@@ -57,13 +57,13 @@ class Membership(Generic[LinkT]):
     def serve(self, *calls: Calls, at_once: int | None = None) -> None:
         """Run the handlers of these registries, from now until the client is closed. Returns at once.
 
-        A threaded client runs them in threads of its own (with gevent in greenlets), an asyncio client as tasks. So
-        many calls `at_once` are delivered to this client at most (default: the largest `concurrency` of its handlers,
-        with asyncio at least 16). Serving a registry once more takes the handlers that were added to it. A forked child
-        serves the same from its first use of the client on.
+        A threaded client runs them in threads of its own (with gevent in greenlets), an asyncio client as tasks. At
+        most `at_once` calls are delivered to this client at once (default: the largest `concurrency` of its handlers,
+        with asyncio at least 16). Serve a registry once more to take the handlers that were added to it. A forked child
+        serves the same handlers from its first use of the client on.
 
         Raises NotAMemberError for a client that is not in the registry's group, and InvalidValueError for no registry,
-        a name with two handlers, or a coroutine function and a threaded client: nobody would await it.
+        a name with two handlers, or a coroutine function in a threaded client: nobody would await it.
         """
         if not calls:
             raise InvalidValueError("serve() of no calls: give one td.Calls() or more")
@@ -119,7 +119,7 @@ class Membership(Generic[LinkT]):
         self._run_handlers(link, at_once)
 
     def _run_handlers(self, link: LinkT, at_once: int) -> None:
-        """Have so many handlers run at once over this link."""
+        """Have `at_once` handlers run at once over this link."""
         raise NotImplementedError
 
     @property
@@ -141,7 +141,7 @@ class Membership(Generic[LinkT]):
             link.protocol.incoming.receipts[link.issue_locked(made.command, CALLS)] = self._subject_of(made)
 
     def _make_asking(self, made: Made) -> Reply:
-        """The same, and who waits for the answer. Raises TimerdUnavailableError."""
+        """The same, with a reply that waits for the answer. Raises TimerdUnavailableError."""
         return self._ask_for_call(made.command, Reply(self._live(), self._subject_of(made)))
 
     def _ask_for_call(self, command: bytes, reply: Reply | None = None) -> Reply:
@@ -157,7 +157,7 @@ class Membership(Generic[LinkT]):
         return OF_GROUP._replace(id=made.id, purgatory=CALLS, keeps=made.keeps)
 
     def cancel_call(self, id: str) -> None:
-        """Cancel the pending call of that id, also the next one of a schedule, whose id is its name.
+        """Cancel the pending call of that id. The id of a schedule is its name: that cancels its next call.
 
         Returns at once: see `cancel_call_wait`. A call that is due can be cancelled until its handler begins. A
         schedule begins anew when a member that serves it starts.
@@ -165,10 +165,10 @@ class Membership(Generic[LinkT]):
         self._live().issue(self._commands().cancel(id), CALLS)
 
     def calls(self) -> list[CallInfo]:
-        """The calls of this client's group, those that are due first: what each waits for, or where it runs.
+        """The calls of this client's group, in order of their due times: what each waits for, or where it runs.
 
-        They are read from the arena, which asks nobody: it takes some seconds where a million operations are pending.
-        Raises NotAMemberError, and TimerdUnavailableError where there is no arena that this process can read.
+        They are read from the arena alone. That takes some seconds where a million operations are pending. Raises
+        NotAMemberError, and TimerdUnavailableError where there is no arena that this process can read.
         """
         return sorted((info for info, _ in self._listed(failed=False)), key=attrgetter("due"))
 

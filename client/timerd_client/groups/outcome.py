@@ -16,7 +16,8 @@ class GroupOutcome(Outcome):
     """How an operation of this client's group settled. Without `ack()` it is redelivered, to this or another member.
 
     `keys` are the operation's, str where they are UTF-8. `deliveries` counts how often it was delivered: above 1, an
-    earlier member may have acted on it. `redelivered` is true then, and where a requeued event has completed it.
+    earlier member may have acted on it. `redelivered` is true then, and also if a requeued event has completed the
+    operation.
     """
 
     def __init__(self, link: Link, told: DeliveredOutcome) -> None:
@@ -42,13 +43,13 @@ class GroupOutcome(Outcome):
 
     @property
     def redelivered(self) -> bool:
-        """Whether it was delivered before, or was completed by an event that an owner that died had been granted."""
+        """Whether it was delivered before, or a requeued event (the grant of a dead owner) has completed it."""
         return self.deliveries > 1 or bool(self._told.record.flags & OutcomeFlag.REDELIVERED)
 
     def ack(self) -> None:
         """Acknowledge that it is done. Returns at once. Does nothing if it was requeued to another member meanwhile.
 
-        Raises ClosedError: then it is redelivered to another member.
+        Raises ClosedError: then the outcome is redelivered to another member.
         """
         acknowledge(self._link, self._told)
 
@@ -76,7 +77,7 @@ def issue(
 
     False, and nothing is issued, if `done`, or `about`, was delivered to an earlier incarnation of this client, or in
     another arena: its op id may be another operation's now. Raises ClosedError. The command goes beyond a full window,
-    as a cancel does: its number is bounded, because a member holds a bounded number of outcomes.
+    as a cancel does: the number of such commands is bounded, because a member holds a bounded number of outcomes.
     """
     with link.lock:
         if link.sealed:

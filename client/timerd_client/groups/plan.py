@@ -4,8 +4,9 @@
     Plan(WALL, point_ns=.., runs=..)     a point of a cron schedule, and which of its points have run
     Plan(DAEMON, point_ns=..)            a point of a period, on the daemon's monotonic clock
 
-So a worker that has a call knows all that it needs to plan the next one, whoever planned this one. The plan also says
-how the last run ended, and which attempt this is: `timerctl calls` needs nothing but the arena. Here is no clock.
+So a worker that has a call knows all that it needs to plan the next one, whichever worker planned this one. The plan
+also says how the last run ended, and which attempt this is, so `timerctl calls` needs only the arena. No clock is read
+here.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from .schedule import Schedule, datetime_of
 CALL: Final = 7  # 1 to 6 were the kinds of plans without the first point
 WALL: Final = 8
 DAEMON: Final = 9
-ALONE_FROM: Final = 2  # ended processes from which on a call runs alone in its process
+ALONE_FROM: Final = 2  # from this number of ended processes on, a call runs alone in its process
 PAUSE_S_MAX: Final = 60.0  # between runs of a call that ends processes
 ENDS_MAX: Final = 255
 ERROR_SIZE_MAX: Final = 200  # of the text of the last error
 WALL_NS_END: Final = 1 << 63
-SCHEDULE_SIZE: Final = 9  # so many first bytes are the same in all occurrences of a schedule
+SCHEDULE_SIZE: Final = 9  # this many first bytes are the same in all occurrences of a schedule
 _HEAD: Final = struct.Struct("<BQqqqqIBBBBB")  # the fields in their order, and the sizes of what follows
 _STRETCH: Final = struct.Struct("<qq")
 PLAN_SIZE_MAX: Final = _HEAD.size + STRETCHES_MAX * _STRETCH.size + ID_SIZE_MAX + ERROR_SIZE_MAX
@@ -44,7 +45,7 @@ class Plan(NamedTuple):
     text: int = 0  # hash of the schedule's text; 0 = none
     due_ns: int = 0  # under DAEMON: what the wall clock was expected to show at the point; it decides nothing
     at_ns: int = 0  # the deadline as it was planned
-    point_ns: int = 0  # of a schedule, on its clock: the first point that the call is for; that of a retry is as it was
+    point_ns: int = 0  # of a schedule, on its clock: the first point that the call is for; a retry keeps it
     last_run_ns: int = 0  # when its last run ended, by the wall clock; 0 = it has not run
     failures: int = 0  # attempts of this run that came before this one
     phase: int = 0  # CallPhase at which it goes on
@@ -70,7 +71,7 @@ class Plan(NamedTuple):
 
     @property
     def due(self) -> datetime | None:
-        """When it is due, for its handler: the point also where this is a retry. None: at its deadline alone."""
+        """When it is due, for its handler: its point, also in a retry. None: at its deadline alone."""
         due_ns = self.point_ns if self.kind == WALL else self.due_ns
         return datetime_of(due_ns) if due_ns else None
 

@@ -3,9 +3,9 @@
     due at 10:00, 10:01, 10:02; the call begins at 10:02   it stands for the three: `first_ns` is 10:00, `missed` 2
     the handler returns at 10:04                           10:03 is next, and its call comes at once
 
-So what follows a call is the first point after the last one that the call stood for, also if that lies in the past.
-Times are on the schedule's clock. A clock that was set back comes to its points again: `Runs` says which of them have
-had a call of their own.
+So the next call is for the first point after all points that this call stood for, also if it lies in the past. Times
+are on the schedule's clock. A clock that was set back comes to its points again: `Runs` says which of them have had a
+call of their own.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 from .schedule import SECOND_NS, Schedule
 
 STRETCHES_MAX: Final = 4
-MISSED_MAX: Final = 1_000  # a call counts no more points beside the first: a week of seconds is not enumerated
-SLACK_NS_MAX: Final = SECOND_NS  # so late, or by a tenth of the time to the next point, a point is on time
+MISSED_MAX: Final = 1_000  # a call counts at most this many points beside the first: a week of seconds is not listed
+SLACK_NS_MAX: Final = SECOND_NS  # a point may be late by a tenth of the time to the next point, and by this at most
 
-# The points of a cron schedule that have run: stretches of the wall clock, (first, last) in order, in each of which
-# every point has run. A clock that only goes forward makes one. Each jump over points makes another one.
+# The points of a cron schedule that have run: stretches of the wall clock, (first, last) in order. Every point of a
+# stretch has run. A clock that only goes forward makes one stretch. Each jump over points makes another one.
 Runs = tuple[tuple[int, int], ...]
 
 
@@ -38,7 +38,7 @@ def points_of(runs: Runs, schedule: Schedule, first_ns: int, now_ns: int) -> Poi
 
 
 def in_time(runs: Runs, schedule: Schedule, point_ns: int, now_ns: int, grace_ns: int | None) -> int:
-    """That point; where it is later than the grace, the first point after it that is not, or that is still to come."""
+    """`point_ns`; if that point is later than the grace, the first later point that is not, or is still to come."""
     if grace_ns is None:
         return point_ns
     slack_ns = min(SLACK_NS_MAX, (schedule.after(point_ns) - point_ns) // 10)
@@ -65,7 +65,7 @@ def count(runs: Runs, schedule: Schedule, after_ns: int, until_ns: int, most: in
 
 
 def with_run(runs: Runs, point: int, schedule: Schedule) -> Runs:
-    """The same with one more point. Of too many stretches, the two that are closest become one."""
+    """The same with one more point. If there are too many stretches, the two closest ones become one."""
     stretches = sorted([*runs, (point, point)])
     at = 0
     while at + 1 < len(stretches):

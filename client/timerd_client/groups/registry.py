@@ -33,9 +33,9 @@ OnFailure = Callable[[Call, BaseException], object]
 RETRIES_MAX: Final = 1_000
 CONCURRENCY_MAX: Final = 1_000
 DELIVERIES_MAX: Final = 255
-BACKOFF_S_MAX: Final = 86_400.0  # a pause that has doubled to a day grows no more
+BACKOFF_S_MAX: Final = 86_400.0  # a pause doubles up to a day
 
-_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of decorated functions, so that callers may give these
+_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of decorated functions, so that callers may give them
 
 
 class Job(NamedTuple):
@@ -49,7 +49,7 @@ class Job(NamedTuple):
     on_failure: OnFailure | None = None
     deliveries: int = 5
     time_limit_s: float | None = None
-    grace_ns: int | None = None  # of a schedule: later than that, a point is skipped; None = however late
+    grace_ns: int | None = None  # of a schedule: a point that is later is skipped; None = any lateness
 
     @property
     def is_async(self) -> bool:
@@ -68,7 +68,7 @@ class Job(NamedTuple):
 class Calls:
     """Handlers by name. Any number of clients, in any number of processes, may serve it, before and after a fork.
 
-    `group` is the group whose calls these are; without it, that of the client that serves them.
+    `group` is the group whose calls these are; without it, the group of the client that serves them.
     """
 
     def __init__(self, group: str | None = None) -> None:
@@ -87,18 +87,18 @@ class Calls:
         deliveries: int = 5,
         time_limit: Patience | None = None,
     ) -> Callable[[Handler], Handler]:
-        """Decorate the handler of a name. It is given a `Call`; when it returns, the call is done.
+        """Decorate the handler of a name. The handler gets a `Call`; when it returns, the call is done.
 
         A handler that raises has failed, and its error is logged. With `retries=3` the call then comes again after
-        `backoff` s, after twice as long, and after four times as long; `call.attempt` counts. After the last attempt
-        `on_failure(call, error)` runs, and the call is over: it is kept as a dead letter. `concurrency` is how many
-        calls of this name one process runs at once. The handler may be a coroutine function where an asyncio client
-        serves it.
+        `backoff` s, after twice as long, and after four times as long; `call.attempt` counts the attempts. After the
+        last attempt `on_failure(call, error)` runs, and the call is over: it is kept as a dead letter. `concurrency` is
+        how many calls of this name one process runs at once. The handler may be a coroutine function where an asyncio
+        client serves it.
 
         If the process ends in the handler, another member runs the call again, with `call.deliveries` above 1: that is
-        no attempt. After the second time the call runs alone in its process, after a pause of 1, 2, 4 ... s, a minute
-        at most. When processes have ended in it `deliveries` times (1 to 255), the call has failed: `on_failure` gets a
-        CallGivenUpError. An `on_failure` in which processes end is given up after the same number.
+        no new attempt. After the second such end the call runs alone in its process, after a pause of 1, 2, 4 ... s, a
+        minute at most. When `deliveries` processes (1 to 255) have ended in it, the call has failed: `on_failure` gets
+        a CallGivenUpError. An `on_failure` in which processes end is given up after the same number.
 
         A handler that runs for longer than `time_limit` s (None: any time) is late. With asyncio it is cancelled, and
         has failed with CallTimeLimitError. A thread cannot be cancelled: `timerctl calls` shows the call as late, and
@@ -126,18 +126,20 @@ class Calls:
         `seconds`: at its multiples on the daemon's monotonic clock, which nobody can set; a reboot begins it anew.
         `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`); with six fields the first one is the second.
 
-        One call is for all points that have passed: while the last handler ran, while no worker was there, or because
-        somebody set the wall clock forward. `call.due` is the first of them, `call.missed` counts the others, up to
-        1,000. The call comes as soon as the last handler has returned, so calls do not overlap, and a handler that is
-        slower than its period runs back to back. A wall clock that was set back runs no point twice.
+        One call is for all missed points: those that passed while the last handler ran, or while no worker was there,
+        and those over which somebody set the wall clock forward. `call.due` is the first of these points, and
+        `call.missed` counts the others, up to 1,000. The call comes as soon as the last handler has returned, so calls
+        do not overlap, and a handler that is slower than its period runs back to back. No point runs twice after the
+        wall clock was set back.
 
         `grace`: how late a point's call may begin, in seconds; later points are skipped (`calls_skipped` of `stats()`).
-        None: however late. 0: what was missed is skipped. A call that is late by less than a tenth of its period, 1 s
-        at most, is in time.
+        None: any lateness. 0: missed points are skipped. A call that is late by less than a tenth of its period, 1 s at
+        most, is in time.
 
-        While a failed call is retried, points pass, and the next attempt is for them as well; after the last attempt
-        the schedule goes on. A changed schedule replaces the pending call of the old one. The call of a schedule that
-        no process serves waits for a week, and then the schedule ends. Raises as `handler`, and NotSupportedError.
+        While a failed call is retried, points pass. The next attempt is for these points as well. After the last
+        attempt the schedule goes on. A changed schedule replaces the pending call of the old one. If no process serves
+        a schedule, its call waits for a week. Then the schedule ends. Raises what `handler` raises, and
+        NotSupportedError.
         """
         _refuse_function(name, '@calls.every("cleanup", seconds=60)')
         schedule, grace_ns = schedule_of(seconds, cron, timezone), _grace_ns(grace)
@@ -191,7 +193,7 @@ class Calls:
 
 
 def name_of_call(handler: object) -> str:
-    """The name of a call, which is given, or a decorated function's. Raises InvalidKeyError, KeyTooLongError."""
+    """The name of a call: the str itself, or that of a decorated function. Raises InvalidKeyError, KeyTooLongError."""
     if callable(handler):
         name = None
         with suppress(TypeError):
@@ -214,7 +216,7 @@ def _grace_ns(grace: object) -> int | None:
     if grace is None:
         return None
     return round(
-        _seconds("grace", grace, "give the seconds from 0 that a point may be late, or None: however late") * 1e9
+        _seconds("grace", grace, "give the seconds from 0 that a point may be late, or None for any lateness") * 1e9
     )
 
 

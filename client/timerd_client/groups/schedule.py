@@ -152,7 +152,7 @@ def wall_ns_of(when: object) -> int:
         raise InvalidValueError(f"when={shown(when)} is {type(when).__name__}; give a datetime")
     if when.utcoffset() is None:
         raise InvalidValueError(
-            f"when={shown(when)} has no time zone, so which moment it is depends on who reads it: "
+            f"when={shown(when)} has no time zone, so which moment it means depends on the reader: "
             "datetime.now(UTC) + ..., or when.astimezone()"
         )
     return (when - _EPOCH) // timedelta(microseconds=1) * 1_000

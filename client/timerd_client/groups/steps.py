@@ -1,4 +1,4 @@
-"""What a runner does for a call: steps, which carrier.py gives, and which each face does in its own way."""
+"""What a runner does for a call: steps. carrier.py gives the steps, and each face does them in its own way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timerd_shm.declare.errors import InvalidValueError, SessionGoneError
 
 
 class Call:
-    """What a handler is given. When the handler returns, the call is done, but for `retry`."""
+    """What a handler gets. When the handler returns, the call is done, unless the handler has called `retry`."""
 
     __slots__ = ("_retry_ns", "attempt", "deliveries", "due", "id", "lateness_ns", "missed", "name", "payload")
 
@@ -34,7 +34,7 @@ class Call:
         # In UTC, by the wall clock when it was planned: of a schedule, the first point that the call is for. None after
         # call_later().
         self.due = due
-        self.missed = missed  # of a schedule: how many points behind that one the call is for as well, up to 1,000
+        self.missed = missed  # of a schedule: how many later points the call is for as well, up to 1,000
         self.attempt = attempt  # above 1: an earlier attempt has failed, or has asked for a retry
         self.deliveries = deliveries  # above 1: it was delivered before, to a worker that may have run its handler
         self.lateness_ns = lateness_ns  # after its deadline, when it settled
@@ -47,7 +47,7 @@ class Call:
                 call.retry(60)
                 return
 
-        It may be asked for any number of times, whatever `retries=` says. Raises TimeoutOutOfRangeError.
+        A handler may ask for any number of retries, whatever `retries=` says. Raises TimeoutOutOfRangeError.
         """
         self._retry_ns = delay_ns_of(delay)
 
@@ -63,9 +63,9 @@ class Call:
 class Ask(NamedTuple):
     """A step: issue this command when the daemon is not lost; the steps go on with (value, error) of its answer.
 
-    With `done`, the command acknowledges that call. It is not issued if the call was delivered to an earlier
-    incarnation of this client, or in another arena: the steps go on with NOT_ACKNOWLEDGED then. So it is with `about`,
-    a call that the command does not acknowledge.
+    With `done`, the command acknowledges that call. The command is not issued if the call was delivered to an earlier
+    incarnation of this client, or in another arena: then the steps go on with NOT_ACKNOWLEDGED. The same holds for
+    `about`, a call that the command does not acknowledge.
     """
 
     command: bytes
@@ -76,7 +76,7 @@ class Ask(NamedTuple):
 class Run(NamedTuple):
     """A step: run a function of the user's; the steps go on with its error, or None.
 
-    What it awaits is cancelled after `limit_s` (None: never), and the error is CallTimeLimitError.
+    An awaitable that it returns is cancelled after `limit_s` (None: never). Then the error is CallTimeLimitError.
     """
 
     function: Callable[..., Any]
@@ -85,7 +85,7 @@ class Run(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """A step: go on in so many seconds."""
+    """A step: go on after `seconds`."""
 
     seconds: float
 
@@ -112,7 +112,7 @@ def delay_ns_of(delay: Timeout) -> int:
 
 
 def nobody_awaits(function: object) -> InvalidValueError:
-    """The error of a function that has given a threaded client a coroutine."""
+    """The error of a function that has returned a coroutine to a threaded client."""
     return InvalidValueError(
         f"{shown(function)} has returned an awaitable, and a threaded client awaits nothing: serve it with td.aio"
     )

@@ -1,14 +1,14 @@
-"""The end of a process: what is unsent is flushed, and from then on each call waits until it is applied.
+"""The end of a process: unsent commands are flushed, and from then on each call waits until it is applied.
 
     atexit.register(lambda: td.client().fire("bye"))    # arrives, whether this runs before the flush or after it
 
 Handlers of atexit, finalizers of multiprocessing and flushes of loggers run in an order that nobody can know. So the
-end closes no client. The first of them that is this module's flushes what there is. After that a call that leaves the
-lock of a link behind waits until its commands are applied. Each frame says that the process is leaving. So the daemon
-takes the end of the connection for a goodbye.
+end closes no client. This module has handlers, too, and the first of them to run flushes all clients. After that, each
+call that has left the lock of its link waits until its commands are applied. Each frame says that the process is
+leaving. So the daemon takes the end of the connection for a goodbye.
 
-CPython runs no handlers of atexit in a forked child of multiprocessing before 3.13, and clears them there since. So a
-process registers with both, atexit and multiprocessing, when it makes its first link.
+Before 3.13, CPython runs no handlers of atexit in a forked child of multiprocessing. Since 3.13 it clears them there.
+So a process registers with both, atexit and multiprocessing, when it makes its first link.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from .link import Link, links, logger
 
 PATIENCE_S: Final = 2.0  # with daemons that do not answer: in sum, over all clients and calls of a process that ends
 GOODBYE_S: Final = 0.2  # for the answer to "this process is leaving", where nothing else is waited for
-LOCK_S: Final = 1.0  # for the lock of a link, which a thread may hold that the end of the process has stopped
+LOCK_S: Final = 1.0  # for the lock of a link: a thread that the end of the process has stopped may hold it
 PAUSE_FIRST_S: Final = 0.00005
 PAUSE_LAST_S: Final = 0.001
 PRIORITY: Final = -100  # among the finalizers of multiprocessing: late, when its children have been joined
 
 
 class LastLock:
-    """The lock of a link whose process ends. Who has left it waits until all that was issued is applied."""
+    """The lock of a link whose process ends. A thread that has left it waits until all issued commands are applied."""
 
     def __init__(self, lock: threading.Lock, settle: Callable[[], None]) -> None:
         self._lock = lock
         self._settle = settle
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """As of any lock. Raises TimerdUnavailableError, where a wait without a limit takes too long."""
+        """As of any lock. Raises TimerdUnavailableError if a wait without a limit takes too long."""
         if not blocking or timeout >= 0:
             return self._lock.acquire(blocking, timeout)
         if not self._lock.acquire(timeout=LOCK_S):
@@ -83,7 +83,7 @@ class ProcessEnd:
         self._has_begun = False
         self._patience_s = PATIENCE_S  # what is left of it
         self._losses: dict[Link, int] = {}  # how often commands of a link were lost
-        self._flushing: set[int] = set()  # threads that wait already; a pass that one makes takes locks, too
+        self._flushing: set[int] = set()  # threads that wait already: their passes take locks, too
 
     def watch(self, link: Link) -> None:
         """A link was made. If the end has begun, its calls wait."""
@@ -92,7 +92,7 @@ class ProcessEnd:
             self._take(link)
 
     def forked(self) -> None:
-        """In a forked child, whose end is another one."""
+        """In a forked child: its end is another one."""
         self._is_armed = False
         self._patience_s = PATIENCE_S
         self._losses.clear()
@@ -105,13 +105,13 @@ class ProcessEnd:
         self._is_armed = True
         atexit.unregister(self._begin)  # a child has the registration of its parent, or its clearing
         atexit.register(self._begin)
-        util: Any = sys.modules.get("multiprocessing.util")  # where it was not loaded, this is no child of it
+        util: Any = sys.modules.get("multiprocessing.util")  # if it was not loaded, this is no child of multiprocessing
         if hasattr(util, "Finalize"):
             util.Finalize(None, self._begin, exitpriority=PRIORITY)
             util.register_after_fork(self, ProcessEnd._arm_again)
 
     def _arm_again(self) -> None:
-        """In a forked child of multiprocessing, which has just cleared what hooks of the fork have registered."""
+        """In a forked child of multiprocessing: it has just cleared what the hooks of the fork have registered."""
         self._is_armed = False
         self._arm()
 
@@ -144,7 +144,7 @@ class ProcessEnd:
             self.flush([link])
 
     def flush(self, ending: Collection[Link]) -> None:
-        """Wait until all that these links have issued is applied, as long as there is patience. Say what is lost."""
+        """Wait until all commands of these links are applied, as long as the patience lasts. Say what is lost."""
         began, me = monotonic(), ident()
         self._flushing.add(me)
         try:
@@ -152,7 +152,7 @@ class ProcessEnd:
                 _hasten(link)
             if not self._wait(ending, _is_applied, self._patience_s):
                 self._patience_s = max(0.0, self._patience_s - (monotonic() - began))
-        except BaseException:  # Ctrl-C: nobody is waited for any more
+        except BaseException:  # Ctrl-C: the end does not wait any more
             self._patience_s = 0.0
             raise
         finally:
@@ -163,7 +163,7 @@ class ProcessEnd:
 
     @staticmethod
     def _wait(ending: Collection[Link], is_done: Callable[[Link], bool], silence_s: float) -> bool:
-        """Wait until it is done for these links; False: some daemon has sent nothing for so long.
+        """Wait until `is_done` for these links; False: no frame has come for `silence_s`, or time is over.
 
         A daemon that is known to be lost is not waited for at all, and one that answers for CLOSE_TIMEOUT_S.
         """
@@ -203,7 +203,7 @@ def _is_applied(link: Link) -> bool:
 
 
 def _hasten(link: Link) -> None:
-    """Have all sent now that was issued, and confirmed at once."""
+    """Have all issued commands sent now, and confirmed at once."""
     if not _is_applied(link) and link.lock.acquire(timeout=LOCK_S):
         try:
             link.confirm_locked()
@@ -219,7 +219,7 @@ def _goodbye(link: Link) -> Any:
 
 
 def _loss(link: Link) -> str:
-    """What of a link is lost, why, and what helps."""
+    """What a link has lost, why, and what helps."""
     ledger, name = link.protocol.ledger, link.protocol.session.identity.name
     left = ledger.issued - max(ledger.applied, link.protocol.outgoing.offered)
     unsent = left == ledger.issued - ledger.applied

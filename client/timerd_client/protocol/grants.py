@@ -4,12 +4,13 @@
                    |
                    +--nobody holds the operation any more--> requeued --the command is applied--> acknowledged
 
-Nobody tells a client that its caller has dropped an operation. So the client counts the references to it, before it
-acknowledges: whoever waits for the operation, or may still look at it, refers to it. The daemon reminds a client of
-what it does not acknowledge, after 50 ms and then ever more rarely up to a second. Each reminder is a look, too.
+A client gets no notice when its caller drops an operation. So before the client acknowledges, it counts the references
+to the operation: every caller that waits for the operation, or may still look at it, refers to it. The daemon reminds a
+client of unacknowledged outcomes, after 50 ms and then at pauses that grow up to a second. At each reminder the client
+counts again.
 
-An operation that is kept, and that nobody looks at, holds back the acknowledgement of all outcomes behind it, because
-these are acknowledged up to a number. That has a bound (`BEHIND_OUTCOMES_MAX`, `BEHIND_BYTES_MAX`).
+If an operation is kept and nobody looks at it, it holds back the acknowledgement of all outcomes behind it, because
+outcomes are acknowledged up to a number. That has a bound (`BEHIND_OUTCOMES_MAX`, `BEHIND_BYTES_MAX`).
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from timerd_shm.declare.errors import ClosedError, TimerdError
 
 from .outgoing import Outgoing
 
-BEHIND_OUTCOMES_MAX: Final = 1_024  # where so many outcomes, or reports of so many bytes, have come behind a grant
+# A grant is acknowledged unseen when it came UNSEEN_NS_MIN ago or earlier, and so many outcomes, or reports of so many
+# bytes, have come behind it.
+BEHIND_OUTCOMES_MAX: Final = 1_024
 BEHIND_BYTES_MAX: Final = 1 << 20
-UNSEEN_NS_MIN: Final = 1_000_000_000  # that came so long ago, it is acknowledged though nobody has looked at it
-LOOK_NS: Final = 50_000_000  # between two looks at all grants: in between at the first one, and at new ones
+UNSEEN_NS_MIN: Final = 1_000_000_000
+LOOK_NS: Final = 50_000_000  # between two looks at all grants; meanwhile the first ones and new ones are looked at
 UNSEEN_AT_CLOSE: Final = (
     "a limited event had completed this, and the client was closed before anybody looked: the event goes to another"
 )
@@ -41,11 +44,11 @@ def _is_unseen(grant: Any) -> bool:
 
 
 class _Came(NamedTuple):
-    """Grants up to this outcome have come by then."""
+    """Grants up to this outcome had come by this time."""
 
     outcome: int
     now_ns: int
-    bytes: int  # that had come with outcomes by then
+    bytes: int  # of reports with outcomes that had come by this time
 
 
 class Grants:
@@ -54,21 +57,21 @@ class Grants:
     def __init__(self, ledger: Ledger, outgoing: Outgoing) -> None:
         self._ledger = ledger
         self._outgoing = outgoing
-        # By the number of the outcome, in order: (command number, operation or batch). The type is not said: mypyc
+        # By the number of the outcome, in order: (command number, operation or batch). The type is not declared: mypyc
         # would make another pair, with a reference of its own.
         self.unseen: dict[int, Any] = {}
         self._came: deque[_Came] = deque()
         self._last = 0  # the last grant that is in `_came`
         self.bytes = 0  # of the reports with outcomes
         self._looked_ns = 0
-        self._held_back: dict[int, int] = {}  # outcome -> the command that is applied before it is acknowledged
+        self._held_back: dict[int, int] = {}  # outcome -> the command whose application lets it be acknowledged
         self._requeueing = 0  # the last command that requeues
         self.requeued = 0
         self.acknowledged_unseen = 0
 
     @property
     def has_requeued(self) -> bool:
-        """Whether a command that requeues was not sent yet."""
+        """Whether a command that requeues is still unsent."""
         return self._requeueing > self._outgoing.sent
 
     @property
@@ -78,9 +81,9 @@ class Grants:
         return min(first, min(self._held_back)) if self._held_back else first
 
     def look(self, received: int, now_ns: int) -> bool:
-        """With outcomes received up to this one: requeue what nobody holds. Whether more may be acknowledged now.
+        """Outcomes up to `received` have come: requeue grants that nobody holds. Whether more may be acknowledged now.
 
-        To be called after a report, and before an acknowledgement, if there are unseen grants.
+        Call it after a report, and before an acknowledgement, if there are unseen grants.
         """
         first, last = self.first_kept, next(reversed(self.unseen))
         if now_ns >= self._looked_ns + LOOK_NS:
@@ -96,19 +99,19 @@ class Grants:
         return self.first_kept > first
 
     def close(self) -> None:
-        """The client says goodbye. The daemon requeues what is unacknowledged: whoever looks now gets an error."""
+        """The client says goodbye. The daemon requeues unacknowledged grants: a caller that looks now gets an error."""
         for outcome in list(self.unseen):
             if self._revoke(outcome, ClosedError(UNSEEN_AT_CLOSE)):
                 self._held_back[outcome] = NONE
             self._forget(outcome)
 
     def requeue(self, outcome: int, error: TimerdError) -> None:
-        """Requeue a grant whose caller does not want it any more; whoever looks at it now gets the error."""
+        """Requeue a grant whose caller does not want it any more; a caller that looks at it now gets the error."""
         if outcome in self.unseen and self._revoke(outcome, error):
             self._requeue(outcome)
 
     def gone(self, last: int, error: TimerdError) -> None:
-        """The daemon has requeued what registrations up to this command had: whoever looks at it gets the error."""
+        """The daemon has requeued grants of registrations up to this command: a caller that looks gets the error."""
         for outcome in [number for number, grant in self.unseen.items() if grant[0] <= last]:
             self._revoke(outcome, error)
             self._forget(outcome)
@@ -146,7 +149,7 @@ class Grants:
         return new
 
     def _until_kept(self) -> list[int]:
-        """The first grants, up to one that is unseen and held."""
+        """The first grants, before the first one that is unseen and held."""
         over: list[int] = []
         for number, grant in self.unseen.items():
             if _is_unseen(grant) and is_held(self._ledger.pending, grant):
@@ -170,7 +173,7 @@ class Grants:
         self._forget(outcome)
 
     def _revoke(self, outcome: int, error: TimerdError) -> bool:
-        """Whoever looks at this grant from now on gets the error. False if a caller has looked at it before."""
+        """A caller that looks at this grant from now on gets the error. False if a caller has looked at it before."""
         grant = self.unseen[outcome]
         if not _is_unseen(grant):
             return False
@@ -178,7 +181,7 @@ class Grants:
         return True
 
     def _forget(self, outcome: int) -> None:
-        """List a grant no more. Its operation is freed if nobody else refers to it."""
+        """Take a grant off the list. Its operation is freed if nobody else refers to it."""
         waiter = self.unseen[outcome][1]
         if isinstance(waiter, Rows):
             waiter.listed -= 1  # first: after an interrupt the batch may count as held, but not as dropped

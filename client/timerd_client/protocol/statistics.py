@@ -25,7 +25,7 @@ class Statistics(NamedTuple):
     frames_ignored: int  # frames of another daemon or version, or malformed
     commands_refused: int  # refused commands that have no operation, such as fire() and advance()
     calls_done: int  # calls that its handlers have ended, well or not
-    calls_failed: int  # attempts in which a handler has raised
+    calls_failed: int  # attempts in which a handler has raised, and calls that were given up
     calls_retried: int  # calls that come again, after an error or by `call.retry`
     calls_late: int  # handlers that have run for longer than their `time_limit`
     calls_skipped: int  # points of schedules that were later than their grace

@@ -1,4 +1,4 @@
-"""A link without a thread, where CPython begins none any more: main has ended. Whoever waits makes the passes."""
+"""A link without a thread: main has ended, and CPython starts none any more. A caller that waits makes the passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol as Interface
 from timerd_client.waits.gate import Gate
 from timerd_wire import native
 
-PASS_S: Final = 0.05  # a caller looks at its condition so often
+PASS_S: Final = 0.05  # between two looks of a caller at its condition
 
 
 class Home(Interface):
@@ -19,13 +19,13 @@ class Home(Interface):
         """Make a pass; False if it was the last."""
 
     def sleep(self, most_ns: int) -> None:
-        """Sleep until something is due, so many ns at most."""
+        """Sleep until something is due, `most_ns` at most."""
 
     def end_passes(self) -> None:
         """Do what a thread does at its end."""
 
     def drive(self, seconds: float) -> None:
-        """Make a pass, and sleep for so long at most."""
+        """Make a pass, and sleep for `seconds` at most."""
 
 
 class NoThread:
@@ -45,7 +45,7 @@ class NoThread:
         return self._by == native.ident()
 
     def go_on(self, seconds: float) -> None:
-        """Make a pass, and sleep for so long at most, unless another thread does."""
+        """Make a pass, and sleep for `seconds` at most, unless another thread does."""
         if self._has_ended or not self._lock.acquire(timeout=seconds):
             return
         try:
@@ -60,7 +60,7 @@ class NoThread:
             self._lock.release()
 
     def join(self, seconds: float) -> bool:
-        """Make passes until the last one, so many seconds at most; whether it was made."""
+        """Make passes until the last one, for `seconds` at most; whether the last one was made."""
         end = monotonic() + seconds
         while not self._has_ended and (left := end - monotonic()) > 0:
             self.go_on(min(left, PASS_S))

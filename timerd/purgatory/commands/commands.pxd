@@ -225,7 +225,7 @@ cdef inline void apply_reschedule(
     count_endless(a, op, -1)
     td_put(&a.tx, &op.deadline_ns, deadline_ns)
     if wall_time_of(op):
-        td_put(&a.tx, &first_node(op).target, 0)  # the caller's word counts, whatever the wall clock shows
+        td_put(&a.tx, &first_node(op).target, 0)  # the caller's delay counts, whatever the wall clock shows
     journal_action(a, slot, number, op, command, deadline_ns)
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
@@ -244,7 +244,7 @@ cdef inline void apply_orphans(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
     cdef AnswerRecord *answer = NULL
-    # What observes is for its client alone: an event would be no outcome to a group.
+    # An operation that observes is for its client alone: an event would be no outcome to a group.
     if op == NULL or op.state != OP_STATE_PENDING or op.condition == CONDITION_OBSERVE:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
@@ -311,9 +311,9 @@ cdef inline void apply_call_phase(
 ) noexcept nogil:
     """CALL_PHASE: this member is about to run something for a call that it holds, or a member gives a call up.
 
-    The answer is the phase of the call, which is higher than the command's if another member has given the call up. It
-    is 0 if this member does not hold the call (any more). Only the phase that it has asked for may be run. What was
-    counted of processes that it ended belongs to a phase.
+    The answer is the phase of the call, and 0 if this member does not hold the call (any more). The phase is higher than
+    the command's if on_failure has begun before, or if another member has given the call up. The member may run only
+    the phase that it has asked for. Each phase has a count of its own of the processes that ended in it.
 
     A member that does not hold the call gives it up only while no other one runs it. Example: a member falls silent in
     the last attempt, which fails. Meanwhile another member runs the call, and may succeed.
@@ -376,7 +376,7 @@ cdef inline uint32_t id_of(Arena *a, OperationCommand *command, const uint8_t *i
 cdef inline void apply_group_ack(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, bint wants
 ) noexcept nogil:
-    """With FREES_ID the id is the operation's own, and is freed. OF_LETTER drops a dead letter."""
+    """With FREES_ID the command has the operation's own id, and frees it. OF_LETTER drops a dead letter."""
     cdef uint32_t known
     if command.flags & COMMAND_FLAG_OF_LETTER:
         apply_done(a, slot, number, find_letter(a, slot, command.operation), 0, wants)
@@ -434,7 +434,7 @@ cdef inline void apply_operation(
 cdef inline void apply_looked(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, LookCommand *command, bint wants
 ) noexcept nogil:
-    """LOOKED: the owner has evaluated its condition up to an event, and the operation goes on. `op`: pending, or NULL."""
+    """LOOKED: the owner has evaluated its condition up to an event; the operation goes on. `op`: pending, or NULL."""
     cdef uint64_t looked
     cdef bint pending = op != NULL
     if op != NULL:
@@ -477,7 +477,7 @@ cdef inline void apply_complete(
 
 
 cdef inline void apply_look(Arena *a, uint32_t slot, uint64_t number, LookCommand *command) noexcept nogil:
-    """LOOKED and COMPLETE of an own operation whose condition its owner evaluates. For any other they change nothing."""
+    """LOOKED and COMPLETE of an own operation whose condition its owner evaluates. They change no other operation."""
     cdef OpRecord *op = find_operation(a, slot, command.operation, handle_tag(a.seed, slot, command.operation))
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     a.turn.touched += 1

@@ -1,13 +1,13 @@
 """Calls of groups, once they are due: how far each is, which one of an id is held, and how many processes it has ended.
 
-For example, a call with the id "user-9" is due. Its id says so (IdRecord.call), and anybody may still cancel it. It is
-delivered to a member: from then on the id says so (IdRecord.running), and no other call of the same id is delivered.
-The member sends CALL_PHASE and waits for the answer before it runs the handler: then the call is not cancelled any
-more. If the member's process ends now, the call was running there: that is counted. If the member only closes, or falls
-silent, it is not.
+For example, a call with the id "user-9" is due. The record of its id names the call (IdRecord.call), and anybody may
+still cancel the call. Then the call is delivered to a member. From then on the record of the id names it as held
+(IdRecord.running), and no other call of the same id is delivered. The member sends CALL_PHASE, and waits for the answer
+before it runs the handler. From then on the call cannot be cancelled. If the member's process ends now, the call was
+running there, and that end is counted. If the member only closes, or falls silent, nothing is counted.
 
-A settled call has no masks of keys, so `progress` says since when it runs, `failed` how long it may run, and `error` its
-phase and its count.
+A settled call has no masks of keys. So `progress` says since when it runs, `failed` says how long it may run, and
+`error` has its phase and its count.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -17,7 +17,7 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define CALL_ENDS_MAX 255 /* so many processes, or more */
+    #define CALL_ENDS_MAX 255 /* this many processes, or more */
     """
     enum:
         CALL_ENDS_MAX
@@ -29,7 +29,7 @@ cdef inline uint32_t phase_of(OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_running(OpRecord *op) noexcept nogil:
-    """Whether a member runs something for it: for a settled call."""
+    """Whether a member runs something for a settled call."""
     return op.progress != 0
 
 
@@ -48,7 +48,7 @@ cdef inline OpRecord *due_call(Arena *a, IdRecord *id) noexcept nogil:
 
 
 cdef inline bint must_wait(Arena *a, OpRecord *op) noexcept nogil:
-    """Whether a due call is to wait: a member holds another call of its id. (Of a forgotten id, it may be another id's.)"""
+    """Whether a due call is to wait: a member holds another call of its id. (If the id is forgotten, of another id.)"""
     cdef uint32_t running
     if op.id_record == 0 or TD_DEFECT(DEFECT_TWO_OF_AN_ID):
         return False
@@ -98,7 +98,7 @@ cdef inline void stage_runs(Arena *a, OpRecord *op, uint64_t since_ns, uint64_t 
 
 
 cdef inline void stage_interrupted(Arena *a, OpRecord *op, bint process_ended) noexcept nogil:
-    """Stage that the member that held the call does not hold it any more, and has not done it."""
+    """Stage that the holder of the call does not hold it any more, and has not done it."""
     cdef uint32_t ends = op.error >> CALL_ENDS_SHIFT
     if not op.flags & OP_FLAG_CALL:
         return

@@ -1,12 +1,12 @@
-"""Dead letters: calls that are over and are kept, so that nothing vanishes. They hold no id.
+"""Dead letters: calls that are over and are kept, so that no call vanishes. They hold no id.
 
-For example, a call has ended five processes. A member gives it up (CALL_PHASE with FAILED, and why), and when the call
-is done, it becomes a dead letter of its group: number 7. It stands in the arena for everybody to read. A member sends a
-registration that follows it, which is a retry, or drops it. A call that no member has served for the retention becomes
-one, too.
+For example, a call has ended five processes. A member gives the call up (CALL_PHASE with FAILED and a reason). When the
+call is done, it becomes a dead letter of its group: number 7. Everybody may read it in the arena. A member may retry
+the dead letter, by a registration that follows it, or drop it. A call that no member has served for its retention
+becomes a dead letter, too.
 
-A group keeps a bounded number. The oldest gives way to a newer one. The oldest also give way to a registration that
-would be refused: no more than it needs, and none where those would not do.
+A group keeps a bounded number of dead letters. The oldest gives way to a newer one. The oldest also give way to a
+registration that would be refused otherwise: as many as it needs, and none if they would not suffice.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -32,7 +32,7 @@ cdef extern from *:
 
 
 ctypedef struct Shortage:
-    # What a registration lacks, of what dead letters hold too.
+    # The room that a registration lacks, of the kinds that dead letters take up.
     uint64_t operations
     uint64_t bytes
     uint64_t blocks
@@ -83,7 +83,7 @@ cdef inline void drop_oldest_letter(Arena *a, GroupRecord *g) noexcept nogil:
 
 
 cdef inline void drop_surplus_letters(Arena *a, GroupRecord *g) noexcept nogil:
-    """Keep to the bound. Where a start has lowered it, the group comes down to it with its next letters."""
+    """Keep to the bound. If a start has lowered the bound, the group comes down to it with its next letters."""
     cdef uint32_t i
     for i in range(LETTERS_AT_ONCE):
         if g.letters <= a.header.letters_max:
@@ -94,7 +94,7 @@ cdef inline void drop_surplus_letters(Arena *a, GroupRecord *g) noexcept nogil:
 cdef inline uint32_t letters_for(Arena *a, GroupRecord *g, Shortage lacks, OpRecord *kept) noexcept nogil:
     """How many of a group's oldest dead letters make up for a shortage; 0: LETTERS_AT_ONCE of them, or all, do not.
 
-    `kept` stays, and so do newer ones.
+    `kept` stays, and so do newer letters.
     """
     cdef uint32_t head = link_of(a, &g.letters_next), link = g.letters_next, count
     cdef OpRecord *op
@@ -131,12 +131,12 @@ cdef inline void finish_letter(Arena *a, OpRecord *op, bint was_held) noexcept n
 
 
 cdef inline bint becomes_letter(OpRecord *op) noexcept nogil:
-    """Whether an operation of a group that is done now is kept: it is a call that was given up."""
+    """Whether an operation of a group that is done now is kept, because it is a call that was given up."""
     return op.flags & OP_FLAG_CALL and phase_of(op) == CALL_PHASE_FAILED and not is_letter(op)
 
 
 cdef inline void stage_done(Arena *a, OpRecord *op, uint32_t slot, uint64_t command) noexcept nogil:
-    """Stage that an outcome of a group is done, as a command of this client says: it is freed, or kept as a dead letter."""
+    """Stage that a group's outcome is done, as a command of this client says: it is freed, or kept as a dead letter."""
     cdef uint32_t step = GROUP_STEP_ACKNOWLEDGED
     cdef uint64_t number = op.outcome_number
     if becomes_letter(op):

@@ -25,8 +25,8 @@ cdef inline uint32_t group_of(Arena *a, Registration *r) noexcept nogil:
 cdef inline bint has_too_many_ids(Arena *a, Registration *r, OpRecord *replaced) noexcept nogil:
     """Whether its client (or group) has as many pending operations with ids as it may.
 
-    An id of its own that it takes over (`replaced`) is no further one. Nor is a refusal possible for an operation that
-    follows a call: it would keep both for ever.
+    If it takes over an id of its own (`replaced`), that is no further id. An operation that follows a call is never
+    refused here: a refusal would keep both for ever.
     """
     cdef ClientRecord *c = a.clients + r.slot
     cdef uint32_t group = group_of(a, r)
@@ -81,7 +81,7 @@ cdef inline uint64_t beyond(uint64_t held, uint64_t most) noexcept nogil:
 
 
 cdef inline Shortage shortage_of(Arena *a, Registration *r, GroupRecord *g) noexcept nogil:
-    """What the group would hold beyond its quotas with a registration for it. All zero: dead letters do not help."""
+    """How far a registration would take its group beyond the quotas. All zero: dead letters do not help."""
     cdef Shortage lacks
     lacks.operations = lacks.bytes = lacks.blocks = 0
     if not r.command.flags & REGISTER_FLAG_FOLLOWS:

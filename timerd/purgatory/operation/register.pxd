@@ -1,9 +1,9 @@
 """Registration: an operation behaves as if registered at its mark (DESIGN.md, rule 4).
 
-The record is filled while nothing reaches it: keys, payload, and the replay of what the ring holds after the mark. One
-transaction then makes it true, pending or settled already, together with the client's command number, the id and the
-outcome number. So a crash leaves either nothing of it or all of it. register_command.pxd reads the
-command, quota.pxd refuses it.
+The record is filled while nothing reaches it: its keys, its payload, and the replay of the events that the ring holds
+after the mark. Then one transaction makes the operation true, pending or settled already, together with the client's
+command number, the id and the outcome number. So a crash leaves either nothing of the operation or all of it.
+register_command.pxd reads the command, and quota.pxd may refuse it.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -107,7 +107,7 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
 
 
 cdef inline uint64_t planned_by(Arena *a, Registration *r) noexcept nogil:
-    """The deadline of a registration. A call's is by the wall clock, where that was set since its sender has read it."""
+    """The deadline of a registration. A call's follows the wall clock if that was set after its sender had read it."""
     cdef uint64_t deadline_ns = deadline_of(a, r.command.registered_ns, r.command.timeout_ns), planned_ns
     if not has_wall_time(r.command) or a.turn.wall_ahead_ns == 0:
         return deadline_ns
@@ -171,7 +171,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             if count == REPLAY_TOO_OLD:
                 code[0] = ERROR_CODE_MARK_TOO_OLD
                 break
-        a.turn.touched += walked  # also in vain: the longest walks are
+        a.turn.touched += walked  # a walk in vain counts, too: the longest ones are in vain
         if code[0] != ERROR_CODE_NONE:
             return
         if count > 1:
@@ -219,7 +219,10 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
 
 
 cdef inline void fill_failures(Arena *a, OpRecord *op, uint64_t failed) noexcept nogil:
-    """The codes of the keys that fill_replay() has found to be failed. The journal's rows, which have targets, are written."""
+    """Enter the codes of the keys that fill_replay() has found failed.
+
+    The codes take the place of the targets. The journal's rows have the targets, and are written already.
+    """
     cdef WatchNode *node = first_node(op)
     cdef uint32_t i
     while node != NULL:
@@ -249,7 +252,7 @@ cdef inline bint begins_alike(Arena *a, Registration *r, OpRecord *op) noexcept 
 
 
 cdef inline OpRecord *waiting_under(Arena *a, IdRecord *record, OpRecord *followed) noexcept nogil:
-    """The operation of an id that is pending, or the call that is due and does not run; but not the one that is followed."""
+    """The pending operation of an id, or its call that is due and does not run; NULL: none, or it is `followed`."""
     cdef OpRecord *op = a.ops + (record.op - 1) if record.state == ID_STATE_LIVE else due_call(a, record)
     return NULL if op == followed else op
 
@@ -260,16 +263,16 @@ cdef inline bint has_begun(OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_made_again(RegisterCommand *command) noexcept nogil:
-    """Whether a call is to follow one of its id that runs, and to be dropped beside any other."""
+    """Whether a call is to follow a running call of its id, and to be dropped beside any other call of the id."""
     return is_call(command) and command.flags & REGISTER_FLAG_KEEP and command.flags & REGISTER_FLAG_REPLACE
 
 
 cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record, OpRecord *waiting) noexcept nogil:
-    """Whether a registration may take over an id that exists, under which that operation waits (NULL: none)."""
+    """Whether a registration may take over an id that exists, and under which `waiting` waits (NULL: nothing does)."""
     cdef RegisterCommand *command = r.command
     cdef bint is_over = record.state == ID_STATE_SETTLED and record.outcome == OUTCOME_CANCELLED
     if is_made_again(command):
-        # One that has begun elsewhere may be done there yet: it counts as one that runs.
+        # A call that has begun elsewhere may still be done there: it counts as one that runs.
         return is_over if waiting == NULL and record.call == 0 else waiting == NULL or has_begun(waiting)
     if command.flags & REGISTER_FLAG_REPLACE_CHANGED and waiting != NULL:
         return not begins_alike(a, r, waiting)
@@ -279,9 +282,9 @@ cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record, OpReco
 
 
 cdef inline bint give_way(Arena *a, Registration *r, uint32_t blocks) noexcept nogil:
-    """Drop dead letters of the group for which the registration is; False if they would not make up for what it lacks.
+    """Drop dead letters of the registration's group; False if they would not make up for the room that it lacks.
 
-    `blocks`: so many are not free in the arena. 0: it is a quota that is met.
+    `blocks`: how many blocks are not free in the arena. 0: it is a quota that is met.
     """
     cdef GroupRecord *g
     cdef Shortage lacks
@@ -304,7 +307,7 @@ cdef inline bint give_way(Arena *a, Registration *r, uint32_t blocks) noexcept n
 cdef inline void stage_calls_of_id(
     Arena *a, IdRecord *id, OpRecord *op, bint due, OpRecord *followed, OpRecord *superseded
 ) noexcept nogil:
-    """Stage which calls the id names behind the registration of `op`, which is `due` at once or pending."""
+    """Stage which calls the id names after the registration of `op`. `due`: it is due at once, not pending."""
     cdef uint32_t call = id.call, running = id.running
     if followed != NULL and running == <uint32_t>(followed - a.ops) + 1:
         running = 0
@@ -327,7 +330,7 @@ cdef inline void attach_nodes(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void count_registered(Arena *a, uint32_t purgatory, uint32_t count, uint32_t pending) noexcept nogil:
-    """Count the operations that one transaction has made true; so many of them are pending."""
+    """Count the operations that one transaction has made true. `pending`: how many of them are pending."""
     counter(a, purgatory, COUNT_REGISTERED)[0] += count
     counter(a, purgatory, COUNT_PENDING)[0] += pending
     a.turn.touched += count

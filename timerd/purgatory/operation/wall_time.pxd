@@ -1,4 +1,4 @@
-"""Calls that are due by the wall clock (call_at): their time stands in the node of their name, which has no target.
+"""Calls that are due by the wall clock (call_at): the node of their name has their time, in place of a target.
 
 The deadline of such a call follows from its time and from how far the wall clock is ahead of the daemon's own clock.
 turn/new_plans.pxd plans all pending ones anew when the wall clock was set.
@@ -12,7 +12,7 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define WALL_STEP_NS 200000000 /* a client and the daemon see the same wall clock, but for steps of less (WallWatch) */
+    #define WALL_STEP_NS 200000000 /* client and daemon see one wall clock, except for smaller steps (WallWatch) */
     """
     uint64_t WALL_STEP_NS
 
@@ -26,7 +26,7 @@ cdef inline uint64_t wall_time_of(OpRecord *op) noexcept nogil:
 
 
 cdef inline uint64_t deadline_by_wall(Arena *a, uint64_t wall_ns) noexcept nogil:
-    """The deadline of a call that is due at that time, as the clocks are now. What is past is due now."""
+    """The deadline of a call that is due at that time, as the clocks are now. A time in the past is due now."""
     cdef int64_t left_ns = <int64_t>(wall_ns - a.turn.wall_ahead_ns - a.turn.now_ns)
     return a.turn.now_ns + <uint64_t>min(max(left_ns, 0), <int64_t>TIMEOUT_NS_MAX)
 

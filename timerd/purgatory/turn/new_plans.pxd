@@ -1,11 +1,11 @@
 """New plans: when somebody has set the wall clock, each pending call that is due by it gets another deadline.
 
 For example, a call is due at 03:00, in an hour. The wall clock is set forward to 02:50. The walk over the operations
-comes to the call, and its deadline is in ten minutes. No worker need live for that.
+reaches the call, and sets its deadline to ten minutes from now. No worker need live for that.
 
-A walk keeps to one distance of the clocks. When the clock is set again meanwhile, the walk begins anew. The arena's
-header has the distance by which all calls are planned, and none while a walk is under way. So the next start walks
-again after a kill, or where the clock was set while no daemon ran.
+A walk keeps to one distance of the clocks. If the clock is set again meanwhile, the walk begins anew. The arena's
+header has the distance by which all calls are planned, and 0 while a walk is under way. So the next start walks again
+after a kill, or if the clock was set while no daemon ran.
 """
 
 from libc.stdint cimport uint64_t
@@ -26,7 +26,7 @@ cdef extern from *:
 
 
 cdef inline void set_wall_clock(Arena *a, uint64_t ahead_ns) noexcept nogil:
-    """The wall clock is so much ahead of CLOCK_MONOTONIC (modulo 2**64): plan by that from now on."""
+    """The wall clock is `ahead_ns` ahead of CLOCK_MONOTONIC (modulo 2**64): plan by that from now on."""
     a.turn.wall_ahead_ns = ahead_ns
     a.turn.planned = 0
     if a.header.wall_ahead_ns and not differ(ahead_ns, a.header.wall_ahead_ns, NEW_PLAN_NS):
@@ -37,7 +37,7 @@ cdef inline void set_wall_clock(Arena *a, uint64_t ahead_ns) noexcept nogil:
 
 
 cdef inline bint plan_anew(Arena *a, OpRecord *op) noexcept nogil:
-    """Give a pending call the deadline that the wall clock says; whether that is later than the one it had."""
+    """Give a pending call the deadline that the wall clock says; whether that is later than its old deadline."""
     cdef uint64_t wall_ns = wall_time_of(op), before_ns = op.deadline_ns, deadline_ns
     if wall_ns == 0 or op.state != OP_STATE_PENDING:
         return False
