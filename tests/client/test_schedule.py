@@ -159,11 +159,22 @@ def test_a_plan_is_read_as_it_was_written_and_anything_else_is_none() -> None:
     for plan in (Plan(WALL, 7, 8, runs=((1, 2), (4, 4))), Plan(DAEMON, 7, 8, 9), Plan(WALL, 7, 8)):
         assert unpack(plan.pack()) == (plan, b"")
     call = Plan(
-        CALL, due_ns=5, at_ns=6, last_run_ns=7, failures=8, phase=2, ends=9, id="user-8/\u00e9", error="ValueError: no"
+        CALL,
+        due_ns=5,
+        at_ns=6,
+        last_run_ns=7,
+        failures=8,
+        earlier=3,
+        phase=2,
+        ends=9,
+        id="user-8/\u00e9",
+        error="ValueError: no",
     )
     assert unpack(call.pack() + b"payload") == (call, b"payload")
     found = unpack(call._replace(error="\u00e9" * 500).pack())
     assert found is not None and found[0].error == "\u00e9" * 100, "a long error is cut, between characters"
+    found = unpack(call._replace(failures=1 << 32, earlier=1 << 40, ends=1 << 9).pack())
+    assert found is not None and found[0][6:10] == ((1 << 32) - 1, (1 << 32) - 1, 2, 255), "counts stay where they are"
     for wrong in (
         b"",
         b"\x01" * 16,

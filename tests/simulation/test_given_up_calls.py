@@ -338,3 +338,17 @@ def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_th
     assert isinstance(next_step, Acknowledge)
     assert heir.ack(again) == 1
     assert reasons(world) == []
+
+
+def test_deliveries_count_those_before_a_pause_too(world: World) -> None:
+    """One worker fell silent in the handler, and two processes ended in it: the pause forgot the first one."""
+    job = Job()
+    slow, heir, told = due_call_of_two(world, job, periodic=False)
+    begun(slow, told)
+    falls_silent(world, slow)
+    slow.die()
+    dies_in_it(world, heir)
+    dies_in_it(world, worker_of(world, job, periodic=False))
+    last = worker_of(world, job, periodic=False)
+    run(world, [last], 3 * S)
+    assert [call.deliveries for call in job.calls] == [2, 3, 4]

@@ -129,7 +129,6 @@ class Carrier:
                 yield Acknowledge(commands.done(told), told)
             return
         plan, payload = found
-        earlier = plan.ends
         counted, phase = divmod(record.error, 1 << CALL_ENDS_SHIFT)
         if phase != plan.phase and phase:
             plan = plan._replace(phase=phase, ends=0)
@@ -139,7 +138,8 @@ class Carrier:
             yield from self._end(name, job, told, plan, self._points(job, plan))
         elif counted and plan.ends < job.deliveries and pause_ns:
             self._complain(f"{plan.ends} processes have ended in {name!r}: it runs alone in {pause_ns / 1e9:g} s", None)
-            yield from self._call_again(name, told, plan, payload, pause_ns)
+            rests = plan._replace(earlier=plan.earlier + record.deliveries - 1)  # this delivery is none to the handler
+            yield from self._call_again(name, told, rests, payload, pause_ns)
         elif self._is_early(plan, told):
             if plan.kind == WALL and not plan.failures and not plan.ends and job.schedule is not None:
                 yield from self._plan_next(name, job, told, plan, commands.now_of(job.schedule))
@@ -149,7 +149,7 @@ class Carrier:
         elif (in_time := self._in_time(name, job, plan, told)) is None:
             yield from self._plan_next(name, job, told, plan, plan.point_ns - 1)
         else:
-            yield from self._run(name, job, told, in_time, payload, earlier + record.deliveries)
+            yield from self._run(name, job, told, in_time, payload)
 
     def _is_early(self, plan: Plan, told: DeliveredOutcome) -> bool:
         """Whether a call comes before its time by the wall clock, because that clock was set back.
@@ -180,11 +180,12 @@ class Carrier:
         self._skipped(name, count(plan.runs, schedule, plan.point_ns - 1, point_ns - 1))
         return plan._replace(point_ns=point_ns, due_ns=plan.due_ns + point_ns - plan.point_ns)
 
-    def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes, deliveries: int) -> Steps:
+    def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
         """Run the handler, and do what its end asks for. Do only the latter if processes have ended in it too often."""
         record, schedule = told.record, job.schedule
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
         attempt, points = plan.failures + 1, self._points(job, plan)
+        deliveries = plan.earlier + record.deliveries
         call = Call(name, plan.id or name, payload, plan.due, attempt, deliveries, lateness_ns, points.missed)
         error: BaseException | None
         if plan.phase != CallPhase.ON_FAILURE and plan.ends < job.deliveries:
@@ -197,7 +198,7 @@ class Carrier:
                 self._complain(
                     f"the handler of {name!r} ran for longer than its time_limit, {job.time_limit_s:g} s", None
                 )
-            plan = self._after_run(plan._replace(phase=0, ends=0), schedule, error)
+            plan = self._after_run(plan._replace(earlier=0, phase=0, ends=0), schedule, error)
             pause_ns = call.retry_ns
             if pause_ns is None and error is not None and (pause_s := job.pause_s(plan.failures)) is not None:
                 pause_ns = round(pause_s * 1e9)

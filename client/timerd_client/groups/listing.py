@@ -103,7 +103,7 @@ def listed_with_plans(
             scheduled=plan.kind != CALL,
             attempt=plan.failures + 1,
             ended=0 if is_letter else ended,
-            deliveries=op.deliveries + plan.ends,
+            deliveries=op.deliveries + plan.earlier,
             pid=0 if holder is None else holder.pid,
             client=None if holder is None else op.client,
             since=datetime_of(wall - (now - since)) if since else None,

@@ -28,10 +28,11 @@ DAEMON: Final = 9
 ALONE_FROM: Final = 2  # from this number of ended processes on, a call runs alone in its process
 PAUSE_S_MAX: Final = 60.0  # between runs of a call that ends processes
 ENDS_MAX: Final = 255
+COUNT_MAX: Final = (1 << 32) - 1
 ERROR_SIZE_MAX: Final = 200  # of the text of the last error
 WALL_NS_END: Final = 1 << 63
 SCHEDULE_SIZE: Final = 9  # this many first bytes are the same in all occurrences of a schedule
-_HEAD: Final = struct.Struct("<BQqqqqIBBBBB")  # the fields in their order, and the sizes of what follows
+_HEAD: Final = struct.Struct("<BQqqqqIIBBBBB")  # the fields in their order, and the sizes of what follows
 _STRETCH: Final = struct.Struct("<qq")
 PLAN_SIZE_MAX: Final = _HEAD.size + STRETCHES_MAX * _STRETCH.size + ID_SIZE_MAX + ERROR_SIZE_MAX
 CALL_PAYLOAD_MAX: Final = 64_900
@@ -48,6 +49,7 @@ class Plan(NamedTuple):
     point_ns: int = 0  # of a schedule, on its clock: the first point that the call is for; a retry keeps it
     last_run_ns: int = 0  # when its last run ended, by the wall clock; 0 = it has not run
     failures: int = 0  # attempts of this run that came before this one
+    earlier: int = 0  # deliveries of this attempt before the call was registered with a pause
     phase: int = 0  # CallPhase at which it goes on
     ends: int = 0  # processes that have ended while that phase ran
     runs: Runs = ()
@@ -58,7 +60,8 @@ class Plan(NamedTuple):
         """The bytes before the payload."""
         id = self.id.encode()
         error = self.error.encode(errors="replace")[:ERROR_SIZE_MAX].decode(errors="ignore").encode()
-        head = _HEAD.pack(*self[:8], min(self.ends, ENDS_MAX), len(self.runs), len(id), len(error))
+        counts = (min(self.failures, COUNT_MAX), min(self.earlier, COUNT_MAX), self.phase)
+        head = _HEAD.pack(*self[:6], *counts, min(self.ends, ENDS_MAX), len(self.runs), len(id), len(error))
         return head + b"".join(_STRETCH.pack(*stretch) for stretch in self.runs) + id + error
 
     def pause_s(self) -> float:
@@ -85,12 +88,12 @@ def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
     if len(payload) < _HEAD.size:
         return None
     head: tuple[int, ...] = _HEAD.unpack_from(payload)
-    kind, text, due_ns, at_ns, point_ns, last_run_ns, failures, phase, ends, stretches, id_size, error_size = head
+    *plain, phase, ends, stretches, id_size, error_size = head
     ids_at = _HEAD.size + stretches * _STRETCH.size
     error_at = ids_at + id_size
     end = error_at + error_size
     if (
-        kind not in (CALL, WALL, DAEMON)
+        plain[0] not in (CALL, WALL, DAEMON)
         or phase > CallPhase.ON_FAILURE
         or stretches > STRETCHES_MAX
         or end > len(payload)
@@ -98,14 +101,14 @@ def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
         return None
     runs = tuple(_STRETCH.iter_unpack(payload[_HEAD.size : ids_at]))
     times = [time for stretch in runs for time in stretch]
-    if times != sorted(times) or min((due_ns, point_ns, *times)) < 0:
+    plan = Plan(*plain, phase, ends, runs)
+    if times != sorted(times) or min((plan.due_ns, plan.point_ns, *times)) < 0:
         return None
     try:
         id, error = payload[ids_at:error_at].decode(), payload[error_at:end].decode()
     except UnicodeDecodeError:
         return None
-    plan = Plan(kind, text, due_ns, at_ns, point_ns, last_run_ns, failures, phase, ends, runs, id, error)
-    return plan, payload[end:]
+    return plan._replace(id=id, error=error), payload[end:]
 
 
 def text_of(schedule: Schedule) -> int:
