@@ -128,10 +128,8 @@ def test_a_client_that_acknowledges_too_soon_is_found(monkeypatch: pytest.Monkey
 def test_a_member_that_acknowledges_a_call_before_it_has_done_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Carrier._run
 
-    def early(
-        self: Carrier, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes, deliveries: int
-    ) -> Steps:
-        steps, value = run(self, name, job, told, plan, payload, deliveries), None
+    def early(self: Carrier, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
+        steps, value = run(self, name, job, told, plan, payload), None
         with suppress(StopIteration):
             while True:
                 step = steps.send(value)
@@ -140,7 +138,8 @@ def test_a_member_that_acknowledges_a_call_before_it_has_done_it_is_found(monkey
                 value = yield step
 
     monkeypatch.setattr(Carrier, "_run", early)
-    assert found(25, 38, 53, 58)
+    says = found(25, 38, 53, 58)
+    assert any(what in says for what in ("attempts have ended", "has run")), says
 
 
 def test_a_client_that_resends_commands_under_new_numbers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

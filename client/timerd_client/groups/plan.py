@@ -88,12 +88,13 @@ def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
     if len(payload) < _HEAD.size:
         return None
     head: tuple[int, ...] = _HEAD.unpack_from(payload)
-    *plain, phase, ends, stretches, id_size, error_size = head
+    kind, text, due_ns, at_ns, point_ns, last_run_ns, failures, earlier, phase, ends = head[:10]
+    stretches, id_size, error_size = head[10:]
     ids_at = _HEAD.size + stretches * _STRETCH.size
     error_at = ids_at + id_size
     end = error_at + error_size
     if (
-        plain[0] not in (CALL, WALL, DAEMON)
+        kind not in (CALL, WALL, DAEMON)
         or phase > CallPhase.ON_FAILURE
         or stretches > STRETCHES_MAX
         or end > len(payload)
@@ -101,14 +102,14 @@ def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
         return None
     runs = tuple(_STRETCH.iter_unpack(payload[_HEAD.size : ids_at]))
     times = [time for stretch in runs for time in stretch]
-    plan = Plan(*plain, phase, ends, runs)
-    if times != sorted(times) or min((plan.due_ns, plan.point_ns, *times)) < 0:
+    if times != sorted(times) or min((due_ns, point_ns, *times)) < 0:
         return None
     try:
         id, error = payload[ids_at:error_at].decode(), payload[error_at:end].decode()
     except UnicodeDecodeError:
         return None
-    return plan._replace(id=id, error=error), payload[end:]
+    plan = Plan(kind, text, due_ns, at_ns, point_ns, last_run_ns, failures, earlier, phase, ends, runs, id, error)
+    return plan, payload[end:]
 
 
 def text_of(schedule: Schedule) -> int:
