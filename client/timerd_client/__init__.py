@@ -10,6 +10,10 @@
 `td.aio` has the same surface for asyncio. PROTOCOL.md says what goes over the wire.
 """
 
+import timerd_client.main_thread  # noqa: F401  # before `threading` is imported
+
+# isort: split
+
 from types import ModuleType
 from typing import TYPE_CHECKING
 

@@ -23,7 +23,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"__init__"},
     ),
     "timerd_client": (
-        {"conditions", "errors", "mark", "one_process", "types", "workload"},
+        {"conditions", "errors", "main_thread", "mark", "one_process", "types", "workload"},
         {"arguments", "waiter"},
         {"outcome"},
         {"hot"},

@@ -84,6 +84,45 @@ def test_the_last_calls_of_a_process_arrive(
         assert shared_daemon.stats()["counters"]["clients_died"] == died, "it ended without a goodbye"
 
 
+FIRST_IMPORT = "import importlib.util, sys; sys.modules.pop('threading', None)  # as if nothing had imported it\n"
+FIRST_USES = {
+    "imported before": "import timerd as td\ndef last(): td.client().fire({key!r})",
+    "imported in it": "def last():\n    import timerd as td\n    td.client().fire({key!r})",
+    "a client of its own": "import timerd as td\ndef last(): td.Client().fire({key!r})",
+    "the first of three": "import timerd as td\ndef last(): [td.client().fire({key!r}) for _ in range(3)]",
+}
+ENDS = {
+    "atexit": "import atexit\natexit.register(last)",
+    "finalizer": "import weakref\nclass Kept: pass\nkept = Kept()\nweakref.finalize(kept, last)",
+    "exception": "import atexit\natexit.register(last)\n1 / 0",
+    "forked child": "import atexit, os\natexit.register(last)\nif os.fork(): os.wait(), os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("end", ENDS)
+def test_a_client_that_is_used_first_in_a_handler_flushes(
+    end: str, transport: str, shared_daemon: Daemon, asker: td.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing has imported `threading` before, that takes the main thread for alive, also in a handler."""
+    monkeypatch.setenv(TRANSPORT_VARIABLE, transport)
+    died, mark = shared_daemon.stats()["counters"]["clients_died"], asker.mark()
+    for number, use in enumerate(FIRST_USES.values()):
+        script = use.format(key=f"{transport}/{end}/{number}") + "\n" + ENDS[end]
+        ran = subprocess.run(
+            [sys.executable, "-c", FIRST_IMPORT + script],
+            capture_output=True,
+            text=True,
+            timeout=4 * PATIENCE_S,
+        )
+        assert "timerd" not in ran.stderr, ran.stderr
+    for number, use in enumerate(FIRST_USES):
+        fired = asker.register(f"{transport}/{end}/{number}", timeout=0, since=mark).result(PATIENCE_S)
+        assert fired, f"{use} is lost"
+    eventually(lambda: shared_daemon.stats()["counters"]["clients"] == 1)
+    assert shared_daemon.stats()["counters"]["clients_died"] == died, "it ended without a goodbye"
+
+
 def test_a_client_that_is_used_first_in_a_handler_may_start_its_daemon(
     monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:

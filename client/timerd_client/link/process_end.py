@@ -25,11 +25,12 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final
 
+from timerd_client.main_thread import main_has_ended
 from timerd_client.transport.make import end_transports
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import FrameFlag
-from timerd_wire.native import ident, main_has_ended
+from timerd_wire.native import ident
 
 from .link import Link, links, logger
 

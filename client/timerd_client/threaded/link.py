@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Settles, Sleep, Step, Until
 from timerd_client.link.link import Link
 from timerd_client.link.use import Use, Users
+from timerd_client.main_thread import main_has_ended
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport.sockets import Sockets
 from timerd_client.waits.gate import Gate
@@ -138,7 +139,7 @@ class ThreadedLink(Link):
         self.movers = 0  # callers that wait until the link makes progress
         self._stopping = False
         self._users = Users()
-        self._thread: native.Thread | NoThread = NoThread(self) if native.main_has_ended() else self.io_thread()
+        self._thread: native.Thread | NoThread = NoThread(self) if main_has_ended() else self.io_thread()
         try:
             self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._seat = Seat(sockets.filenos()) if sockets.filenos() else None
