@@ -112,16 +112,19 @@ async def _error_of(
     """Run a function of the user's; its error.
 
     What it awaits is a task of its own. So only the runner's own cancellation, at the close, ends the steps of a call.
-    If the handler raises CancelledError, or cancels its task, it has failed. So it has after `limit_s` seconds: its
-    task is cancelled, and what it does about that is waited for.
+    If the handler raises CancelledError, or cancels its task, it has failed. So it has after SystemExit, which a task
+    would hand on to its loop: each worker would end in this call, in turn, and say goodbye. And so it has after
+    `limit_s` seconds: its task is cancelled, and what it does about that is waited for.
     """
     try:
         result = function(*arguments)
-    except (asyncio.CancelledError, Exception) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         return error
     if not isinstance(result, Awaitable):
         return None
-    task = asyncio.ensure_future(result)
+    task = asyncio.ensure_future(_exit_of(result))
     try:
         _, late = await asyncio.wait({task}, timeout=limit_s)
         if late:
@@ -134,7 +137,16 @@ async def _error_of(
         return CallTimeLimitError(f"{shown(function)} ran for longer than its time_limit of {limit_s:g} s: cancelled")
     if task.cancelled():
         return asyncio.CancelledError("the handler was cancelled, and not by its client")
-    return task.exception()
+    return task.exception() or task.result()
+
+
+async def _exit_of(awaitable: Awaitable[object]) -> SystemExit | None:
+    """Await it; the SystemExit that it has raised."""
+    try:
+        await awaitable
+    except SystemExit as error:
+        return error
+    return None
 
 
 class Member(Membership[LoopLink]):
