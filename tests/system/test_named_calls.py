@@ -106,7 +106,14 @@ class Abort(BaseException):
     """What some libraries raise, so that nobody catches it."""
 
 
-@pytest.mark.parametrize("kind", [SystemExit, Abort])
+class Mute(Exception):
+    """It has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize("kind", [SystemExit, Abort, Mute])
 @pytest.mark.parametrize("face", ["threads", "tasks", "tasks, plain function"])
 def test_a_handler_has_failed_whatever_it_raises(daemon: Daemon, face: str, kind: type[BaseException]) -> None:
     """The process of a loop ended with a goodbye, so each worker in turn; or the call was held for ever."""

@@ -349,6 +349,9 @@ class Carrier:
 
 
 def described(error: BaseException) -> str:
-    """An error in one line, for `timerctl calls`."""
-    text = " ".join(str(error).split())
+    """An error in one line, for `timerctl calls`. Also one that has no text, because its __str__ raises."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "its text cannot be read"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
