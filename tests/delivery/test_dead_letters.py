@@ -572,6 +572,37 @@ def test_a_reason_for_which_there_is_no_room_is_left_out() -> None:
     rig.check()
 
 
+def test_what_follows_a_call_is_not_refused_for_bytes_that_the_call_frees() -> None:
+    """Every worker of a full group would have waited for ever with a call to be retried."""
+    rig = Rig(quota_bytes=1_000)
+    member = handler(rig, b"job")
+    told = due(rig, member, payload=bytes(300))
+    rig.do(member, call(payload=bytes(700), timeout_ns=HOUR))
+    larger = call(payload=bytes(301), timeout_ns=HOUR, follows=told.operation, wants_answer=True)
+    assert answered(rig, member, larger).code == ErrorCode.QUOTA_EXCEEDED
+    assert answered(rig, member, replace(larger, payload=bytes(300))).code == ErrorCode.NONE
+    assert ops(rig) == 2
+    rig.check()
+
+
+def test_a_group_of_dead_letters_alone_gives_way_to_another_group_after_a_week() -> None:
+    """Else a hundred groups that have come and gone would have left no room for any other, for ever."""
+    rig = Rig(groups=2)
+    for name in (b"first", b"second"):
+        member = handler(rig, b"job", group=name)
+        letter(rig, member)
+        rig.close(member, goodbye=True)
+        rig.turn(rig.now_ns + S)
+    rig.turn(rig.now_ns + SCHEDULE_KEPT_NS - 3 * S)
+    with pytest.raises(ArenaFullError):
+        rig.client(group=b"third")
+    rig.turn(rig.now_ns + 3 * S)
+    handler(rig, b"job", group=b"third")
+    rig.check()
+    assert rig.arena.count("dead_letters_dropped") == 1
+    assert [len(letters(rig, group)) for group in range(2)] == [0, 1], "the first one was deserted for longer"
+
+
 def test_a_group_with_dead_letters_alone_keeps_its_record_and_wakes_nobody() -> None:
     rig = Rig()
     member = handler(rig, b"job")

@@ -296,6 +296,26 @@ def falls_silent(world: World, worker: Worker) -> None:
     world.settle()
 
 
+def test_a_call_of_a_group_whose_bytes_are_used_up_is_retried() -> None:
+    """Its error makes it longer than the room that it leaves. Each worker would have waited with one, for ever."""
+    world = World(quota_bytes=2_000)
+    world.until_quiet()
+    job = Job()
+
+    def fails(call: Call) -> None:
+        raise Failed("a long text")
+
+    job.during = fails
+    worker = worker_with(world, job, retries=1, backoff_s=0.5)
+    assert later(worker, delay=2)
+    with ArenaReader.from_bytes(bytes(world.rig.memory)) as reader:
+        left = reader.header().quota_bytes - reader.groups[0].bytes_held
+    size = len(Plan(CALL, id=worker.calls.commands.own_id()).pack())
+    made(worker, worker.calls.commands.later("job", 3600, bytes(left - size)))
+    run(world, [worker], 5 * S)
+    assert [call.attempt for call in job.calls] == [1, 2]
+
+
 def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_one(world: World) -> None:
     """The next holder would have kept it for ever."""
     job = Job()

@@ -48,6 +48,8 @@ delivered.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
+from itertools import count as count_from
 from typing import TYPE_CHECKING, Any, Final
 
 from timerd_client.errors import CallGivenUpError
@@ -287,15 +289,19 @@ class Carrier:
             yield Acknowledge(self.commands.done_and_free(plan.id or name, told), told)
 
     def _call_again(self, name: str, told: DeliveredOutcome, plan: Plan, payload: bytes, delay_ns: int) -> Steps:
-        """Register the same call once more: it comes in `delay_ns`."""
+        """Register the same call once more: it comes in `delay_ns`.
+
+        The text of its error makes it longer. If a full group has no room for that, the text is left out.
+        """
         commands = self.commands
-        apart = plan._replace(id=commands.own_id())
-        yield from self._follow(
-            name,
-            told,
-            lambda: commands.again(name, plan, payload, delay_ns, told),
-            None if plan.kind != CALL else lambda: commands.again(name, apart, payload, delay_ns, told),
-        )
+        tries = count_from(1)
+
+        def again(id: str) -> bytes:
+            error = plan.error if next(tries) == 1 else ""
+            return commands.again(name, plan._replace(id=id, error=error), payload, delay_ns, told)
+
+        apart = None if plan.kind != CALL else partial(again, commands.own_id())
+        yield from self._follow(name, told, partial(again, plan.id), apart)
 
     def _plan_next(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, until_ns: int) -> Steps:
         """Register the first point after `until_ns` that is not later than the job's grace."""

@@ -2,12 +2,13 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, unused
+from timerd.purgatory.memory.blob cimport blob_length
 from timerd.purgatory.memory.bytes cimport same_short
 from timerd.purgatory.members.answers cimport met
 from timerd.purgatory.members.groups cimport find_call
 from timerd_shm.generated.records cimport *
 
-from .letters cimport Shortage, find_letter
+from .letters cimport Shortage, becomes_letter, find_letter
 from .register_command cimport Registration
 
 
@@ -54,6 +55,7 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
         if r.command.flags & REGISTER_FLAG_FOLLOWS:
             # It follows a call that is freed with it. A refusal would keep both for ever.
             pending = unacknowledged = nodes = 0
+            bytes_held -= freed_with(a, r)
     if pending + unacknowledged >= a.header.quota_operations:
         if unused(a, REGION_OPS) == 0:
             # Both are met; a higher quota would not help.
@@ -76,6 +78,14 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
     return ERROR_CODE_NONE
 
 
+cdef inline uint64_t freed_with(Arena *a, Registration *r) noexcept nogil:
+    """The bytes of the call, or the dead letter, that is freed with this registration."""
+    cdef OpRecord *followed = find_followed(a, r) if r.command.flags & REGISTER_FLAG_FOLLOWS else NULL
+    if followed == NULL or becomes_letter(followed):
+        return 0
+    return blob_length(a, followed.payload) + blob_length(a, followed.value)
+
+
 cdef inline uint64_t beyond(uint64_t held, uint64_t most) noexcept nogil:
     return held - most if held > most else 0
 
@@ -91,7 +101,7 @@ cdef inline Shortage shortage_of(Arena *a, Registration *r, GroupRecord *g) noex
             beyond(g.pending + g.unacknowledged + 1, a.header.quota_operations),
             beyond(g.unacknowledged + 1, a.header.quota_outcomes),
         )
-    lacks.bytes = beyond(g.bytes_held + r.command.payload_length, a.header.quota_bytes)
+    lacks.bytes = beyond(g.bytes_held - freed_with(a, r) + r.command.payload_length, a.header.quota_bytes)
     return lacks
 
 
