@@ -102,53 +102,6 @@ def test_a_handler_that_is_cancelled_by_itself_does_not_end_its_schedule(daemon:
     asyncio.run(work())
 
 
-class Abort(BaseException):
-    """What some libraries raise, so that nobody catches it."""
-
-
-class Mute(Exception):
-    """It has no text."""
-
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
-@pytest.mark.parametrize("kind", [SystemExit, Abort, Mute])
-@pytest.mark.parametrize("face", ["threads", "tasks", "tasks, plain function"])
-def test_a_handler_has_failed_whatever_it_raises(daemon: Daemon, face: str, kind: type[BaseException]) -> None:
-    """The process of a loop ended with a goodbye, so each worker in turn; or the call was held for ever."""
-
-    def raises(call: td.Call) -> None:
-        raise kind
-
-    async def awaited(call: td.Call) -> None:
-        await asyncio.sleep(0)
-        raise kind
-
-    async def work(client: aio.Client) -> None:
-        serve(client, "job", awaited if face == "tasks" else raises)
-        await client.call_later_wait("job", 0)
-        await until(client.dead_letters)
-        check(client)
-
-    async def main() -> None:
-        async with aio_member() as client:
-            await work(client)
-
-    def check(client: td.Client | aio.Client) -> None:
-        assert [letter.reason.split(":")[0] for letter in client.dead_letters()] == [kind.__name__]
-        assert not client.calls()
-
-    if face != "threads":
-        asyncio.run(main())
-        return
-    with member() as client:
-        serve(client, "job", raises)
-        client.call_later("job", 0)
-        eventually(client.dead_letters)
-        check(client)
-
-
 def test_a_handler_that_raises_has_failed_and_its_call_is_retried(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -182,14 +182,14 @@ class CallCommands:
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
         return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
-    def retry(self, letter: CallInfo, plan: Plan, *, apart: bool) -> bytes:
+    def retry(self, letter: CallInfo, plan: Plan, name: str, *, apart: bool) -> bytes:
         """Make a call of a dead letter. It is due now, and takes the letter's place; `apart`: with an id of its own."""
         given = self.own_id() if apart or plan.kind != CALL else plan.id
         due_ns = plan.point_ns if plan.kind == WALL else plan.due_ns
         again = Plan(
             CALL, due_ns=due_ns, at_ns=self._at_ns(0), last_run_ns=plan.last_run_ns, id=given, error=plan.error
         )
-        return self._register(letter.name, CLAIM | RegisterFlag.OF_LETTER, again, letter.payload, 0, follows=letter.op)
+        return self._register(name, CLAIM | RegisterFlag.OF_LETTER, again, letter.payload, 0, follows=letter.op)
 
     @staticmethod
     def drop(letter: CallInfo) -> bytes:

@@ -64,13 +64,13 @@ class CallInfo(NamedTuple):
 
 def listed(reader: ArenaReader, group: str | None = None, *, failed: bool = False) -> Iterator[CallInfo]:
     """The calls of a group (None: of all), or its dead letters, in the order of their records."""
-    return (info for info, _ in listed_with_plans(reader, group, failed=failed))
+    return (info for info, _, _ in listed_with_plans(reader, group, failed=failed))
 
 
 def listed_with_plans(
     reader: ArenaReader, group: str | None = None, *, failed: bool = False
-) -> Iterator[tuple[CallInfo, Plan]]:
-    """The same, each with the plan before its payload."""
+) -> Iterator[tuple[CallInfo, Plan, str]]:
+    """The same, each with the plan before its payload, and with its name as it was given, which may be unprintable."""
     header = reader.header()
     now, wall = now_ns(header), time.time_ns()
     clients = list(reader.clients)
@@ -114,7 +114,7 @@ def listed_with_plans(
             payload=payload,
             op=op.generation << 32 | index,
         )
-        yield info, plan
+        yield info, plan, name.decode(errors="replace")
 
 
 def _read(reader: ArenaReader, index: int, op: OpRecord) -> tuple[bytes, Plan, bytes, bytes] | None:

@@ -170,7 +170,7 @@ class Membership(Generic[LinkT]):
         They are read from the arena alone. That takes some seconds where a million operations are pending. Raises
         NotAMemberError, and TimerdUnavailableError where there is no arena that this process can read.
         """
-        return sorted((info for info, _ in self._listed(failed=False)), key=attrgetter("due"))
+        return sorted((info for info, _, _ in self._listed(failed=False)), key=attrgetter("due"))
 
     def dead_letters(self) -> list[CallInfo]:
         """The calls of this client's group that are over and kept, the oldest first: `number` and `reason` of each.
@@ -178,19 +178,19 @@ class Membership(Generic[LinkT]):
         A call is kept when it is given up, when its last attempt has failed, and when nobody has served it. See
         `retry_call_wait` and `drop_call_wait`. Raises as `calls`.
         """
-        return sorted((info for info, _ in self._listed(failed=True)), key=attrgetter("number"))
+        return sorted((info for info, _, _ in self._listed(failed=True)), key=attrgetter("number"))
 
-    def _listed(self, *, failed: bool) -> list[tuple[CallInfo, Plan]]:
+    def _listed(self, *, failed: bool) -> list[tuple[CallInfo, Plan, str]]:
         group = self._commands().group
         with ArenaReader.from_descriptor(open_arena_file(self._live().paths)) as reader:
             return list(listed_with_plans(reader, group, failed=failed))
 
     def _retry(self, number: int, timeout: Patience) -> Flow[bool]:
         """Make a call of the dead letter of that number; False if there is none."""
-        for letter, plan in self._listed(failed=True):
+        for letter, plan, name in self._listed(failed=True):
             if letter.number == number:
                 for apart in (False, True):
-                    command = self._commands().retry(letter, plan, apart=apart)
+                    command = self._commands().retry(letter, plan, name, apart=apart)
                     made = yield from was_made(self._ask_for_call(command), timeout)
                     if made is not None:
                         return made
@@ -198,7 +198,7 @@ class Membership(Generic[LinkT]):
 
     def _drop(self, number: int, timeout: Patience) -> Flow[bool]:
         """Drop the dead letter of that number; False if there is none."""
-        for letter, _ in self._listed(failed=True):
+        for letter, _, _ in self._listed(failed=True):
             if letter.number == number:
                 return (yield from was_pending(self._ask_for_call(self._commands().drop(letter)), timeout))
         return False

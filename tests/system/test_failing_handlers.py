@@ -1,0 +1,87 @@
+"""Handlers that fail, with real daemons: whatever they raise, and retries of their dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+from registries import serve
+from timerd_client import aio
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+class Abort(BaseException):
+    """What some libraries raise, so that nobody catches it."""
+
+
+class Mute(Exception):
+    """It has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize("kind", [SystemExit, Abort, Mute])
+@pytest.mark.parametrize("face", ["threads", "tasks", "tasks, plain function"])
+def test_a_handler_has_failed_whatever_it_raises(daemon: Daemon, face: str, kind: type[BaseException]) -> None:
+    """The process of a loop ended with a goodbye, so each worker in turn; or the call was held for ever."""
+
+    def raises(call: td.Call) -> None:
+        raise kind
+
+    async def awaited(call: td.Call) -> None:
+        await asyncio.sleep(0)
+        raise kind
+
+    async def work(client: aio.Client) -> None:
+        serve(client, "job", awaited if face == "tasks" else raises)
+        await client.call_later_wait("job", 0)
+        await until(client.dead_letters)
+        check(client)
+
+    async def main() -> None:
+        async with aio.connect(group="web", timeout=PATIENCE_S) as client:
+            await work(client)
+
+    def check(client: td.Client | aio.Client) -> None:
+        assert [letter.reason.split(":")[0] for letter in client.dead_letters()] == [kind.__name__]
+        assert not client.calls()
+
+    if face != "threads":
+        asyncio.run(main())
+        return
+    with td.connect(group="web", timeout=PATIENCE_S) as client:
+        serve(client, "job", raises)
+        client.call_later("job", 0)
+        eventually(client.dead_letters)
+        check(client)
+
+
+@pytest.mark.parametrize("name", ["mail", "größe", "a\ttab", "no\u00a0break"])
+def test_a_dead_letter_is_retried_whatever_its_name(daemon: Daemon, name: str) -> None:
+    """It is shown with its unprintable characters escaped, and the call was made of that name, which nobody handles."""
+    attempts: list[int] = []
+
+    def fails_first(call: td.Call) -> None:
+        attempts.append(call.attempt)
+        if len(attempts) == 1:
+            raise RuntimeError
+
+    with td.connect(group="web", timeout=PATIENCE_S) as client:
+        serve(client, name, fails_first)
+        client.call_later_wait(name, 0)
+        eventually(client.dead_letters)
+        assert client.retry_call_wait(client.dead_letters()[0].number)
+        eventually(lambda: len(attempts) == 2 and not client.calls())
+        assert not client.dead_letters()
