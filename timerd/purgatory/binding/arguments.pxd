@@ -19,6 +19,7 @@ from timerd.purgatory.members.lifecycle cimport (
 )
 from timerd.purgatory.turn.duty_cycle cimport take_time
 from timerd.purgatory.turn.reclaim cimport begin_reclaim
+from timerd.purgatory.operation.letters cimport empty_deserted
 from timerd_shm.generated.records cimport *
 
 cdef extern from *:
@@ -122,6 +123,8 @@ cdef inline uint32_t group_named(Arena *a, bytes name, uint32_t pid, uint64_t st
     if not 1 <= len(name) <= NAME_SIZE_MAX:
         raise refusals().invalid_name("group", len(name))
     group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, &made)
+    if group == 0 and not made and empty_deserted(a):
+        group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, &made)
     if made:
         raise refusals().too_many_groups(pid, made, capacity(a, REGION_GROUPS))
     if group == 0:

@@ -475,6 +475,15 @@ cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
         look_again_at(a, after_retention(a, g.empty_since_ns))
 
 
+cdef inline bint is_deserted(Arena *a, uint32_t group) noexcept nogil:
+    """Whether a group (index) has had no member for the retention of schedules, and holds nothing but older dead letters."""
+    cdef GroupRecord *g = a.groups + group
+    cdef uint64_t kept_ns = max(a.header.group_kept_ns, a.header.schedule_kept_ns)
+    if g.members or g.pending or g.letters == 0 or g.letters != g.unacknowledged:
+        return False
+    return kept_since(max(g.empty_since_ns, op_at(a, g.letters_prev).settled_ns), kept_ns) <= a.turn.now_ns
+
+
 cdef inline bint is_used(Arena *a, uint32_t group) noexcept nogil:
     """Whether the group (index) has a live member, a dead one that the sweep is not done with, or an operation."""
     cdef GroupRecord *g = a.groups + group

@@ -10,7 +10,7 @@ from timerd.purgatory.journal.rows cimport journal_client, journal_state
 from timerd.purgatory.events.ring cimport make_room
 from timerd_shm.generated.records cimport *
 
-from .groups cimport has_to_lose, is_used, match_calls, join_rings
+from .groups cimport has_to_lose, is_deserted, is_used, join_rings, match_calls
 from .lifecycle cimport keeping_flag, listening_flag, stage_calls, with_silence
 
 
@@ -38,7 +38,7 @@ cdef inline uint32_t open_group(
     """The group (index + 1) of that name, which is made if there is none.
 
     0: all groups are used; or this process has made `made` of them, half of all. All processes that are not known
-    (pid 0) may have made three quarters.
+    (pid 0) may have made three quarters. Deserted groups do not count.
     """
     cdef GroupRecord *g
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), unused = count
@@ -52,6 +52,8 @@ cdef inline uint32_t open_group(
             made[0] = 0
             return index + 1
         elif g.maker_pid == pid and g.maker_start_ticks == start_ticks and is_used(a, index):
+            if is_deserted(a, index):
+                continue
             made[0] += 1
     is_free = unused < count
     if not is_free:

@@ -10,7 +10,7 @@ registration that would be refused otherwise: as many as it needs, and none if t
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, settled_of
+from timerd.purgatory.memory.arena cimport Arena, capacity, settled_of
 from timerd.purgatory.memory.blob cimport blob_length, freed_by_drop
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport append, link_of, op_at
@@ -18,7 +18,7 @@ from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.members.calls cimport is_letter, phase_of, stage_not_held, stage_runs
 from timerd.purgatory.members.clients cimport leave_outcomes
-from timerd.purgatory.members.groups cimport count_held, look_for_calls_again
+from timerd.purgatory.members.groups cimport count_held, is_deserted, look_for_calls_again
 from timerd_shm.generated.records cimport *
 
 from .settle cimport finish_free, stage_free
@@ -89,6 +89,19 @@ cdef inline void drop_surplus_letters(Arena *a, GroupRecord *g) noexcept nogil:
         if g.letters <= a.header.letters_max:
             return
         drop_oldest_letter(a, g)
+
+
+cdef inline bint empty_deserted(Arena *a) noexcept nogil:
+    """Drop what the group holds that is deserted for the longest time, as much as one command may; False: there is none."""
+    cdef uint32_t index, count = capacity(a, REGION_GROUPS), found = count, i
+    for index in range(count):
+        if is_deserted(a, index) and (found == count or a.groups[index].empty_since_ns < a.groups[found].empty_since_ns):
+            found = index
+    if found == count:
+        return False
+    for i in range(min(a.groups[found].letters, <uint32_t>LETTERS_AT_ONCE)):
+        drop_oldest_letter(a, a.groups + found)
+    return True
 
 
 cdef inline uint32_t letters_for(Arena *a, GroupRecord *g, Shortage lacks, OpRecord *kept) noexcept nogil:
