@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -78,6 +79,17 @@ def test_the_fixed_seeds_have_clients_of_either_transport_and_of_both() -> None:
 def test_a_seed_takes_the_same_steps_each_time(transports: str) -> None:
     traces = [list(simulate(1, 500, transports).books.trace) for _ in range(2)]
     assert traces[0] == traces[1]
+
+
+def test_a_seed_draws_nothing_from_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids of calls were drawn from there: so a seed took other steps now and then."""
+
+    def urandom(size: int) -> bytes:
+        raise AssertionError("drawn from the system")
+
+    monkeypatch.setattr(os, "urandom", urandom)
+    for transports in TRANSPORTS:
+        simulate(22, 1_000, transports)
 
 
 # defects ----------------------------------------------------------------------------------------------------------

@@ -10,13 +10,16 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
+from uuid import UUID
 
 from networks import PROCESSES, STOPPED
 from timerd.clients import sessions
 from timerd.testing.manual.clock import JumpingClock
 from timerd_client.audit.journal import audit_journal
+from timerd_client.groups import commands
 from timerd_client.groups.commands import CallCommands
 from timerd_client.hot import Pending
+from timerd_client.link import surface
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.errors import ArenaFullError, TimerdError
 from timerd_shm.declare.fields import size_of, struct_of
@@ -188,11 +191,23 @@ class Simulation:
 
     @contextmanager
     def _own_secrets(self) -> Iterator[None]:
-        """Draw the sessions from the seed too, and turn off the daemon's log."""
+        """Draw sessions and ids from the seed too, and turn off the daemon's log.
+
+        An id decides which chain of a table it is in, and so how much of a turn's bound looking it up takes.
+        """
+        ids = Random(f"ids {self.seed}")
+
+        def drawn() -> UUID:
+            return UUID(int=ids.getrandbits(128))
+
         log = logging.getLogger("timerd")
         disabled, log.disabled = log.disabled, True
         try:
-            with patch.object(sessions, "secrets", _Secrets(Random(self.rng.getrandbits(64)))):
+            with (
+                patch.object(sessions, "secrets", _Secrets(Random(self.rng.getrandbits(64)))),
+                patch.object(commands, "uuid4", drawn),
+                patch.object(surface, "uuid4", drawn),
+            ):
                 yield
         finally:
             log.disabled = disabled
