@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,16 +9,12 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
-from uuid import UUID
 
 from networks import PROCESSES, STOPPED
-from timerd.clients import sessions
 from timerd.testing.manual.clock import JumpingClock
 from timerd_client.audit.journal import audit_journal
-from timerd_client.groups import commands
 from timerd_client.groups.commands import CallCommands
 from timerd_client.hot import Pending
-from timerd_client.link import surface
 from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.errors import ArenaFullError, TimerdError
 from timerd_shm.declare.fields import size_of, struct_of
@@ -30,6 +25,7 @@ from timerd_shm.read.segment import segments_of
 
 from .books import Books, is_expected
 from .daemon import LEASE_NS, Daemon
+from .drawn import drawn_from
 from .kernel import Kernel
 from .letters import letters_of, look_for_leaks
 from .network import CALM, MS, Weather
@@ -173,7 +169,7 @@ class Simulation:
 
     def run(self) -> None:
         """Run the seed to its end. Raises Failure."""
-        with self._own_secrets(), self._announced(), self.kernel.in_charge():
+        with drawn_from(Random(self.rng.getrandbits(64)), self.seed), self._announced(), self.kernel.in_charge():
             try:
                 self._run()
             except Exception as error:
@@ -188,29 +184,6 @@ class Simulation:
                 self.daemon.kill()
                 self.schedule.end()
                 self.undo.close()
-
-    @contextmanager
-    def _own_secrets(self) -> Iterator[None]:
-        """Draw sessions and ids from the seed too, and turn off the daemon's log.
-
-        An id decides which chain of a table it is in, and so how much of a turn's bound looking it up takes.
-        """
-        ids = Random(f"ids {self.seed}")
-
-        def drawn() -> UUID:
-            return UUID(int=ids.getrandbits(128))
-
-        log = logging.getLogger("timerd")
-        disabled, log.disabled = log.disabled, True
-        try:
-            with (
-                patch.object(sessions, "secrets", _Secrets(Random(self.rng.getrandbits(64)))),
-                patch.object(commands, "uuid4", drawn),
-                patch.object(surface, "uuid4", drawn),
-            ):
-                yield
-        finally:
-            log.disabled = disabled
 
     @contextmanager
     def _announced(self) -> Iterator[None]:
@@ -591,11 +564,6 @@ class Simulation:
 
     def _settle_letters(self) -> None:
         self.books.settle_letters(*letters_of(self.daemon.memory))
-
-
-class _Secrets:
-    def __init__(self, rng: Random) -> None:
-        self.token_bytes = rng.randbytes
 
 
 def simulate(seed: int, steps: int = STEPS, transports: str | None = None) -> Simulation:

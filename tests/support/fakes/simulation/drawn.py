@@ -1,0 +1,45 @@
+"""What a program draws from the system: here it is drawn from the seed, so that a seed takes the same steps each time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from unittest.mock import patch
+from uuid import UUID
+
+from timerd.clients import sessions
+from timerd_client.groups import commands
+from timerd_client.link import surface
+
+
+class Secrets:
+    """Stands for the module of that name."""
+
+    def __init__(self, rng: Random) -> None:
+        self.token_bytes = rng.randbytes
+
+
+@contextmanager
+def drawn_from(rng: Random, seed: int) -> Iterator[None]:
+    """Draw sessions and ids from the seed, and turn off the daemon's log.
+
+    An id decides which chain of a table it is in. So it also decides how much of a turn's bound a lookup takes.
+    """
+    log = logging.getLogger("timerd")
+    disabled, log.disabled = log.disabled, True
+    ids = Random(f"ids {seed}")
+
+    def uuid4() -> UUID:
+        return UUID(int=ids.getrandbits(128))
+
+    try:
+        with (
+            patch.object(sessions, "secrets", Secrets(rng)),
+            patch.object(commands, "uuid4", uuid4),
+            patch.object(surface, "uuid4", uuid4),
+        ):
+            yield
+    finally:
+        log.disabled = disabled
