@@ -4,12 +4,17 @@
 
 Workers register, fire, take and give jobs (limited events), cancel and reschedule. Every second worker does it over
 packets (transport="unix"), the others over ZeroMQ. A worker that takes jobs is often stopped for a while and then
-killed: the grants that it got meanwhile are requeued. A daemon that was killed is started again on its arena. At the
-end all goes on, the workers end, the daemon ends in order, and then
+killed: the grants that it got meanwhile are requeued. They have children whose last act is a call that returns at once.
+Every third worker makes and takes calls instead. The handlers of some calls end their process. A daemon that was killed
+is started again on its arena. At the end all goes on, and no new calls are made. The workers end, the daemon ends in
+order, and then
 
 * the audit computes each outcome again from the journal, and finds nothing;
 * `timerctl check` finds nothing in the arena;
-* the daemon has never ended by itself.
+* the daemon has never ended by itself;
+* each call that was accepted has run to its end, was cancelled, or is a dead letter. Only calls that end processes are
+  dead letters. None of them began more often than `deliveries` says, and from the third time on it was alone;
+* what a child did last is in the journal, or the child has said that it is lost, at a time when the daemon was away.
 """
 
 from __future__ import annotations
@@ -24,18 +29,26 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import helpers  # noqa: F401
 
 # isort: split
+import timerd as td
 from common import ROOT, Failed, Parser, Suite, amount, run_suite
+from storm_calls import CALM, GROUP, PATIENCE_S, WAYS, Caller, id_of_letter
+from storm_children import RECORDS, id_of, journaled, judge_children, read_children
+from storm_notes import KILLERS, NOTES, Notes, judge_notes, read_notes
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 
-WORKER = Path(__file__).resolve().parent / "storm_worker.py"
+HERE = Path(__file__).resolve().parent
 ACTS_PER_S = 60  # of a worker
-CALM_S = 90.0  # at the end, for workers to close
+CALLS_PER_S = 5  # of a worker of calls
+CALM_S = 90.0  # at the end, for workers to close, and for calls to come to their ends
+LONG_S = 17.0  # longer than a lease
 SAY_EVERY_S = 60.0
 REQUEUES_PER_S = 300 / 3_600  # of a full run: some hundred in an hour
 FLAGS = (
@@ -45,8 +58,27 @@ FLAGS = (
     "--journal-level=events",
     "--journal-keep=64GiB",
     "--journal-buffer=64MiB",
+    "--dead-letters=16384",
 )
 COUNTED = ("registered", "completed", "expired", "cancelled", "failed", "events", "granted", "requeued", "starts")
+
+
+@dataclass(eq=False)
+class Worker:
+    """A process of the storm."""
+
+    name: str
+    calls: bool
+    process: subprocess.Popen[bytes]
+    stopped: bool = False
+    expected: tuple[int, ...] = ()  # how it may end
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it, unless the process has ended."""
+        if self.process.poll() is None:
+            if number in (signal.SIGKILL, signal.SIGTERM):
+                self.expected += (-number, 0) if number == signal.SIGTERM else (-number,)
+            self.process.send_signal(number)
 
 
 class Storm:
@@ -63,9 +95,12 @@ class Storm:
         self.journal = directory / "journal"
         self.journal.mkdir()
         self.daemon: Any = Daemon(directory, *FLAGS, f"--journal={self.journal}")
-        self.workers: list[subprocess.Popen[bytes]] = []
+        (directory / RECORDS).mkdir()
+        self.workers: list[Worker] = []
         self.later: list[tuple[float, Callable[[], None]]] = []
-        self.stopped: set[int] = set()  # pids
+        self.silent: set[str] = set()  # workers that were stopped for longer than a lease
+        self.ended: dict[str, int] = {}  # workers of calls that have ended by themselves, with their status
+        self.away: list[tuple[float, float]] = []  # when the daemon was killed or stopped
         self.blows: list[tuple[Callable[[], None], float]] = [
             (self.kill_worker, 1.5),
             (self.stop_and_kill_worker, 3.0),
@@ -74,12 +109,38 @@ class Storm:
             (self.stop_daemon, 1.0),
         ]
 
-    def spawn(self) -> None:
+    def tend(self, count: int, calls: int) -> None:
+        """Have so many workers, and so many of them for calls; note those that have ended by themselves."""
+        for worker in [worker for worker in self.workers if worker.process.poll() is not None]:
+            self.workers.remove(worker)
+            if (status := worker.process.returncode) not in worker.expected:
+                if worker.calls:
+                    self.ended[worker.name] = status
+                else:
+                    self.counts["workers ended by themselves"] += 1
+                    self.suite.add("faults", fault=f"worker {worker.name} has ended with {status}")
+        while len(self.workers) < count:
+            self.spawn(sum(worker.calls for worker in self.workers) < calls)
+
+    def spawn(self, calls: bool) -> None:
         """Start another worker."""
         self.made += 1
-        command = [sys.executable, str(WORKER), str(self.directory), f"{self.suite.seed}/{self.made}", str(ACTS_PER_S)]
+        name = f"{self.suite.seed}-{self.made}"
+        program, per_s = ("storm_calls.py", CALLS_PER_S) if calls else ("storm_worker.py", ACTS_PER_S)
+        environment = {
+            **os.environ,
+            RUNTIME_DIR_VARIABLE: str(self.directory),
+            TRANSPORT_VARIABLE: TRANSPORTS[self.made % len(TRANSPORTS)],
+        }
         with (self.directory / "workers.log").open("ab") as log:
-            self.workers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+            process = subprocess.Popen(
+                [sys.executable, str(HERE / program), str(self.directory), name, str(per_s)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self.workers.append(Worker(name, calls, process))
 
     def run(self, seconds: float, workers: int) -> None:
         """Strike until the time is over."""
@@ -87,11 +148,7 @@ class Storm:
         end = time.monotonic() + seconds
         said = time.monotonic()
         while time.monotonic() < end:
-            for worker in [worker for worker in self.workers if worker.poll() is not None]:
-                self.counts["workers ended by themselves"] += worker.returncode != -signal.SIGKILL
-                self.workers.remove(worker)
-            while len(self.workers) < workers:
-                self.spawn()
+            self.tend(workers, calls_of(workers))
             if self.daemon.process.poll() is not None:
                 raise Failed(f"the daemon has ended by itself:\n{self.daemon.log[-4_000:]}")
             self.rng.choices(blows, weights)[0]()
@@ -110,26 +167,24 @@ class Storm:
         for act in due:
             act()
 
-    def _signal(self, process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-        if process.poll() is None:
-            process.send_signal(number)
-
-    def _some(self) -> subprocess.Popen[bytes] | None:
-        free = [worker for worker in self.workers if worker.pid not in self.stopped and worker.poll() is None]
+    def _some(self) -> Worker | None:
+        free = [worker for worker in self.workers if not worker.stopped and worker.process.poll() is None]
         return self.rng.choice(free) if free else None
 
     def kill_worker(self) -> None:
         if (worker := self._some()) is not None:
             self.counts["workers killed"] += 1
-            self._signal(worker, signal.SIGKILL)
+            worker.signal(signal.SIGKILL)
 
-    def _stop(self, worker: subprocess.Popen[bytes], for_s: float, then: signal.Signals) -> None:
-        self.stopped.add(worker.pid)
-        self._signal(worker, signal.SIGSTOP)
+    def _stop(self, worker: Worker, for_s: float, then: signal.Signals) -> None:
+        worker.stopped = True
+        worker.signal(signal.SIGSTOP)
+        if for_s >= LONG_S:
+            self.silent.add(worker.name)
 
         def go_on() -> None:
-            self.stopped.discard(worker.pid)
-            self._signal(worker, then)
+            worker.stopped = False
+            worker.signal(then)
 
         self.later.append((time.monotonic() + for_s, go_on))
 
@@ -137,7 +192,7 @@ class Storm:
         """Stop a worker, sometimes for longer than its lease (15 s)."""
         if (worker := self._some()) is not None:
             self.counts["workers stopped"] += 1
-            self._stop(worker, 17 if self.rng.random() < 0.05 else self.rng.random() * 3, signal.SIGCONT)
+            self._stop(worker, LONG_S if self.rng.random() < 0.05 else self.rng.random() * 3, signal.SIGCONT)
 
     def stop_and_kill_worker(self) -> None:
         """Stop a worker, and kill it before it goes on: what it was granted meanwhile is requeued."""
@@ -147,53 +202,101 @@ class Storm:
 
     def kill_daemon(self) -> None:
         self.counts["daemon killed"] += 1
+        began = time.monotonic()
         self.daemon.kill()
         time.sleep(self.rng.choice((0, 0.05, 0.5, 4 * self.rng.random())))
         self.daemon.start()
+        self.away.append((began, time.monotonic()))
 
     def stop_daemon(self) -> None:
-        process = self.daemon.process
+        process, began = self.daemon.process, time.monotonic()
         self.counts["daemon stopped"] += 1
-        self._signal(process, signal.SIGSTOP)
+        process.send_signal(signal.SIGSTOP)
+
+        def go_on() -> None:
+            process.send_signal(signal.SIGCONT)
+            self.away.append((began, time.monotonic()))
+
         long_s = 20 if self.rng.random() < 0.03 else self.rng.random() * 1.5
-        self.later.append((time.monotonic() + long_s, lambda: self._signal(process, signal.SIGCONT)))
+        self.later.append((began + long_s, go_on))
 
     def counters(self) -> dict[str, int]:
         """Counters of the daemon, over all its starts."""
         found = self.daemon.stats()["counters"]
         return {name: int(found[name]) for name in COUNTED if name in found}
 
-    def end(self) -> None:
-        """Let everybody go on, and end all in order. Raises Failed."""
+    def begin(self, workers: int) -> None:
+        """Start the workers, and make a call of each kind that ends them."""
+        self.tend(workers, calls_of(workers))
+        with self.client() as client:
+            caller = Caller(client, Notes(self.directory, "storm"), "storm", self.rng)
+            for name in KILLERS:
+                for way in WAYS:
+                    caller.make(name, way, self.rng.random())
+
+    def client(self) -> td.Client:
+        """A member of the group of calls, which serves none."""
+        return td.connect(runtime_dir=str(self.directory), group=GROUP, timeout=PATIENCE_S)
+
+    def end(self) -> list[str]:
+        """Let everybody go on, and end all in order; the ids that the dead letters had. Raises Failed."""
         for _, act in self.later:
             act()
         self.later = []
+        (self.directory / CALM).touch()
+        calls = sum(worker.calls for worker in self.workers)
         for worker in self.workers:
-            self._signal(worker, signal.SIGCONT)
-            self._signal(worker, signal.SIGTERM)
+            worker.signal(signal.SIGCONT)
+            if not worker.calls:
+                worker.signal(signal.SIGTERM)
+        self._wait("a worker runs", lambda: all(worker.calls for worker in self.workers), calls)
+        self._wait("a child runs", lambda: not self._children(), calls)
+        began = time.monotonic()
+        with self.client() as client:
+            self._wait("there are calls", lambda: not client.calls(), calls)
+            letters = [id_of_letter(letter.payload) for letter in client.dead_letters()]
+        self.suite.add("calm", until_no_call_was_left_s=time.monotonic() - began)
+        for worker in self.workers:
+            worker.signal(signal.SIGTERM)
+        self._wait("a worker of calls runs", lambda: not self.workers)
+        self._wait("there are operations", lambda: not self.daemon.stats()["counters"]["pending"])
+        return letters
+
+    def _wait(self, what: str, is_over: Callable[[], bool], calls: int = 0) -> None:
+        """Wait for that, and have so many workers of calls. Raises Failed."""
         until = time.monotonic() + CALM_S
-        while any(worker.poll() is None for worker in self.workers):
+        self.tend(calls, calls)
+        while not is_over():
             if time.monotonic() > until:
-                raise Failed("a worker does not end")
+                raise Failed(f"after {CALM_S:g} s of calm {what}")
             time.sleep(0.1)
-        until = time.monotonic() + CALM_S
-        while self.daemon.stats()["counters"]["pending"] and time.monotonic() < until:
-            time.sleep(0.2)
+            self.tend(calls, calls)
+
+    def _children(self) -> list[int]:
+        """Pids of processes that are neither the daemon nor workers."""
+        from daemons import processes_of
+
+        known = {self.daemon.pid, *(worker.process.pid for worker in self.workers)}
+        return [process.pid for process in processes_of(self.directory, 0) if process.pid not in known]
 
     def close(self) -> None:
         """End what is left."""
         for worker in self.workers:
-            if worker.poll() is None:
-                worker.kill()
-            worker.wait()
+            worker.signal(signal.SIGKILL)
+            worker.process.wait()
         if self.daemon.process is not None:
             self.daemon.process.send_signal(signal.SIGCONT)
             self.daemon.kill()
         self.daemon.destroy()
 
 
-def judge(suite: Suite, storm: Storm, seconds: float) -> None:
-    """End the daemon, and look at what is left."""
+def calls_of(workers: int) -> int:
+    """How many of them make and take calls."""
+    return max(1, workers // 3)
+
+
+def judge(suite: Suite, storm: Storm, seconds: float, letters: list[str]) -> None:
+    """End the daemon, and look at what is left. `letters` are the ids that the dead letters had."""
     from timerd_client.audit.journal import audit_journal
 
     counters = storm.counters()
@@ -215,6 +318,7 @@ def judge(suite: Suite, storm: Storm, seconds: float) -> None:
     suite.add("audit", outcomes=found.outcomes, journal_bytes=rows, findings=len(found.wrong))
     says = f"{found.outcomes:,} outcomes were computed again: {len(found.wrong)} findings"
     suite.check("audit", not found.wrong and found.outcomes > 0, says)
+    judge_calls_and_children(suite, storm, letters)
     for what, count in sorted(storm.counts.items()):
         suite.add("blows", what=what, count=count)
     for what, count in counters.items():
@@ -225,25 +329,52 @@ def judge(suite: Suite, storm: Storm, seconds: float) -> None:
     suite.check("workers", ended == 0, f"{ended} workers ended by themselves")
 
 
+def judge_calls_and_children(suite: Suite, storm: Storm, letters: list[str]) -> None:
+    """Look at what the calls and the children have left."""
+    children = list(read_children(storm.directory))
+    made = [id_of(child.name) for child in children if child.verb == "call_later" and not child.lost]
+    calls = judge_notes(read_notes(storm.directory), made, letters, storm.silent, storm.ended)
+    last_acts = judge_children(children, journaled(storm.journal), storm.away)
+    for name, found in (("calls", calls), ("children", last_acts)):
+        for what, count in sorted(found.counts.items()):
+            suite.add(name, what=what, count=count)
+        for fault in found.faults[:20]:
+            suite.add("faults", fault=fault)
+    away_s = sum(end - begin for begin, end in storm.away)
+    suite.add("children", what="seconds without the daemon", count=away_s)
+    ends, killers = calls.counts["innocents that were ended"], len(set(letters))
+    says = f"{len(calls.faults)} faults; {killers:,} calls are dead letters, {ends:,} others were ended and ran again"
+    suite.check("calls", not calls.faults and killers > 0, says)
+    lost = last_acts.counts["said lost"]
+    says = f"{len(last_acts.faults)} faults; {len(children):,} children, {lost:,} have said a loss"
+    suite.check("children", not last_acts.faults and len(children) > lost, says)
+
+
+def keep(suite: Suite, directory: Path) -> None:
+    """Keep what says how it came to that."""
+    kept = ROOT / "build" / "storm"
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    for name in ("default.log", "workers.log", NOTES, RECORDS, "journal"):
+        if (directory / name).exists():
+            shutil.move(directory / name, kept)
+    suite.say(f"logs, notes, records and the journal are kept in {kept}")
+
+
 def play(suite: Suite) -> None:
     args = suite.args
     directory = Path(tempfile.mkdtemp(prefix="storm-"))
     try:
-        storm = Storm(suite, directory)
+        storm, is_right = Storm(suite, directory), False
         try:
+            storm.begin(args.workers)
             storm.run(args.seconds, args.workers)
-            storm.end()
-            judge(suite, storm, args.seconds)
-        except BaseException:
-            kept = ROOT / "build" / "storm"
-            shutil.rmtree(kept, ignore_errors=True)
-            kept.mkdir(parents=True)
-            for name in ("default.log", "workers.log"):
-                if (directory / name).exists():
-                    shutil.copy(directory / name, kept)
-            raise
+            judge(suite, storm, args.seconds, storm.end())
+            is_right = all(check["held"] for check in suite.checks.values())
         finally:
             storm.close()
+            if not is_right:
+                keep(suite, directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -1,6 +1,8 @@
 """A worker of bench/storm.py: registers, fires, takes and gives at random, until SIGTERM.
 
-python bench/storm_worker.py DIRECTORY SEED ACTS_PER_S
+    python bench/storm_worker.py DIRECTORY NAME ACTS_PER_S
+
+Its children are those of bench/storm_children.py.
 """
 
 from __future__ import annotations
@@ -12,31 +14,33 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import timerd as td
-from timerd_wire.transports import Transport
+from storm_children import bear, configure
 
 KEYS = tuple(f"k{number}" for number in range(40))
 KEPT = 200  # operations that a worker has a handle of
 TAKING = 12  # pending operations that take a job
 PATIENCE_S = 120.0
-TRANSPORTS: tuple[Transport, ...] = ("zeromq", "unix")  # of the workers in turn
 
 
 class Worker:
     """One client and its acts."""
 
-    def __init__(self, directory: str, seed: str) -> None:
-        self.rng = rng = random.Random(seed)
-        self.seed = seed
-        self.jobs = 0
+    def __init__(self, directory: Path, name: str) -> None:
+        self.rng = rng = random.Random(name)
+        self.directory = directory
+        self.name = name
+        self.jobs = self.children = 0
         self.client = td.connect(
-            runtime_dir=directory,
             timeout=PATIENCE_S,
             group="storm" if rng.random() < 0.5 else None,
             orphans="cancel" if rng.random() < 0.7 else "keep",
-            transport=TRANSPORTS[int(seed.rpartition("/")[2]) % len(TRANSPORTS)],
         )
+        configure()
+        if rng.random() < 0.5:  # children that are forked find a client that their parent has used
+            td.client().fire(rng.choice(KEYS))
         self.kept: deque[td.Operation] = deque(maxlen=KEPT)
         self.taking: deque[td.Operation] = deque()
         self.acts: list[tuple[Callable[[], None], float]] = [
@@ -48,6 +52,7 @@ class Worker:
             (self.watermark, 1),
             (self.cancel, 0.5),
             (self.reschedule, 0.5),
+            (self.bear, 0.4),
         ]
 
     def register(self) -> None:
@@ -68,7 +73,7 @@ class Worker:
 
     def give(self) -> None:
         self.jobs += 1
-        self.client.fire("jobs", limit=1, value=f"{self.seed}/{self.jobs}".encode())
+        self.client.fire("jobs", limit=1, value=f"{self.name}/{self.jobs}".encode())
 
     def identified(self) -> None:
         self.client.register(self.rng.choice(KEYS), timeout=self.rng.random() * 5, id=f"id{self.rng.randrange(50)}")
@@ -87,9 +92,15 @@ class Worker:
         if self.kept:
             self.rng.choice(self.kept).reschedule(self.rng.random())
 
+    def bear(self) -> None:
+        """Have a child."""
+        self.children += 1
+        bear(self.rng, self.directory, f"{self.name}-{self.children}")
+
     def run(self, per_s: float, over: Callable[[], bool]) -> None:
         """Act so many times a second. Refusals and a lost daemon are expected."""
         acts, weights = zip(*self.acts, strict=True)
+        self.bear()
         while not over():
             for act in self.rng.choices(acts, weights, k=5):
                 try:
@@ -100,10 +111,10 @@ class Worker:
 
 
 def main() -> None:
-    directory, seed, per_s = sys.argv[1:]
+    directory, name, per_s = sys.argv[1:]
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
-    worker = Worker(directory, seed)
+    worker = Worker(Path(directory), name)
     worker.run(float(per_s), lambda: bool(ended))
     with contextlib.suppress(td.TimerdError):  # refusals of commands that nobody waited for
         worker.client.close()

@@ -61,6 +61,7 @@ def test_a_storm_is_survived_and_audited(tmp_path: Path) -> None:
     status, document = play("storm", "--seconds=5", "--workers=3", directory=tmp_path)
     assert document["checks"]["audit"]["held"], document
     assert document["checks"]["check"]["held"] and document["checks"]["orderly_end"]["held"], document["checks"]
+    assert document["checks"]["calls"]["held"] and document["checks"]["children"]["held"], document["tables"]["faults"]
     assert status == 0, document["checks"]
     assert sum(row["count"] for row in document["tables"]["blows"]) >= 3
 
