@@ -1,4 +1,4 @@
-"""What a program draws from the system: here it is drawn from the seed, so that a seed takes the same steps each time."""
+"""What a program draws from the system. The simulation draws it from the seed: so a seed takes the same steps again."""
 
 from __future__ import annotations
 
