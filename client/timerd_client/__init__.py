@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from timerd_client.events.event import Event, Gap
+from timerd_client.groups.listing import CallInfo, CallState
 from timerd_client.groups.registry import Calls
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import Row
@@ -53,6 +54,8 @@ __all__ = [
     "Batch",
     "Call",
     "CallExists",
+    "CallInfo",
+    "CallState",
     "Calls",
     "Client",
     "DelayedOperation",

@@ -89,6 +89,8 @@ __all__ = [
     "ArenaNotReadyError",
     "ArenaTruncatedError",
     "BackpressureError",
+    "CallGivenUpError",
+    "CallTimeLimitError",
     "CheckIncompleteError",
     "ClosedError",
     "ErrorCode",

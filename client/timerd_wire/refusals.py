@@ -21,6 +21,7 @@ class Subject(NamedTuple):
     kind: str = "client"  # of the holder; a group has as large a share as a client
     bytes_held: int | None = None  # by the holder; None = not known
     keeps: bool = False  # a registration with if_exists="keep"
+    is_call: bool = False  # a named call
 
 
 NO_SUBJECT = Subject()
@@ -93,6 +94,11 @@ def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
             message = _beyond_bytes(limit, about)
         case ErrorCode.QUOTA_EXCEEDED if met in QUOTAS:
             message = QUOTAS[Met(met)].format(about.holder, about.kind, limit)
+        case ErrorCode.OPERATION_EXISTS if about.id is not None and about.is_call:
+            message = (
+                f"a call of id {_shown(about.id)} exists: it {'is due, or runs' if value else 'is pending'}; "
+                'if_exists="again" makes one that follows it, "replace" one in its place'
+            )
         case ErrorCode.OPERATION_EXISTS if about.id is not None:
             settled = {int(outcome): outcome.name.lower() for outcome in Outcome}.get(value, f"outcome {value}")
             message = (

@@ -188,7 +188,8 @@ def test_an_on_failure_that_ends_its_processes_is_given_up_as_well(world: World,
     assert str(failures.errors[0]) == "no connection"
     assert all(isinstance(error, CallGivenUpError) for error in failures.errors[1:])
     (reason,) = reasons(world)
-    assert f"{deliveries} processes have ended in its on_failure" in reason
+    ended = "1 process has" if deliveries == 1 else f"{deliveries} processes have"
+    assert f"{ended} ended in its on_failure" in reason
     assert later(heir)
 
 

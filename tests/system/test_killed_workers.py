@@ -121,8 +121,8 @@ def test_one_killer_beside_three_innocents_gives_one_dead_letter(workers: Worker
         eventually(lambda: workers.tend() or sum(note[0] == "done" for note in workers.notes()) >= 3)
         (letter,) = client.dead_letters()
         assert "3 processes have ended in its handler (deliveries=3)" in letter.reason
-        assert (letter.number, letter.state, letter.attempt, letter.ended, letter.id) == (1, "failed", 1, 0, "")
-        assert not client.calls() and not client.cancel_call_wait("killer"), "a dead letter holds no id"
+        assert (letter.number, letter.state, letter.attempt, letter.ended, letter.id) == (1, "failed", 1, 0, "killer")
+        assert not client.calls() and not client.cancel_call_wait("killer"), "its id is free"
     notes = workers.notes()
     assert [note[2] for note in notes if note[0] == "kills"] == ["1", "2", "3"]
     assert ["gone", how, "CallGivenUpError"] in notes
@@ -207,7 +207,7 @@ def test_a_handler_that_takes_longer_than_its_time_limit_is_cancelled_and_has_fa
                 while not client.dead_letters():
                     await asyncio.sleep(0.01)
             (letter,) = client.dead_letters()
-            assert "time_limit of 0.05 s" in letter.reason
+            assert "time_limit, 0.05 s" in letter.reason
             assert client.stats().calls_late == 1
 
     asyncio.run(main())

@@ -182,6 +182,31 @@ def test_a_failed_call_comes_again_by_the_clock(manual: Manual) -> None:
         assert worker.stats().calls_failed == 4
 
 
+def test_calls_and_dead_letters_are_listed_by_the_clock(manual: Manual) -> None:
+    calls = td.Calls()
+
+    @calls.handler("mail")
+    def mail(call: td.Call) -> None:
+        if call.payload == b"bad":
+            raise ValueError("no such address")
+
+    manual.set_wall_clock(datetime(2026, 5, 1, 12, tzinfo=UTC))
+    with td.connect(group="web") as worker:
+        worker.serve(calls)
+        worker.call_later(mail, 60, b"bad", id="letter/7")
+        manual.advance(0)
+        (pending,) = worker.calls()
+        assert (pending.state, pending.due) == ("pending", datetime(2026, 5, 1, 12, 1, tzinfo=UTC))
+        manual.advance(61)
+        (letter,) = worker.dead_letters()
+        assert (letter.reason, letter.id) == ("ValueError: no such address", "letter/7") and not worker.calls()
+        assert worker.retry_call_wait(letter.number)
+        manual.advance(1)
+        (again,) = worker.dead_letters()
+        assert again.number > letter.number and worker.drop_call_wait(again.number)
+        assert not worker.dead_letters()
+
+
 def test_a_schedule_waits_for_its_workers_for_a_week(manual: Manual) -> None:
     calls = td.Calls()
     ran: list[tuple[datetime | None, int]] = []

@@ -90,13 +90,15 @@ def row_of(call: CallInfo, now: datetime) -> Row:
     for name in ("due", "since", "last_run"):
         at = row[name]
         row[name] = None if at is None else at.isoformat()
-        row[f"{name}_in" if name == "due" else f"{name}_ago"] = None if at is None else _span(at, now)
+        row[f"{name}_in" if name == "due" else f"{name}_ago"] = None if at is None else _span(at, now, name == "due")
     row["payload"] = plain(call.payload)
     return row
 
 
-def _span(at: datetime, now: datetime) -> str:
-    return span(round(abs((at - now).total_seconds()) * 1e9))
+def _span(at: datetime, now: datetime, to_come: bool) -> str:
+    """How long it is until then, or since then. Negative: the other way round."""
+    seconds = (at - now).total_seconds()
+    return span(round((seconds if to_come else -seconds) * 1e9))
 
 
 def _ago(row: Row) -> str:

@@ -16,6 +16,7 @@ from timerd_client import errors
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import *  # noqa: F403
 from timerd_client.events.event import Event, Gap
+from timerd_client.groups.listing import CallInfo, CallState
 from timerd_client.groups.registry import Calls
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import Row
@@ -57,6 +58,8 @@ __all__ = [
     "Batch",
     "Call",
     "CallExists",
+    "CallInfo",
+    "CallState",
     "Calls",
     "Client",
     "DelayedOperation",

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any, ClassVar
 
-from timerd_client.arguments import shown
 from timerd_client.errors import CallTimeLimitError
 from timerd_client.groups import flows
 from timerd_client.groups.commands import Made
@@ -134,7 +133,8 @@ async def _error_of(
         task.cancel()
         raise
     if late:
-        return CallTimeLimitError(f"{shown(function)} ran for longer than its time_limit of {limit_s:g} s: cancelled")
+        handler = f"the handler of {arguments[0].name!r}"
+        return CallTimeLimitError(f"{handler} ran for longer than its time_limit, {limit_s:g} s: it was cancelled")
     if task.cancelled():
         return asyncio.CancelledError("the handler was cancelled, and not by its client")
     return task.exception() or task.result()

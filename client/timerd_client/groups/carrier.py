@@ -139,7 +139,7 @@ class Carrier:
         if phase == CallPhase.FAILED:
             yield from self._end(name, job, told, plan, self._points(job, plan))
         elif counted and plan.ends < job.deliveries and pause_ns:
-            self._complain(f"{plan.ends} processes have ended in {name!r}: it runs alone in {pause_ns / 1e9:g} s", None)
+            self._complain(f"{_ended(plan)} in {name!r}: it runs alone in {pause_ns / 1e9:g} s", None)
             rests = plan._replace(earlier=plan.earlier + record.deliveries - 1)  # this delivery is none to the handler
             yield from self._call_again(name, told, rests, payload, pause_ns)
         elif self._is_early(plan, told):
@@ -263,12 +263,10 @@ class Carrier:
     def _ended_processes(self, name: str, job: Job, plan: Plan) -> BaseException:
         """The error of a call in which processes have ended too often, or before its on_failure was done."""
         if plan.phase == CallPhase.ON_FAILURE and plan.ends < job.deliveries:
-            return CallGivenUpError(
-                f"the handler of {name!r} has failed, and {plan.ends} processes have ended in its on_failure"
-            )
+            return CallGivenUpError(f"the handler of {name!r} has failed, and {_ended(plan)} in its on_failure")
         what = "its on_failure" if plan.phase == CallPhase.ON_FAILURE else "its handler"
         error = CallGivenUpError(
-            f"{plan.ends} processes have ended in {what} (deliveries={job.deliveries}): the call {name!r} is given up"
+            f"{_ended(plan)} in {what} (deliveries={job.deliveries}): the call {name!r} is given up"
         )
         self._counts.calls_failed += 1
         self._complain(str(error), None)
@@ -361,3 +359,7 @@ def described(error: BaseException) -> str:
     except Exception:
         text = "its text cannot be read"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _ended(plan: Plan) -> str:
+    return "1 process has ended" if plan.ends == 1 else f"{plan.ends} processes have ended"

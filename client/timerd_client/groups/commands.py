@@ -19,6 +19,7 @@ from timerd_shm.declare.limits import CALL_REASON_SIZE_MAX, TIMEOUT_NS_MAX
 from timerd_shm.declare.states import CallPhase, Condition, Orphans
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 
+from .listing import CallInfo, Clocks
 from .plan import (
     ALONE_FROM,
     CALL,
@@ -38,7 +39,6 @@ from .steps import delay_ns_of
 if TYPE_CHECKING:
     from timerd_client.protocol.protocol import Protocol
 
-    from .listing import CallInfo
 
 EARLY_NS: Final = 1_000_000  # a call that comes this much before its time by the wall clock is planned anew
 CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)  # take the id, if nothing is pending or being done under it
@@ -77,6 +77,11 @@ class CallCommands:
         if group is None:
             raise NotAMemberError("named calls are a group's, and this client is in none: Client(group=NAME)")
         return group
+
+    @property
+    def clocks(self) -> Clocks:
+        """The clocks of this client."""
+        return Clocks(self._now_ns, self._wall_ns)
 
     # of callers
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -39,11 +39,18 @@ CallState: TypeAlias = Literal["pending", "paused", "unhandled", "busy", "waits"
 UNSERVED: Final = "no member of its group has served it while it was kept"
 
 
+class Clocks(NamedTuple):
+    """Where the times of now come from, in ns: CLOCK_MONOTONIC, and the wall clock."""
+
+    now_ns: Callable[[], int]
+    wall_ns: Callable[[], int]
+
+
 class CallInfo(NamedTuple):
     """A call as it stands in the arena. Times are UTC, by the wall clock of this moment."""
 
     name: str
-    id: str  # of a schedule's its name; empty for a dead letter, which holds no id
+    id: str  # of a schedule's its name; of a dead letter the one that the call had, which is free again
     group: str
     state: CallState
     due: datetime
@@ -68,11 +75,12 @@ def listed(reader: ArenaReader, group: str | None = None, *, failed: bool = Fals
 
 
 def listed_with_plans(
-    reader: ArenaReader, group: str | None = None, *, failed: bool = False
+    reader: ArenaReader, group: str | None = None, *, failed: bool = False, clocks: Clocks | None = None
 ) -> Iterator[tuple[CallInfo, Plan, str]]:
     """The same, each with the plan before its payload, and with its name as it was given, which may be unprintable."""
     header = reader.header()
-    now, wall = now_ns(header), time.time_ns()
+    clocks = clocks or Clocks(time.monotonic_ns, time.time_ns)
+    now, wall = now_ns(header, clocks.now_ns), clocks.wall_ns()
     clients = list(reader.clients)
     groups = [plain(each.name[: each.name_length]) for each in reader.groups]
     for index, op in enumerate(reader.ops.used()):
@@ -96,7 +104,7 @@ def listed_with_plans(
         since = op.progress if op.state == OpState.SETTLED and op.progress else 0
         info = CallInfo(
             name=plain(name),
-            id="" if is_letter else plan.id or plain(name),
+            id=plan.id or plain(name),
             group=name_of_group,
             state="failed" if is_letter else _state(reader, op, plan, holder, clients, name, now),
             due=datetime_of(max(0, wall + op.deadline_ns - now)),

@@ -10,9 +10,7 @@ from timerd_client.link.flows import Flow
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import Patience, Timeout
-from timerd_shm.declare.errors import InvalidValueError, NotAMemberError
-from timerd_shm.host.paths import open_arena_file
-from timerd_shm.read.reader import ArenaReader
+from timerd_shm.declare.errors import ArenaNotReadyError, InvalidValueError, NotAMemberError, TimerdUnavailableError
 from timerd_wire.refusals import OF_GROUP, Subject
 
 from .carrier import Carrier
@@ -154,7 +152,7 @@ class Membership(Generic[LinkT]):
 
     @staticmethod
     def _subject_of(made: Made) -> Subject:
-        return OF_GROUP._replace(id=made.id, purgatory=CALLS, keeps=made.keeps)
+        return OF_GROUP._replace(id=made.id, purgatory=CALLS, keeps=made.keeps, is_call=True)
 
     def cancel_call(self, id: str) -> None:
         """Cancel the pending call of that id. The id of a schedule is its name: that cancels its next call.
@@ -181,9 +179,13 @@ class Membership(Generic[LinkT]):
         return sorted((info for info, _, _ in self._listed(failed=True)), key=attrgetter("number"))
 
     def _listed(self, *, failed: bool) -> list[tuple[CallInfo, Plan, str]]:
-        group = self._commands().group
-        with ArenaReader.from_descriptor(open_arena_file(self._live().paths)) as reader:
-            return list(listed_with_plans(reader, group, failed=failed))
+        commands = self._commands()
+        try:
+            reader = self._live().sockets.map_arena()
+        except ArenaNotReadyError as error:
+            raise TimerdUnavailableError(str(error)) from error
+        with reader:
+            return list(listed_with_plans(reader, commands.group, failed=failed, clocks=commands.clocks))
 
     def _retry(self, number: int, timeout: Patience) -> Flow[bool]:
         """Make a call of the dead letter of that number; False if there is none."""

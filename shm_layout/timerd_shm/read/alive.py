@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.declare.records import ArenaHeader
@@ -18,6 +19,6 @@ def is_alive(paths: InstancePaths, header: ArenaHeader) -> bool:
         return header.pid != 0 and process_start_ticks(header.pid) == header.start_ticks
 
 
-def now_ns(header: ArenaHeader) -> int:
+def now_ns(header: ArenaHeader, clock: Callable[[], int] | None = None) -> int:
     """Now, on the clock of the arena's times. For an arena of an earlier boot: the time of its newest turn."""
-    return time.monotonic_ns() if header.boot_id == boot_id() else header.turn_at_ns
+    return (clock or time.monotonic_ns)() if header.boot_id == boot_id() else header.turn_at_ns
