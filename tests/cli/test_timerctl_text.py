@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from harness import S
@@ -76,3 +80,17 @@ def test_numbers_are_written_for_people() -> None:
     ]
     assert due_in(NO_DEADLINE, 5) == "never"
     assert plain(b"caf\xc3\xa9 \xff \n") == r"café \xff \n"
+
+
+def test_nothing_is_cut_in_a_pipe() -> None:
+    """Another program reads it there, and an id that was cut is none."""
+    program = (
+        "from timerctl.show.table import Column, Table, grid\n"
+        "Table(Column('id', flexible=True), Column('reason', flexible=True, wraps=True)).print([('i' * 200, 'r ' * 200)])\n"
+        "print(*grid([(f'counter {number}', '1') for number in range(20)]), sep='\\n')\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    _, row, *cells = ran.stdout.splitlines()
+    assert row == "i" * 200 + "  " + ("r " * 200).rstrip()
+    assert cells and max(map(len, cells)) <= 80

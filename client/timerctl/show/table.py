@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from .text import columns_of
 
-WIDTH_DEFAULT = 80  # where neither $COLUMNS nor a terminal says
+UNLIMITED = 1_000_000  # columns of a file or a pipe: nothing is cut there
+GRID_WIDTH = 80  # of a grid in a file or a pipe
 FLEXIBLE_MIN = 12
 WRAPPED_MIN = 30
 GAP = "  "
@@ -112,13 +113,15 @@ def _beginning(text: str, width: int) -> str:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal: $COLUMNS if set, and 80 without a terminal."""
-    return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
+    """Columns of the terminal: $COLUMNS if set, and UNLIMITED without a terminal."""
+    return shutil.get_terminal_size((UNLIMITED, 24)).columns
 
 
 def grid(pairs: Sequence[tuple[str, str]], width: int | None = None) -> list[str]:
     """(name, value) pairs in as many columns as fit, filled column by column."""
-    width = terminal_width() if width is None else width
+    if width is None:
+        width = terminal_width()
+        width = GRID_WIDTH if width == UNLIMITED else width
     if not pairs:
         return []
     names = max(len(name) for name, _ in pairs)
