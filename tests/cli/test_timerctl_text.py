@@ -86,7 +86,8 @@ def test_nothing_is_cut_in_a_pipe() -> None:
     """Another program reads it there, and an id that was cut is none."""
     program = (
         "from timerctl.show.table import Column, Table, grid\n"
-        "Table(Column('id', flexible=True), Column('reason', flexible=True, wraps=True)).print([('i' * 200, 'r ' * 200)])\n"
+        "table = Table(Column('id', flexible=True), Column('reason', flexible=True, wraps=True))\n"
+        "table.print([('i' * 200, 'r ' * 200)])\n"
         "print(*grid([(f'counter {number}', '1') for number in range(20)]), sep='\\n')\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
