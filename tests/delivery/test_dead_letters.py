@@ -422,6 +422,19 @@ def test_dead_letters_stay_where_a_registration_is_refused_all_the_same(knobs: d
     rig.check()
 
 
+def test_dead_letters_stay_where_the_id_of_a_registration_is_taken() -> None:
+    rig = Rig(quota_operations=4)
+    member = handler(rig, b"job")
+    for number in range(2):
+        letter(rig, member, payload=b"%d" % number)
+    rig.do(member, call(id=ID, timeout_ns=HOUR), call(timeout_ns=HOUR))
+    kept = letters(rig)
+    refused = answered(rig, member, call(id=ID, timeout_ns=HOUR, wants_answer=True))
+    assert refused.code == ErrorCode.QUOTA_EXCEEDED
+    assert letters(rig) == kept and len(kept) == 2
+    rig.check()
+
+
 def test_a_dead_letter_does_not_give_way_to_its_own_retry() -> None:
     rig = Rig()
     member = handler(rig, b"job")

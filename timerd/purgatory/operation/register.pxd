@@ -281,6 +281,17 @@ cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record, OpReco
     return command.flags & REGISTER_FLAG_REPLACE != 0
 
 
+cdef inline bint id_is_taken(Arena *a, Registration *r) noexcept nogil:
+    """Whether the registration has an id that exists and that it may not take over."""
+    cdef OpRecord *followed = find_followed(a, r) if r.command.flags & REGISTER_FLAG_FOLLOWS else NULL
+    cdef uint32_t known = 0
+    if r.command.flags & REGISTER_FLAG_HAS_ID:
+        known = find_id(
+            a, id_hash(a.seed, r.command.purgatory, r.id_low, r.id_high), r.command.purgatory, r.id_low, r.id_high
+        )
+    return known and not may_replace(a, r, a.ids + (known - 1), waiting_under(a, a.ids + (known - 1), followed))
+
+
 cdef inline bint give_way(Arena *a, Registration *r, uint32_t blocks) noexcept nogil:
     """Drop dead letters of the registration's group; False if they would not make up for the room that it lacks.
 
@@ -366,8 +377,9 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         return False
     a.turn.touched += command.keys  # each is hashed, compared with the others and looked up, also if it is refused
     code = refusal_of(a, r, &limit)
-    if (code == ERROR_CODE_QUOTA_EXCEEDED or code == ERROR_CODE_ARENA_FULL) and give_way(a, r, 0):
-        code = refusal_of(a, r, &limit)
+    if (code == ERROR_CODE_QUOTA_EXCEEDED or code == ERROR_CODE_ARENA_FULL) and not id_is_taken(a, r):
+        if give_way(a, r, 0):
+            code = refusal_of(a, r, &limit)
     if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_FOLLOWS:
         followed = find_followed(a, r)
         was_held = followed.client_generation != 0
