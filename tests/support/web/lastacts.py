@@ -309,7 +309,7 @@ def _() -> None:
 
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         pool.map(act, [KEY])
-        pool.map(int, [0])  # the child of before has ended
+        pool.map(int, [0], 1)  # the child of before has ended; of no children, map() would compute no size of chunks
         pool.close()
         pool.join()
 
