@@ -435,6 +435,21 @@ def test_dead_letters_stay_where_the_id_of_a_registration_is_taken() -> None:
     rig.check()
 
 
+@pytest.mark.parametrize("follows", [False, True])
+def test_dead_letters_give_way_where_the_arena_has_no_record_left(follows: bool) -> None:
+    """Workers whose calls had to be retried held them for ever, because dead letters had filled the arena."""
+    rig = Rig(capacity=32, quota_operations=32)
+    member = handler(rig, b"job", most=2)
+    told = due(rig, member, payload=b"held")
+    for number in range(31):
+        letter(rig, member, payload=b"%d" % number)
+    assert ops(rig) == 32
+    another = call(timeout_ns=HOUR, wants_answer=True, follows=told.operation if follows else 0)
+    assert answered(rig, member, another).code == ErrorCode.NONE
+    assert [payload for _, _, payload in letters(rig)] == [b"%d" % number for number in range(1, 31)]
+    rig.check()
+
+
 def test_a_dead_letter_does_not_give_way_to_its_own_retry() -> None:
     rig = Rig()
     member = handler(rig, b"job")

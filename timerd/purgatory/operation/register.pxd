@@ -292,10 +292,10 @@ cdef inline bint id_is_taken(Arena *a, Registration *r) noexcept nogil:
     return known and not may_replace(a, r, a.ids + (known - 1), waiting_under(a, a.ids + (known - 1), followed))
 
 
-cdef inline bint give_way(Arena *a, Registration *r, uint32_t blocks) noexcept nogil:
-    """Drop dead letters of the registration's group; False if they would not make up for the room that it lacks.
+cdef inline bint give_way(Arena *a, Registration *r, uint32_t operations, uint32_t blocks) noexcept nogil:
+    """Drop dead letters of the group for which the registration is; False if they would not make up for what it lacks.
 
-    `blocks`: how many blocks are not free in the arena. 0: it is a quota that is met.
+    The numbers of records and of blocks that it lacks in the arena. Both are 0 if a quota refuses it.
     """
     cdef GroupRecord *g
     cdef Shortage lacks
@@ -306,6 +306,7 @@ cdef inline bint give_way(Arena *a, Registration *r, uint32_t blocks) noexcept n
     if g.letters == 0:
         return False
     lacks = shortage_of(a, r, g)
+    lacks.operations = max(lacks.operations, operations)
     lacks.blocks = blocks
     if lacks.operations == 0 and lacks.bytes == 0 and blocks == 0:
         return False
@@ -378,7 +379,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     a.turn.touched += command.keys  # each is hashed, compared with the others and looked up, also if it is refused
     code = refusal_of(a, r, &limit)
     if (code == ERROR_CODE_QUOTA_EXCEEDED or code == ERROR_CODE_ARENA_FULL) and not id_is_taken(a, r):
-        if give_way(a, r, 0):
+        if give_way(a, r, 0, 0):
             code = refusal_of(a, r, &limit)
     if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_FOLLOWS:
         followed = find_followed(a, r)
@@ -406,13 +407,15 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
             code = ERROR_CODE_QUOTA_EXCEEDED
             limit = met(MET_IDS, a.header.quota_ids)
     if code == ERROR_CODE_NONE and not make_room(a, r.blocks):
-        if not give_way(a, r, r.blocks - unused(a, REGION_BLOCKS)) or not make_room(a, r.blocks):
+        if not give_way(a, r, 0, r.blocks - unused(a, REGION_BLOCKS)) or not make_room(a, r.blocks):
             code = without_room(a, r.blocks)
             limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
     if code != ERROR_CODE_NONE:
         refuse_for(a, r.slot, group_of(a, r), r.number, command.purgatory, code, limit)
         return True
     index = allocate(a, REGION_OPS)
+    if index == 0 and give_way(a, r, 1, 0):
+        index = allocate(a, REGION_OPS)
     if index == 0:
         limit = met(MET_OPERATIONS, capacity(a, REGION_OPS))
         refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
