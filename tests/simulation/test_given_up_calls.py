@@ -373,3 +373,31 @@ def test_deliveries_count_those_before_a_pause_too(world: World) -> None:
     last = worker_of(world, job, periodic=False)
     run(world, [last], 3 * S)
     assert [call.deliveries for call in job.calls] == [2, 3, 4]
+
+
+def test_a_call_of_which_only_the_on_failure_is_left_keeps_no_other_call_of_its_id_away(world: World) -> None:
+    """A call that was asked for "again" meanwhile was taken for the pending one, whose handler never ran again."""
+    job, failures = Job(), Failures()
+    failing: list[Call] = []
+
+    def fails(call: Call) -> None:
+        failing.append(call)
+        raise Failed("no connection")
+
+    job.during = fails
+    first = worker_with(world, job, failures)
+    assert later(first, delay=0, payload=b"first")  # of id "job"
+    world.run(S)
+    first.do_all(4)  # its process ends in the on_failure
+    dies_in_it(world, worker_with(world, job, failures))
+    heir = worker_with(world, job, failures)
+    world.run(S // 10)
+    resting = heir.take(heir.inbox.calls)
+    assert resting is not None
+    heir.do(heir.calls.carry_out(resting))
+    assert pending(world) == 1, "it rests"
+    assert later(heir, delay=0, payload=b"second", if_exists="again")
+    job.during = lambda call: None
+    run(world, [heir], 3 * S)
+    assert [call.payload for call in job.calls] == [b"first", b"second"]
+    assert len(reasons(world)) == 1 and pending(world) == 0

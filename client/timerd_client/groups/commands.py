@@ -260,7 +260,11 @@ class CallCommands:
         *,
         follows: int = 0,
     ) -> bytes:
-        """The command that registers a call; with `told`, or the op id `follows`, it also acknowledges that call."""
+        """The command that registers a call; with `told`, or the op id `follows`, it also acknowledges that call.
+
+        A call that has failed, and of which only the on_failure is left, keeps its id no longer: another one of that
+        id is a call of its own.
+        """
         flags = OF_CALL | exists
         if told is not None:
             follows = told.record.operation
@@ -272,7 +276,9 @@ class CallCommands:
             flags |= RegisterFlag.ALONE
         key = name.encode()
         payload = plan.pack() + payload
-        tail = id_hash(self.full_id(plan.id or name)) + EVENT_PREFIX[len(key)] + key + payload
+        has_failed = plan.kind == CALL and plan.phase == CallPhase.ON_FAILURE
+        id = self.own_id() if has_failed else plan.id or name
+        tail = id_hash(self.full_id(id)) + EVENT_PREFIX[len(key)] + key + payload
         head: bytes = pack_register(
             CommandKind.REGISTER,
             self._protocol.session.purgatories[CALLS],

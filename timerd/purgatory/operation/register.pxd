@@ -34,7 +34,9 @@ from timerd.purgatory.members.looks cimport list_look, look_is_due
 from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, has_failures, is_used_up, judge, satisfy, settled_keys, unmoved
-from .letters cimport Shortage, drop_oldest_letter, finish_done, letters_for, stage_done, stage_withdrawn
+from .letters cimport (
+    Shortage, drop_oldest_letter, finish_done, letters_for, stage_done, stage_id_is_free, stage_withdrawn,
+)
 from .quota cimport find_followed, group_of, has_too_many_ids, is_call, refusal_of, shortage_of
 from .register_command cimport Key, Registration, deadline_of, has_wall_time, read_registration, registered_of
 from .settle cimport finish_free, finish_settle, is_overdue, stage_settle
@@ -454,6 +456,8 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     if has_failures(op, v.failed):
         fill_failures(a, op, v.failed)
     if command.flags & REGISTER_FLAG_FOLLOWS:
+        if known != followed.id_record:
+            stage_id_is_free(a, followed)  # it goes on under another id
         stage_done(a, followed, r.slot, r.number)
     if superseded != NULL:
         stage_withdrawn(a, superseded, r.slot, r.number)

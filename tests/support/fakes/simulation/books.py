@@ -106,6 +106,7 @@ class Running:
     call: Call
     arena: int  # that its client knew of
     began_ns: int
+    has_id: bool  # not an on_failure that comes again
     is_alone: bool = False  # no other handler may run in its process
     ended: bool = False  # it has returned, or has failed as it was to
     failed: bool = False
@@ -367,7 +368,7 @@ class Books:
             self.fail(f"{who}: it was never asked for")
         if not 0 <= call.missed <= (MISSED_MAX if of_schedule else 0):
             self.fail(f"{who}: it is for {call.missed} missed points")
-        with self._run(process, call, self.runs[what], who) as now:
+        with self._run(process, call, self.runs[what], who, True) as now:
             self._look_at_cancelled(now, who)
             yield now
 
@@ -384,8 +385,7 @@ class Books:
         keys = [what]
         if isinstance(what[1], datetime):  # grace may have left out the point that was announced
             keys = [key for key in self.announced if (key[0], key[2]) == (what[0], what[2])]
-        ended = (client in self.dead for key in keys for announced, client in self.announced[key] if announced == phase)
-        return sum(ended)
+        return sum(client in self.dead for key in keys for said, client in self.announced[key] if said == phase)
 
     @contextmanager
     def failing(self, process: Process, call: Call, error: BaseException) -> Iterator[Running]:
@@ -405,15 +405,15 @@ class Books:
                 self.fail(f"{who}: {ends} processes have ended in its handler")
         elif not self._ends(what, CallPhase.ON_FAILURE):
             self.fail(f"{who}: no process has ended in its on_failure")
-        with self._run(process, call, before, who) as now:
+        with self._run(process, call, before, who, not before) as now:
             yield now
 
     @contextmanager
-    def _run(self, process: Process, call: Call, runs: list[Running], who: str) -> Iterator[Running]:
+    def _run(self, process: Process, call: Call, runs: list[Running], who: str, has_id: bool) -> Iterator[Running]:
         """One more of `runs`. It must not run twice at a time, nor beside another one of its id, nor too soon."""
         protocol = process.client._protocol
         incarnation, arena = protocol.session.incarnation, protocol.session.arena
-        now = Running(process, incarnation, call, arena, self.schedule.now_ns)
+        now = Running(process, incarnation, call, arena, self.schedule.now_ns, has_id)
         of_schedule = not call.payload
         self.note(f"{who} begins")
         before = [run for run in runs if run.arena == arena]
@@ -457,8 +457,8 @@ class Books:
         """Nothing of its id runs elsewhere, and nothing at all in its process if it is to run alone."""
         away, is_point = self.has_lost, not now.call.payload
         for run in self.running_now:
-            if run.arena == now.arena and run.call.id == now.call.id and not self.has_forgotten_ids():
-                if not away(run.incarnation) and not away(now.incarnation):
+            if run.arena == now.arena and run.has_id and now.has_id and run.call.id == now.call.id:
+                if not away(run.incarnation) and not away(now.incarnation) and not self.has_forgotten_ids():
                     self.fail(f"{who}: {run.process.name} runs {run.call!r}, and neither had ever lost its calls")
             elif run.call.name == now.call.name and run.arena == now.arena and not is_point:
                 same = run.call.payload == now.call.payload
@@ -548,7 +548,8 @@ class Books:
             if arena == self.arena and not self._is_cancelling(payload) and not over:
                 self.fail(f"{payload!r} for {name!r} was accepted, {len(ended)} attempts have ended, and no last one")
         for id, asked_ns, arena in self.made_again:
-            began = [run for runs in self.runs.values() for run in runs if run.call.id == id]
+            every = (*self.runs.values(), *self.failings.values())  # the one that it joined may have been given up
+            began = [run for runs in every for run in runs if run.call.id == id and run.has_id]
             if arena != self.arena or self.cancelling[id] or self.has_forgotten_ids():
                 continue
             if not any(run.began_ns >= asked_ns for run in began):
