@@ -13,6 +13,7 @@ from daemons import Daemon
 from patience import PATIENCE_S, eventually
 from registries import serve
 from timerd_client import aio
+from timerd_client.groups.plan import Plan
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -85,3 +86,21 @@ def test_a_dead_letter_is_retried_whatever_its_name(daemon: Daemon, name: str) -
         assert client.retry_call_wait(client.dead_letters()[0].number)
         eventually(lambda: len(attempts) == 2 and not client.calls())
         assert not client.dead_letters()
+
+
+def test_a_call_of_another_program_is_a_dead_letter_that_is_listed_and_dropped(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no plan before its payload. It was in no list, so nobody could drop it."""
+    with td.connect(group="web", timeout=PATIENCE_S) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(Plan, "pack", lambda self: b"")
+            client.call_later_wait("job", 0, b"another program's")
+        assert [(call.name, call.state, call.payload) for call in client.calls()] == [
+            ("job", "unhandled", b"another program's")
+        ]
+        serve(client, "job", lambda call: None)
+        eventually(client.dead_letters)
+        (letter,) = client.dead_letters()
+        assert "that this client does not handle" in letter.reason and letter.payload == b"another program's"
+        assert client.drop_call_wait(letter.number) and not client.dead_letters()

@@ -126,17 +126,20 @@ def listed_with_plans(
 
 
 def _read(reader: ArenaReader, index: int, op: OpRecord) -> tuple[bytes, Plan, bytes, bytes] | None:
-    """Name, plan, payload and value of a call; None if the record has become another operation's meanwhile."""
+    """Name, plan, payload and value of a call; None if the record has become another operation's meanwhile.
+
+    A call without a plan is another program's: no handler can run it, so it becomes a dead letter.
+    """
     try:
-        found = unpack(reader.blob(op.payload))
+        packed = reader.blob(op.payload)
         value = reader.blob(op.value) if op.state == OpState.SETTLED else b""
         name = reader.key_name(reader.nodes[next(walk.nodes_of(reader, index))])
     except (DamageError, StopIteration):
         return None
     after = reader.ops[index]
-    if found is None or (after.generation, after.payload, after.state) != (op.generation, op.payload, op.state):
+    if (after.generation, after.payload, after.state) != (op.generation, op.payload, op.state):
         return None
-    return name, *found, value
+    return name, *(unpack(packed) or (Plan(CALL), packed)), value
 
 
 def _state(
