@@ -16,7 +16,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from harness import Rig
-from patience import eventually
+from patience import eventually, stop
 from shell import LOOKING, Run, command_of
 from timerctl.exits import Exit
 from timerd_client import connect
@@ -274,7 +274,7 @@ def test_keys_and_ids_that_are_no_text_are_read_and_shown(daemon: Daemon) -> Non
 
 
 def test_a_daemon_that_does_not_answer_counts_as_no_daemon(daemon: Daemon, run: Run) -> None:
-    os.kill(daemon.pid, signal.SIGSTOP)
+    stop(daemon.pid)
     try:
         status, _, err = run("fire", "k")
         assert status == Exit.NO_DAEMON

@@ -26,7 +26,7 @@ from commands import Command, Key, KeyAct, Register
 from daemons import SMALL, Daemon, arenas_of
 from frames import encode
 from harness import MS, S
-from patience import PATIENCE_S, eventually
+from patience import PATIENCE_S, eventually, stop
 from timerd.arena.plan import plan_of
 from timerd.config.command_line import read_command_line
 from timerd.host.lock import InstanceLock
@@ -310,7 +310,7 @@ def test_operations_that_came_due_while_no_daemon_ran_expire_at_the_start(
 
 def test_a_stopped_process_notices_the_gap(daemon: Daemon, context: zmq.Context[Any]) -> None:
     Peer(daemon, context).connect()  # with a client there are heartbeats to be late for
-    os.kill(daemon.pid, signal.SIGSTOP)
+    stop(daemon.pid)
     time.sleep(1.8)
     os.kill(daemon.pid, signal.SIGCONT)
     eventually(lambda: memory_of(daemon).count("gaps") == 1, "no gap was counted")

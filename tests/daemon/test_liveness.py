@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import signal
 import socket
 import stat
 import subprocess
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from descriptors import free_files
-from patience import PATIENCE_S
+from patience import PATIENCE_S, stop
 from polled import PolledWatches, would_wake
 from timerd.clients.liveness import (
     ACCEPTS_PER_TURN,
@@ -269,7 +268,7 @@ def test_the_end_of_a_process_is_a_sign_and_a_stop_is_none(watches: PolledWatche
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     watch = watches.watch(child.pid)
     assert watch > 0
-    child.send_signal(signal.SIGSTOP)
+    stop(child.pid)
     assert not select.select([watches.selector], [], [], 0.05)[0]
     child.kill()
     assert select.select([watches.selector], [], [], PATIENCE_S)[0]

@@ -18,7 +18,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from faces import THREADED, Face
-from patience import PATIENCE_S, eventually
+from patience import PATIENCE_S, eventually, stop
 from timerd_client.protocol.state import LinkState
 
 
@@ -26,7 +26,7 @@ def test_backpressure_is_raised_after_a_second_and_flush_returns_in_time(
     client: Any, daemon: Daemon, face: Face
 ) -> None:
     client.flush()
-    os.kill(daemon.pid, signal.SIGSTOP)
+    stop(daemon.pid)
     try:
         client._protocol.ledger.window = 100
         start = time.monotonic()
@@ -49,7 +49,7 @@ def test_backpressure_is_raised_after_a_second_and_flush_returns_in_time(
 def test_a_batch_that_met_backpressure_is_withdrawn_as_a_whole(client: Any, daemon: Daemon) -> None:
     client.flush()
     client._protocol.ledger.window = 100
-    os.kill(daemon.pid, signal.SIGSTOP)
+    stop(daemon.pid)
     try:
         with pytest.raises(td.BackpressureError):
             client.register_many(["k"] * 150, timeout=60)
@@ -64,7 +64,7 @@ def test_a_registration_that_was_not_answered_is_withdrawn_where_its_caller_has_
     client: Any, daemon: Daemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.flush()
-    os.kill(daemon.pid, signal.SIGSTOP)
+    stop(daemon.pid)
     try:
         monkeypatch.setattr(f"timerd_client.{face.name}.purgatory.CLOSE_TIMEOUT_S", 0.05)
         with pytest.raises(td.TimerdUnavailableError):

@@ -12,7 +12,7 @@ import pytest
 import timerd_client as td
 from daemons import Daemon
 from faces import Face
-from patience import eventually
+from patience import eventually, stop
 
 
 def test_pending_operations_are_kept_or_cancelled_by_the_last_policy_of_their_client(
@@ -35,7 +35,7 @@ def test_set_orphans_does_not_wait_for_room_after_its_last_part(daemon: Daemon, 
     client = face.connect()
     client.register_many([f"k{number}" for number in range(10)], timeout=60)
     client.flush()
-    os.kill(daemon.pid, signal.SIGSTOP)
+    stop(daemon.pid)
     try:
         client._protocol.ledger.window = 10
         client.set_orphans("keep")

@@ -17,7 +17,7 @@ import zmq
 import msgpack
 import timerd as td
 from daemons import Daemon
-from patience import PATIENCE_S
+from patience import PATIENCE_S, stop
 from timerd import at_least
 from timerd.config.command_line import read_command_line
 from timerd.core import Core
@@ -181,7 +181,7 @@ def unavailable(_: td.Client, daemon: Daemon) -> None:
 
 @meets(ErrorCode.BACKPRESSURE, f"{WINDOW_COMMANDS_MAX}")
 def backpressure(client: td.Client, daemon: Daemon) -> None:
-    os.kill(daemon.pid, signal.SIGSTOP)
+    stop(daemon.pid)
     try:
         client.fire_many(["k"] * (WINDOW_COMMANDS_MAX + 1))
     finally:

@@ -20,7 +20,7 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
-from patience import PATIENCE_S
+from patience import PATIENCE_S, stop
 from timerd.zmtp.connection import QUEUED_MAX
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
@@ -50,7 +50,7 @@ def test_a_subscriber_that_stood_still_gets_each_outcome_once(make_daemon: Calla
     slow = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert slow.stdout is not None and slow.stdout.readline() == "ready\n"
-        slow.send_signal(signal.SIGSTOP)
+        stop(slow.pid)
         with td.connect(timeout=PATIENCE_S) as client:
             for first in range(0, MANY, 10):  # few at a time, so that there are many reports
                 numbers = range(first, first + 10)

@@ -16,7 +16,7 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
-from patience import PATIENCE_S, eventually
+from patience import PATIENCE_S, eventually, stop
 from registries import serve
 from timerd import State
 from timerd_client import aio
@@ -236,7 +236,7 @@ def test_a_stopped_process_does_not_act_on_a_requeued_outcome(
         stopped = listener(1.0)
         assert line(stopped) == "told 1 1"
         time.sleep(0.1)  # and the second one lies in its memory
-        stopped.send_signal(signal.SIGSTOP)
+        stop(stopped.pid)
         told = []
         with member() as other:
             for outcome in other.outcomes(timeout=PATIENCE_S):

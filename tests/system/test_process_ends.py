@@ -133,8 +133,8 @@ import atexit
 import timerd as td
 def late():
     client = td.Client("started", autostart=True)
+    client.ready(timeout=20)  # a start may take longer than the 2 s that the end of a process waits for
     client.fire("k")
-    client.ready(timeout=20)
     print(client.fire_wait("k"), client._link.protocol.session.daemon_pid)
 atexit.register(late)
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
-from patience import PATIENCE_S, eventually
+from patience import PATIENCE_S, eventually, stop
 from timerd_shm.declare.states import ClientFlag, ClientState, OpState
 from timerd_shm.host.paths import read_location
 from timerd_shm.read.reader import ArenaReader
@@ -155,7 +154,7 @@ def test_a_call_of_a_process_that_is_stopped_is_run_by_another_one_after_the_lea
         caller.call_later_wait("job", 0)
         assert first.line() == "began 1"
         second = worker()
-        first.process.send_signal(signal.SIGSTOP)
+        stop(first.process.pid)
         assert second.line() == "began 2"
         assert workers(daemon)[0] == (ClientState.SILENT, ClientFlag(0))  # the second one blocks by now, too
 
@@ -170,7 +169,7 @@ def test_a_process_that_is_stopped_while_it_keeps_its_call_loses_it(
         assert first.line() == "began 1"
         second = worker()
         eventually(lambda: workers(daemon) == [SILENT_AND_KEEPS, LIVE], "it was not silent, or keeps nothing")
-        first.process.send_signal(signal.SIGSTOP)
+        stop(first.process.pid)
         assert second.line() == "began 2"
 
 

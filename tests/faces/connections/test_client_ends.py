@@ -23,7 +23,7 @@ import pytest
 import timerd_client as td
 from daemons import Daemon
 from faces import Face
-from patience import PATIENCE_S, eventually
+from patience import PATIENCE_S, eventually, stop
 from tiers import in_tiers
 from timerd_client.transport.lifeline import REFUSED_NS, Lifeline
 from timerd_shm.declare.fields import offset_of
@@ -238,7 +238,7 @@ def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: Mak
     """The process lives, but the arena says that the client's was another one: so it is after a restart."""
     daemon = make_daemon(patch=NO_LIVENESS + SHORT_RETURN)
     stranger, look = spawn(), Look(daemon)
-    os.kill(stranger.pid, signal.SIGSTOP)
+    stop(stranger.pid)
     daemon.kill()
     path = read_location(daemon.paths).path
     with look.reader() as reader:
@@ -261,7 +261,7 @@ def test_a_client_that_was_stopped_past_its_lease_finds_its_operations_as_they_w
     daemon = make_daemon("--lease=1200ms", patch=SHORT_LEASE)
     sleeper, look = spawn(), Look(daemon)
     sleeper.do('client.fire("count"); client.fire("count"); client.flush()')
-    os.kill(sleeper.pid, signal.SIGSTOP)
+    stop(sleeper.pid)
     eventually(lambda: look.states() == [ClientState.SILENT], "it was not suspected")
     assert look.pending() == 1
     os.kill(sleeper.pid, signal.SIGCONT)
@@ -282,7 +282,7 @@ def test_a_client_that_was_taken_for_dead_continues_its_command_numbers(
     daemon = make_daemon("--lease=1200ms", patch=SHORT_LEASE + SHORT_HOUR)
     sleeper, look = spawn(orphans=orphans), Look(daemon)
     sleeper.do('client.fire("count"); client.fire("count"); client.flush()')
-    os.kill(sleeper.pid, signal.SIGSTOP)
+    stop(sleeper.pid)
     eventually(lambda: ClientState.TOMBSTONE in look.states(), "it was not taken for dead")
     os.kill(sleeper.pid, signal.SIGCONT)
     sleeper.do('for _ in range(3): client.fire("count")')
@@ -298,9 +298,9 @@ def test_a_daemon_that_stops_for_three_leases_cancels_no_operation(
 ) -> None:
     daemon = make_daemon("--lease=400ms", patch=SHORT_LEASE)
     clients, look = [spawn() for _ in range(2)], Look(daemon)
-    os.kill(clients[0].pid, signal.SIGSTOP)
+    stop(clients[0].pid)
     if how == "stopped":
-        os.kill(daemon.pid, signal.SIGSTOP)
+        stop(daemon.pid)
     else:
         daemon.kill()
     time.sleep(1.3)  # a gap, too
@@ -338,7 +338,7 @@ def test_a_client_that_noticed_the_end_of_its_daemon_waits_two_seconds_for_the_n
         connection = line if isinstance(line, Lifeline) else client._link.sockets
 
         eventually(lambda: line.fileno() >= 0 and time.monotonic_ns() - made_ns(connection) > REFUSED_NS)
-        os.kill(daemon.pid, signal.SIGSTOP)  # no frame is under way at its end, which would say that it is there
+        stop(daemon.pid)  # no frame is under way at its end, which would say that it is there
         stopped_ns = time.monotonic_ns()
         eventually(lambda: silence._looked_ns > stopped_ns + 300_000_000, "the client does not look")
         start = time.monotonic()

@@ -19,7 +19,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from faces import THREADED, Face
-from patience import PATIENCE_S, eventually
+from patience import PATIENCE_S, eventually, stop
 from timerd import State
 from timerd_client.protocol.state import LinkState
 from timerd_client.waits.polling import Polling
@@ -291,7 +291,7 @@ def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(
         long = client.register("long", timeout=60)
         short = client.register("short", timeout=0.6)
         client.flush()
-        os.kill(daemon.pid, signal.SIGSTOP)
+        stop(daemon.pid)
         try:
             other.fire("short")
             outage.hasten()

@@ -20,7 +20,7 @@ import pytest
 import timerd_client as td
 from daemons import Daemon
 from faces import THREADED, Face
-from patience import PATIENCE_S, eventually
+from patience import PATIENCE_S, eventually, stop
 from registries import serve
 from timerd_client import aio
 from timerd_client.link.process_end import ProcessEnd
@@ -113,7 +113,7 @@ def test_a_caller_that_waits_for_room_gets_an_error_when_the_client_closes(daemo
     client = face.connect()
     client._protocol.ledger.window = 4
     wait_for_room = (lambda: client.fire("k")) if face.waits_for_room else client.room
-    os.kill(daemon.pid, signal.SIGSTOP)
+    stop(daemon.pid)
     try:
         for _ in range(4):
             client.fire("k")
@@ -142,7 +142,7 @@ def test_an_await_that_is_cancelled_while_its_client_closes_is_cancelled(daemon:
         operation = client.register("k", timeout=PATIENCE_S)
         waiting = asyncio.ensure_future(operation)
         await client.flush()
-        os.kill(daemon.pid, signal.SIGSTOP)
+        stop(daemon.pid)
         try:
             client.fire("other")
             closing = asyncio.create_task(client.close(timeout=1.0))

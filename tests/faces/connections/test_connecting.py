@@ -18,7 +18,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from faces import Face
-from patience import PATIENCE_S
+from patience import PATIENCE_S, stop
 from timerd_client.discovery import find_daemon
 from timerd_client.discovery.find_daemon import RESTART_S, Search, has_run_lately
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S, IPC_PATH_MAX
@@ -133,7 +133,7 @@ def test_a_daemon_that_comes_late_has_time_to_answer_all_the_same(
 
     monkeypatch.setattr(Search, "look", look_for_long)
     monkeypatch.setattr("timerd_client.discovery.find_daemon.CONNECT_TIMEOUT_S", PATIENCE_S)
-    os.kill(daemon.pid, signal.SIGSTOP)
+    stop(daemon.pid)
     goes_on = threading.Timer(0.4, os.kill, (daemon.pid, signal.SIGCONT))
     goes_on.start()
     with face.connect(timeout=PATIENCE_S) as client:
@@ -153,7 +153,7 @@ def test_the_time_to_answer_is_the_default_or_what_is_left_or_a_shorter_timeout(
 
 
 def test_connect_does_not_say_that_a_stopped_daemon_has_ended(face: Face, daemon: Daemon) -> None:
-    os.kill(daemon.pid, signal.SIGSTOP)
+    stop(daemon.pid)
     try:
         with pytest.raises(td.TimerdUnavailableError, match=r"within 0\.\d+ s .*: it runs, but is stopped, overl"):
             face.connect(timeout=0.3)

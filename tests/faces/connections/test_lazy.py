@@ -17,7 +17,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from faces import THREADED, Face
-from patience import PATIENCE_S, eventually
+from patience import PATIENCE_S, eventually, stop
 
 
 def in_child(child: Callable[[], str]) -> str:
@@ -83,7 +83,7 @@ def test_a_deadline_counts_from_the_call_and_not_from_the_connection(
     face: Face, make_daemon: Callable[..., Daemon]
 ) -> None:
     daemon = make_daemon(instance="late")
-    os.kill(daemon.pid, signal.SIGSTOP)  # it goes on sooner than another one starts
+    stop(daemon.pid)  # it goes on sooner than another one starts
     client = face.make("late")
     called_ns = time.monotonic_ns()
     operation = client.register("k", timeout=0.2)

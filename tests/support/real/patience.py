@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,6 +23,18 @@ def eventually(
         assert time.monotonic() < start + seconds, what
         time.sleep(0.005)
     return time.monotonic() - start
+
+
+def stop(pid: int) -> None:
+    """SIGSTOP, and wait until each thread of the process stands still. On a busy machine some go on for a while."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    eventually(lambda: all(_state(task) in "Tt" for task in tasks.iterdir()), f"process {pid} does not stop")
+
+
+def _state(task: Path) -> str:
+    """The state of a thread, from /proc/PID/task/TID/stat."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def until(get: Callable[[], T]) -> T:
