@@ -116,7 +116,7 @@ def test_a_second_subscription_closes_the_outlet_and_nothing_is_lost(world: Worl
 
 
 def test_the_newest_connection_that_shows_a_session_has_its_outcomes(world: World) -> None:
-    bob, thief = world.client("bob"), 77
+    bob, thief = world.client("bob"), -1  # no other test's peer has this number
     world.network.asking.append((thief, bob.session))  # bob himself: nobody else knows it
     world.settle()
     bob.take_published()
