@@ -110,7 +110,7 @@ class Storm:
         ]
 
     def tend(self, count: int, calls: int) -> None:
-        """Have so many workers, and so many of them for calls; note those that have ended by themselves."""
+        """Start workers until there are `count`, `calls` of them for calls. Note those that have ended by themselves."""
         for worker in [worker for worker in self.workers if worker.process.poll() is not None]:
             self.workers.remove(worker)
             if (status := worker.process.returncode) not in worker.expected:
@@ -263,7 +263,7 @@ class Storm:
         return letters
 
     def _wait(self, what: str, is_over: Callable[[], bool], calls: int = 0) -> None:
-        """Wait for that, and have so many workers of calls. Raises Failed."""
+        """Wait until `is_over`, with `calls` workers of calls. Raises Failed, which says `what` still holds."""
         until = time.monotonic() + CALM_S
         self.tend(calls, calls)
         while not is_over():

@@ -15,6 +15,7 @@ from jobs import (
     cancel,
     due_call,
     due_call_of_two,
+    falls_silent,
     later,
     made,
     pending,
@@ -122,12 +123,7 @@ def test_handled_names_are_known_again_after_a_restart_and_in_another_arena(worl
 
 def told_again_to_the_same(world: World, worker: Worker) -> None:
     """It is taken for silent, and comes back, with nobody else there."""
-    session = world.sessions.find(worker.protocol.session.secret)
-    assert session is not None
-    world.core.silence(session.slot, worker.now_ns)
-    world.turn()
-    world.core.revive(session.slot, worker.now_ns)
-    world.settle()
+    falls_silent(world, worker)
     worker.hear()
 
 

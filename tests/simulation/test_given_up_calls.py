@@ -8,7 +8,20 @@ from typing import Any
 import pytest
 
 from harness import S
-from jobs import Job, begun, cancel, due_call, due_call_of_two, later, made, pending, run, through_handler, worker_of
+from jobs import (
+    Job,
+    begun,
+    cancel,
+    due_call,
+    due_call_of_two,
+    falls_silent,
+    later,
+    made,
+    pending,
+    run,
+    through_handler,
+    worker_of,
+)
 from networks import World
 from timerd_client.errors import CallGivenUpError
 from timerd_client.groups.plan import CALL, ENDS_MAX, PAUSE_S_MAX, Plan
@@ -285,16 +298,6 @@ def test_a_call_of_an_id_does_not_begin_while_another_one_runs(world: World) -> 
     holder.do(steps)
     run(world, [holder, idle], S)
     assert [call.payload for call in job.calls] == [b"", b"next"]
-
-
-def falls_silent(world: World, worker: Worker) -> None:
-    """The daemon does not hear the worker for a lease, then it hears it again."""
-    session = world.sessions.find(worker.protocol.session.secret)
-    assert session is not None
-    world.core.silence(session.slot, worker.now_ns)
-    world.turn()
-    world.core.revive(session.slot, worker.now_ns)
-    world.settle()
 
 
 def test_a_call_of_a_group_whose_bytes_are_used_up_is_retried() -> None:

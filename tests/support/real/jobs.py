@@ -120,6 +120,16 @@ def through_handler(worker: Worker, delivered: DeliveredOutcome) -> Steps:
     return steps
 
 
+def falls_silent(world: World, worker: Worker) -> None:
+    """The daemon does not hear the worker for a lease, then it hears it again."""
+    session = world.sessions.find(worker.protocol.session.secret)
+    assert session is not None
+    world.core.silence(session.slot, worker.now_ns)
+    world.turn()
+    world.core.revive(session.slot, worker.now_ns)
+    world.settle()
+
+
 def session_gone(worker: Worker) -> bytes:
     """Close the client's session in the daemon; the frame that says so to the client."""
     world = worker.world
