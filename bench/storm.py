@@ -110,7 +110,7 @@ class Storm:
         ]
 
     def tend(self, count: int, calls: int) -> None:
-        """Start workers until there are `count`, `calls` of them for calls. Note those that have ended by themselves."""
+        """Start workers up to `count`, `calls` of them for calls. Note those that have ended by themselves."""
         for worker in [worker for worker in self.workers if worker.process.poll() is not None]:
             self.workers.remove(worker)
             if (status := worker.process.returncode) not in worker.expected:
