@@ -7,6 +7,7 @@ command with a wrong value is refused by its code, and its number passes.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, spent
+from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.hash cimport handle_line, tag_in
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd.purgatory.index.purgatories cimport in_mask, purgatory_is_open
@@ -24,8 +25,10 @@ from .prefetch cimport (
 cdef extern from *:
     """
     enum { FRAME_APPLIED = 0, FRAME_EXPECTED = 1, FRAME_UNFINISHED = 2, FRAME_MALFORMED = 3 };
+    #define FRAME_AHEAD 512 /* bytes of a frame that are on their way into the cache while its commands are looked at */
     """
     enum:
+        FRAME_AHEAD
         FRAME_APPLIED
         FRAME_EXPECTED
         FRAME_UNFINISHED
@@ -43,6 +46,7 @@ cdef inline uint32_t prefetch_commands(
     cdef uint32_t seen = 0, most = min(count, PREFETCH_GROUP)
     cdef Prefetched *x = ahead
     while seen < most and end - p >= <int>sizeof(uint64_t):
+        __builtin_prefetch(p + FRAME_AHEAD)
         x.at = p
         x.length = length_of(p)
         if x.length < sizeof(uint64_t) or <uint64_t>(end - p) < x.length:
