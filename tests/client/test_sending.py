@@ -10,16 +10,20 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from faces import THREADED, Face
+from patience import eventually
 from prompt_sockets import Sockets
 from timerd_client import aio
 from timerd_client.aio.link import LoopLink
+from timerd_client.groups.duties import Duty
+from timerd_client.groups.steps import Pause, Run, Steps
 from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.link import (
@@ -30,6 +34,7 @@ from timerd_client.threaded.link import (
     Condition,
     ThreadedLink,
 )
+from timerd_client.threaded.member import Runner
 from timerd_client.waits.gate import Gate
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
@@ -283,6 +288,120 @@ def test_a_waiting_caller_is_notified_or_returns_after_its_timeout() -> None:
 
     with lock:
         assert not condition.wait_for(lambda: bool(moved), 0.01)
-        assert not condition._gates
+        assert not condition._waiting
         threading.Thread(target=move).start()
         assert condition.wait_for(lambda: bool(moved), None)
+
+
+def waiting(
+    condition: Condition, lock: threading.Lock, holds: Callable[[], bool], one_of: object | None
+) -> Future[bool]:
+    """A thread that waits at the condition, and has begun to."""
+    found: Future[bool] = Future()
+
+    def wait() -> None:
+        with lock:
+            found.set_result(condition.wait_for(holds, PATIENCE_S, one_of))
+
+    before = len(condition._waiting)
+    threading.Thread(target=wait, daemon=True).start()
+    eventually(lambda: len(condition._waiting) > before)
+    return found
+
+
+def test_of_callers_that_wait_for_the_same_one_is_woken_at_a_time() -> None:
+    lock = threading.Lock()
+    condition = Condition(lock, Gate)
+    things: list[int] = []
+    looks: list[int] = []
+
+    def holds() -> bool:
+        looks.append(threading.get_ident())
+        return bool(things)
+
+    takers = [waiting(condition, lock, holds, "takers") for _ in range(5)]
+    progress: list[int] = []
+    other = waiting(condition, lock, lambda: bool(progress), None)
+    with lock:
+        looks.clear()
+        progress.append(1)
+        condition.notify()  # there is nothing to take: no taker wakes, and one look is enough for all
+    assert other.result(PATIENCE_S) and looks == [threading.get_ident()]
+    with lock:
+        things.append(1)
+        condition.notify()
+    wait([*takers], PATIENCE_S, FIRST_COMPLETED)
+    with lock:
+        assert [taker.done() for taker in takers] == [True, False, False, False, False]
+        condition.notify_all()
+    assert all(taker.result(PATIENCE_S) for taker in takers)
+
+
+def test_a_caller_that_is_woken_and_raises_wakes_the_next_one_that_waits_for_the_same() -> None:
+    lock = threading.Lock()
+    things: list[int] = []
+
+    class Interrupted(Gate):
+        """A gate at which a signal handler raises as soon as it opens."""
+
+        def wait(self, seconds: float | None) -> bool:
+            super().wait(seconds)
+            raise _Raised
+
+    gates: list[Callable[[], Gate]] = [Interrupted, Gate]
+    condition = Condition(lock, lambda: gates.pop(0)())
+    raised: list[BaseException] = []
+
+    def interrupted() -> None:
+        try:
+            with lock:
+                condition.wait_for(lambda: bool(things), PATIENCE_S, "takers")
+        except _Raised as error:
+            raised.append(error)
+
+    first = threading.Thread(target=interrupted)
+    first.start()
+    eventually(lambda: len(condition._waiting) == 1)
+    second = waiting(condition, lock, lambda: bool(things), "takers")
+    with lock:
+        things.append(1)
+        condition.notify()
+    assert second.result(PATIENCE_S)
+    first.join(PATIENCE_S)
+    assert len(raised) == 1
+
+
+class Duties:
+    """Gives its second asker a duty that pauses, and then one that goes on until the first one has gone on."""
+
+    def __init__(self) -> None:
+        self.askers: set[int] = set()
+        self.given = 0
+        self.went_on = threading.Event()
+        self.in_time: Future[bool] = Future()
+
+    def may_have(self) -> bool:
+        return False
+
+    def next(self, now_ns: int) -> Duty | None:
+        self.askers.add(threading.get_ident())
+        if len(self.askers) < 2 or self.given == 2:
+            return None
+        self.given += 1
+        return Duty(self.pauses() if self.given == 1 else self.goes_on(), is_call=True)
+
+    def pauses(self) -> Steps:
+        yield Pause(0.02)
+        self.went_on.set()
+
+    def goes_on(self) -> Steps:
+        yield Run(lambda: self.in_time.set_result(self.went_on.wait(PATIENCE_S)), ())
+
+
+def test_a_pause_that_ends_while_its_thread_is_busy_ends_in_another_thread() -> None:
+    link = ThreadedLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, "group", Sockets())
+    duties = Duties()
+    runner = Runner(link, cast(Any, duties))
+    runner.start(2)
+    assert duties.in_time.result(PATIENCE_S)
+    link.stop()

@@ -325,7 +325,7 @@ async def drive(flow: Flow[Value]) -> Value:
 
 async def _do(step: Step) -> Any:
     match step:
-        case Until(link, condition, seconds, then, scope):
+        case Until(link, condition, seconds, then, scope, _):
             assert isinstance(link, LoopLink)
             holds = await link.until(condition, seconds, scope)
             return holds if then is None else then()

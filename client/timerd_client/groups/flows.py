@@ -82,20 +82,27 @@ def take_next(
     may_have: Callable[[], bool],
     until: float | None,
     stop: Callable[[], bool] = lambda: False,
+    one_of: object | None = None,
 ) -> Flow[Found | None]:
-    """What `take` returns; None at the time `until` (seconds of the link's clock), after `stop()`, or after a close."""
+    """What `take` returns; None at the time `until` (seconds of the link's clock), after `stop()`, or after a close.
+
+    Of threads with the same `one_of` one is woken at a time. A thread that gets something wakes the
+    next one, if there is more.
+    """
     while True:
         with link.lock:
             if link.closed or stop():
                 return None
             if (found := take(link.now_ns())) is not None:
+                if one_of is not None and may_have():
+                    link.progressed_locked()
                 return found
             if link.protocol.wants_to_send():  # `take` has asked the daemon something
                 link.wake_if_due(link.protocol.ledger.issued)
         left = link.seconds_left(until)
         if left == 0.0:
             return None
-        yield Until(link, lambda: may_have() or link.closed or stop(), left)
+        yield Until(link, lambda: may_have() or link.closed or stop(), left, one_of=one_of)
 
 
 def listen(link: Link) -> None:
@@ -113,6 +120,7 @@ def next_outcome(link: Link, seconds: float | None) -> Flow[DeliveredOutcome | N
         lambda now_ns: inbox.next(inbox.outcomes, now_ns),
         lambda: inbox.may_have(inbox.outcomes),
         link.deadline(seconds),
+        one_of=inbox,
     )
 
 

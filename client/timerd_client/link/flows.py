@@ -62,6 +62,7 @@ class Until(NamedTuple):
         None  # called before another thread may change anything; its result is given instead
     )
     scope: Scope | None = None  # the request that ends the wait, with RequestEnded
+    one_of: object | None = None  # threads that wait for the same: one of them is woken at a time
 
 
 class Settles(NamedTuple):

@@ -1,8 +1,4 @@
-"""What both faces have in common: a protocol with its lock, sockets, a clock, and the daemon's arena, mapped read-only.
-
-A face adds how sending is started (`wake`), how a caller waits for room in a full window (`make_room`), whether the
-calling thread may block (`may_block`), and how a promise wakes a coroutine (`call_in_loop`).
-"""
+"""What both faces have in common: a protocol with its lock, sockets, a clock, and the daemon's arena, read-only."""
 
 from __future__ import annotations
 
@@ -122,6 +118,9 @@ class Link(Line):
     def notify_locked(self) -> None:
         """With the lock held: wake those who wait, so that they look at their conditions."""
         raise NotImplementedError
+
+    def progressed_locked(self) -> None:
+        """With the lock held: there is something. With threads, wake one of those who wait for it."""
 
     def check_room(self, commands: int) -> None:
         """Before a column is issued: raise BackpressureError if a call cannot wait until all of it has room."""

@@ -55,7 +55,7 @@ class Home(Interface):
     def send_for_caller(self) -> None:
         """Send what is due or not: a caller is about to wait. With the lock held."""
 
-    def notify_locked(self) -> None:
+    def progressed_locked(self) -> None:
         """Wake those who wait until the link makes progress. With the lock held."""
 
     def needs_its_thread(self) -> bool:
@@ -279,7 +279,7 @@ class Callers:
                     seat.close()
                 return
             if link.movers:
-                link.notify_locked()  # its reports may be the progress
+                link.progressed_locked()
             if is_needed:
                 is_due = False
             elif gate.is_open:

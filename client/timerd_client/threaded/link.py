@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import monotonic, monotonic_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Settles, Sleep, Step, Until
 from timerd_client.link.link import Link
@@ -51,6 +51,14 @@ SEND_BURST = 4  # so many frames may follow each other at once when it was quiet
 SEND_REST = 3  # intervals for each pass: while the thread works, the callers do not have the GIL
 
 
+class Waiter(NamedTuple):
+    """A caller that waits at a Condition."""
+
+    gate: Gate
+    condition: Callable[[], bool]
+    one_of: object | None  # callers that wait for the same, and of whom one is enough
+
+
 class Condition:
     """A condition at which callers wait with a lock held. Afterwards they hold it, even if a signal handler has raised.
 
@@ -63,27 +71,42 @@ class Condition:
     def __init__(self, lock: threading.Lock, gate: Callable[[], Gate]) -> None:
         self._lock = lock
         self._gate = gate
-        self._gates: list[Gate] = []
+        self._waiting: list[Waiter] = []
 
     def notify_all(self) -> None:
-        """With the lock held: wake those who wait, so that they look at their conditions."""
-        gates, self._gates = self._gates, []
-        for gate in gates:
-            gate.open()
+        """With the lock held: wake all callers that wait, so that they look at their conditions."""
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            waiter.gate.open()
 
-    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+    def notify(self) -> None:
+        """With the lock held: as notify_all(), but of callers that wait for the same wake one, if its condition holds.
+
+        For example, 32 threads wait for calls, and a call comes: then one thread wakes.
+        """
+        waiting, self._waiting = self._waiting, []
+        looked_at: set[object] = set()
+        for waiter in waiting:
+            if waiter.one_of is None or (waiter.one_of not in looked_at and waiter.condition()):
+                waiter.gate.open()
+            else:
+                self._waiting.append(waiter)
+            looked_at.add(waiter.one_of)
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None, one_of: object | None = None) -> bool:
         """With the lock held: until the condition holds, `timeout` seconds at most; whether it does."""
         end = None if timeout is None else monotonic() + timeout
         while not condition():
             left = -1 if end is None else end - monotonic()
             if end is not None and left <= 0:
                 return False
-            self._wait(min(left, threading.TIMEOUT_MAX))
+            self._wait(min(left, threading.TIMEOUT_MAX), condition, one_of)
         return True
 
-    def _wait(self, seconds: float) -> None:
-        gate = self._gate()
-        self._gates.append(gate)
+    def _wait(self, seconds: float, condition: Callable[[], bool], one_of: object | None) -> None:
+        waiter = Waiter(self._gate(), condition, one_of)
+        gate = waiter.gate
+        self._waiting.append(waiter)
         acquired: list[bool] = []
         raised: BaseException | None = None
         try:
@@ -96,8 +119,10 @@ class Condition:
                 acquired.extend(map(self._lock.acquire, (True,)))
             except BaseException as error:
                 raised = error
-        if gate in self._gates:
-            self._gates.remove(gate)
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+        elif raised is not None and one_of is not None:
+            self.notify()  # this caller was woken, and will not look: another one does
         if raised is not None:
             try:
                 raise raised
@@ -278,11 +303,18 @@ class ThreadedLink(Link):
         """With the lock held: wake those who wait, so that they look at their conditions."""
         self._moved.notify_all()
 
-    def wait_locked(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """With the lock held: wait until the condition holds, `timeout` seconds at most. Returns whether it holds."""
+    def progressed_locked(self) -> None:
+        """With the lock held: reports were taken. Wake those who wait; of callers that wait for the same, one."""
+        self._moved.notify()
+
+    def wait_locked(self, condition: Callable[[], bool], timeout: float | None, one_of: object | None = None) -> bool:
+        """With the lock held: wait until the condition holds, `timeout` seconds at most. Returns whether it holds.
+
+        Of callers with the same `one_of`, which wait for the same, one is woken at a time (Condition.notify).
+        """
         self.movers += 1
         try:
-            return self._moved.wait_for(condition, timeout)
+            return self._moved.wait_for(condition, timeout, one_of)
         finally:
             self.movers -= 1
 
@@ -290,7 +322,7 @@ class ThreadedLink(Link):
         super().received()
         if self.movers:
             with self.lock:
-                self._moved.notify_all()
+                self._moved.notify()
 
     def watch(self, descriptor: int) -> None:
         self._poller.register(descriptor)
@@ -444,10 +476,14 @@ class ThreadedLink(Link):
 
 
 def _until(
-    link: ThreadedLink, condition: Callable[[], bool], seconds: float | None, then: Callable[[], Any] | None
+    link: ThreadedLink,
+    condition: Callable[[], bool],
+    seconds: float | None,
+    then: Callable[[], Any] | None,
+    one_of: object | None = None,
 ) -> Any:
     with link.lock:
-        holds = link.wait_locked(condition, seconds)
+        holds = link.wait_locked(condition, seconds, one_of)
         return holds if then is None else then()
 
 
@@ -470,10 +506,10 @@ def drive(flow: Flow[Value]) -> Value:
 def do(step: Step) -> Any:
     """Do one step, and block for it."""
     match step:
-        case Until(link, condition, seconds, then, scope):
+        case Until(link, condition, seconds, then, scope, one_of):
             assert isinstance(link, ThreadedLink)
             if scope is None:
-                return _until(link, condition, seconds, then)
+                return _until(link, condition, seconds, then, one_of)
 
             def end() -> None:
                 link.soon(link.notify_locked)

@@ -16,11 +16,12 @@ from typing import Any, ClassVar
 
 from timerd_client.groups import flows
 from timerd_client.groups.commands import Made
-from timerd_client.groups.duties import Duties
+from timerd_client.groups.duties import Duties, Duty
 from timerd_client.groups.membership import Membership
 from timerd_client.groups.outcome import GroupOutcome, issue
 from timerd_client.groups.scheduled import ScheduledCall
 from timerd_client.groups.steps import Acknowledge, Ask, Call, Pause, Run, Steps, nobody_awaits
+from timerd_client.link.flows import Flow
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import CallExists, Patience, Payload, Timeout
 from timerd_shm.declare.errors import ClosedError
@@ -64,6 +65,7 @@ class Runner:
         self.stopping = False
         self._hands: list[Hand] = []
         self._paused: deque[tuple[float, Steps]] = deque()
+        self._pauses = 0  # how many pauses have begun
         link.before_stop.append(self.stop)
 
     def start(self, count: int) -> None:
@@ -88,9 +90,24 @@ class Runner:
         if late:
             link.complain("a handler still runs: its call is requeued")
 
+    def next_duty(self) -> Flow[Duty | None]:
+        """What to do next. None: a pause has ended or begun, or the client ends."""
+        duties, pauses = self.duties, self._pauses
+        return flows.take_next(
+            self.link,
+            duties.next,
+            duties.may_have,
+            self._next_due(),
+            lambda: self.stopping or self._pauses != pauses,
+            one_of=self,
+        )
+
     def pause(self, seconds: float, steps: Steps) -> None:
-        """Go on with these steps in so many seconds."""
-        self._paused.append((self.link.now_ns() / 1e9 + seconds, steps))
+        """Go on with these steps in so many seconds, in any thread: the one of now may be busy then."""
+        with self.link.lock:
+            self._paused.append((self.link.now_ns() / 1e9 + seconds, steps))
+            self._pauses += 1
+            self.link.notify_locked()
 
     def due(self) -> Steps | None:
         """The steps whose pause has ended."""
@@ -102,7 +119,7 @@ class Runner:
                 self._paused.append((at, steps))
         return None
 
-    def next_due(self) -> float | None:
+    def _next_due(self) -> float | None:
         """When the first pause ends, by the link's clock."""
         with self.link.lock:
             return min((at for at, _ in self._paused), default=None)
@@ -124,14 +141,10 @@ class Hand:
 
     def _run(self) -> None:
         runner, link = self._runner, self._runner.link
-        duties = runner.duties
         try:
             while not (runner.stopping or link.closed):
                 if (steps := runner.due()) is None:
-                    taking = flows.take_next(
-                        link, duties.next, duties.may_have, runner.next_due(), lambda: runner.stopping
-                    )
-                    duty = drive(taking)
+                    duty = drive(runner.next_duty())
                     steps = duty and duty.steps
                 if steps is not None:
                     self._go_on(steps)

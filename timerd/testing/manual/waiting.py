@@ -35,7 +35,9 @@ class ManualCondition:
     def notify_all(self) -> None:
         self._manual.changed()
 
-    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+    notify = notify_all
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None, one_of: object | None = None) -> bool:
         def holds() -> bool:
             with self._lock:
                 return condition()
