@@ -93,6 +93,24 @@ def test_a_requeued_call_does_not_run_again_once_it_is_done(world: World) -> Non
     assert pending(world) == 1
 
 
+def test_a_call_whose_worker_stood_still_before_the_handler_is_not_run_by_both(world: World) -> None:
+    """The daemon has said that it may begin. Then it stands still, and the call is requeued."""
+    job = Job()
+    slow, heir, told = due_call_of_two(world, job)
+    steps = slow.calls.carry_out(told)
+    asks = next(steps)
+    assert isinstance(asks, Ask)
+    answer = slow.ask(asks)
+    for _ in range(20):
+        world.run(S)
+        heir.pump()
+    heir.do_all()
+    assert isinstance(again := steps.send(answer), Ask), "it asks again, and does not run the handler"
+    with pytest.raises(StopIteration):
+        steps.send(slow.ask(again))
+    assert [call.deliveries for call in job.calls].count(1) <= 1 and job.due().count(0) == 1
+
+
 def test_a_refused_registration_of_the_next_call_leaves_the_call_undone(world: World) -> None:
     job = Job()
     worker, told = due_call(world, job)

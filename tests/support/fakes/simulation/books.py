@@ -485,8 +485,8 @@ class Books:
         once = Counter((letter.name, letter.which) for letter in letters)
         for letter in letters:
             what = letter.name, letter.which
-            ran = [run for key, runs in self.runs.items() if key[:2] == what for run in runs]
-            failed = [run for key, runs in self.failings.items() if key[:2] == what for run in runs]
+            ran = [run for key, runs in self.runs.items() if letter.is_of(key) for run in runs]
+            failed = [run for key, runs in self.failings.items() if letter.is_of(key) for run in runs]
             if once[what] > 1 and not (isinstance(letter.which, datetime) and letter.name in self.forgotten):
                 self.fail(f"{letter}: {once[what]} times")
             if not letter.reason:  # nobody has served it for an hour
@@ -495,7 +495,7 @@ class Books:
             elif not failed:
                 self.fail(f"{letter}: its on_failure never began")
             elif CallGivenUpError.__name__ in letter.reason:
-                keys = [key for key in self.announced if key[:2] == what]
+                keys = [key for key in self.announced if letter.is_of(key)]
                 if not any(self._ends(key, phase) for key in keys for phase in CallPhase):
                     self.fail(f"{letter}: no process has ended in it")
             elif not any(run.failed for run in ran):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import NamedTuple
 
 from arenas import Memory
@@ -19,6 +20,12 @@ class Letter(NamedTuple):
     name: str
     which: object  # its payload; of a schedule, its point
     reason: str
+
+    def is_of(self, run: tuple[str, object, int]) -> bool:
+        """Whether it may be of this name, payload or point, and attempt: grace may have left out the first points."""
+        if isinstance(self.which, datetime) and isinstance(run[1], datetime):
+            return run[0] == self.name and run[1] >= self.which
+        return run[:2] == (self.name, self.which)
 
 
 def letters_of(memory: bytes | bytearray) -> tuple[list[Letter], int]:

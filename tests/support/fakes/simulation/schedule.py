@@ -225,24 +225,38 @@ class Condition:
     def __init__(self, schedule: Schedule, lock: threading.Lock) -> None:
         self._schedule = schedule
         self._lock = lock
-        self._wakes: list[Act] = []
+        self._waiting: list[tuple[Act, Callable[[], bool], object | None]] = []
 
-    def wait_for(self, holds: Callable[[], bool], timeout: float | None = None) -> bool:
+    def wait_for(self, holds: Callable[[], bool], timeout: float | None = None, one_of: object | None = None) -> bool:
         end_ns = None if timeout is None else self._schedule.now_ns + math.ceil(timeout * 1e9)
         while not holds():
             left_ns = None if end_ns is None else end_ns - self._schedule.now_ns
             if left_ns is not None and left_ns <= 0:
                 return False
             assert self._schedule.current is not None, "a client's own thread would block"
-            self._wakes.append(self._schedule.current.wake())
+            waiter = self._schedule.current.wake(), holds, one_of
+            self._waiting.append(waiter)
             self._lock.release()
             try:
                 self._schedule.block(None if left_ns is None else left_ns / 1e9)
             finally:
                 self._lock.acquire()
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
         return True
 
     def notify_all(self) -> None:
-        wakes, self._wakes = self._wakes, []
-        for wake in wakes:
+        waiting, self._waiting = self._waiting, []
+        for wake, _, _ in waiting:
             wake()
+
+    def notify(self) -> None:
+        """Of those with the same `one_of` wake one, if its condition holds."""
+        waiting, self._waiting = self._waiting, []
+        looked_at: set[object] = set()
+        for wake, holds, one_of in waiting:
+            if one_of is None or (one_of not in looked_at and holds()):
+                wake()
+            else:
+                self._waiting.append((wake, holds, one_of))
+            looked_at.add(one_of)
