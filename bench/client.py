@@ -2,12 +2,11 @@
 
     python bench/client.py [--short] [--requests 32k] [--pending 100k] [--rounds 9] [--handles 200k]
 
-Both implementations are measured, the compiled one and the one in Python. Each has a process of its own, and they take
-turns, so that a busy machine is as busy for each. There is no daemon and no socket: frames to the daemon are dropped,
-and its reports are made beforehand, with `--told` outcomes in each. *caller* is the call itself. *sender* makes frames
-of the commands. *settler* receives the reports. *release* drops the caller's handles. *lifetime* is the sum of a
-round's stages. Figures are ns of CPU for a request, medians of the rounds, with the garbage collector on, beside
-`--pending` operations that stay. A registration has three keys or one (`keys`). The caller has made them beforehand.
+There is no daemon and no socket: frames to the daemon are dropped, and its reports are made beforehand, with `--told`
+outcomes in each. *caller* is the call itself. *sender* makes frames of the commands. *settler* receives the reports.
+*release* drops the caller's handles. *lifetime* is the sum of a round's stages. Figures are ns of CPU for a request,
+medians of the rounds, with the garbage collector on, beside `--pending` operations that stay. A registration has three
+keys or one (`keys`). The caller has made them beforehand.
 
 *memory* is what a pending registration keeps in the client: how much a process grows with `--handles` registrations,
 for each of them, without and with the keys that the caller gave (client_memory.py).
@@ -56,7 +55,6 @@ VALUE = bytes(8)
 ROWS = 1_024  # of one register_many or fire_many
 REGISTRATIONS = ("register", "register_many")
 TOGETHER = 10_000  # commands that are sent and applied together
-IMPLEMENTATIONS = ("pure", "compiled")
 LIFETIME = "lifetime"
 MEMORY = Path(__file__).with_name("client_memory.py")
 T = TypeVar("T")
@@ -183,7 +181,7 @@ def firings(purgatory: Purgatory, requests: int) -> list[Call]:
 
 
 def measure(requests: int, pending: int, rounds: int, per_report: int) -> list[Row]:
-    """Measure the implementation that this process has loaded: a row for each stage of each call, with its ns."""
+    """A row for each stage of each call, with its ns."""
     rig = Rig()
     kept = []
     for number in range(pending):
@@ -231,30 +229,26 @@ def play_round(rig: Rig, call: Call, requests: int, per_report: int) -> dict[str
     return stages | {LIFETIME: sum(stages.values())}
 
 
-def child(implementation: str, command: Sequence[str]) -> Any:
-    """What a program prints as JSON, run with this implementation of the client."""
-    done = run_child([sys.executable, *command], {"TIMERD_CLIENT": implementation})
+def child(*command: str) -> Any:
+    """What a program prints as JSON."""
+    done = run_child([sys.executable, *command])
     if done.returncode:
-        raise RuntimeError(f"the {implementation} client failed: {done.stderr}")
+        raise RuntimeError(f"{command} failed: {done.stderr}")
     return json.loads(done.stdout)
 
 
 def play_calls(suite: Suite) -> None:
-    """The table of CPU: medians over processes that take turns."""
+    """The table of CPU: medians over the processes."""
     args = suite.args
     sizes = {"requests": args.requests, "pending": args.pending, "rounds": args.rounds, "told": args.told}
     words = [f"--{name}={value}" for name, value in sizes.items()]
-    found: dict[tuple[str, int, str], dict[str, list[float]]] = {}
+    found: dict[tuple[str, int, str], list[float]] = {}
     for turn in range(args.turns):
         suite.say(f"turn {turn + 1} of {args.turns}")
-        for implementation in IMPLEMENTATIONS:
-            for row in child(implementation, [__file__, "--child", *words]):
-                ns = found.setdefault((row["call"], row["keys"], row["stage"]), {})
-                ns.setdefault(implementation, []).append(row["ns"])
-    for (call, keys, stage), by_name in found.items():
-        pure, compiled = (statistics.median(by_name[name]) for name in IMPLEMENTATIONS)
-        suite.add("calls", call=call, keys=keys, stage=stage, pure_ns=round(pure), compiled_ns=round(compiled),
-                  ratio=round(pure / compiled, 2) if compiled else None)  # fmt: skip
+        for row in child(__file__, "--child", *words):
+            found.setdefault((row["call"], row["keys"], row["stage"]), []).append(row["ns"])
+    for (call, keys, stage), ns in found.items():
+        suite.add("calls", call=call, keys=keys, stage=stage, ns=round(statistics.median(ns)))
 
 
 def play_memory(suite: Suite) -> None:
@@ -262,20 +256,18 @@ def play_memory(suite: Suite) -> None:
     handles = suite.args.handles
     for keys, call in product(KEYS, REGISTRATIONS):
         suite.say(f"memory of {handles:,} pending, {call}, keys: {keys}")
-        row: Row = {}
-        for name in IMPLEMENTATIONS:
-            grown = child(name, [str(MEMORY), call, str(keys), str(handles)])
-            row |= {f"{name}_bytes": grown["without_keys"], f"{name}_bytes_with_keys": grown["with_keys"]}
+        grown = child(str(MEMORY), call, str(keys), str(handles))
+        row = {"bytes": grown["without_keys"], "bytes_with_keys": grown["with_keys"]}
         suite.add("memory", call=call, keys=keys, handles=handles, **row)
 
 
 def play_handle(suite: Suite) -> None:
     """The table of the parts of a handle."""
     suite.say(f"memory of {suite.args.handles:,} handles, part by part")
-    of = {name: child(name, [handle_memory.__file__, str(suite.args.handles)]) for name in IMPLEMENTATIONS}
+    found = child(handle_memory.__file__, str(suite.args.handles))
     states = [f"{state}, {way}" for state in handle_memory.STATES for way in handle_memory.WAYS]
     for what in (*states, *handle_memory.PARTS):
-        suite.add("handle", what=what, **{f"{name}_bytes": round(of[name][what], 1) for name in IMPLEMENTATIONS})
+        suite.add("handle", what=what, bytes=round(found[what], 1))
 
 
 def play(suite: Suite) -> None:
@@ -289,10 +281,10 @@ def main() -> int:
     parser.size("--requests", amount(1, WINDOW_COMMANDS_MAX), "32k", "4k", "requests in a round, at most a window")
     parser.size("--pending", amount(0, 10_000_000), "100k", "1k", "operations that stay")
     parser.size("--rounds", amount(1, 1_000), "9", "3", "rounds in a turn")
-    parser.size("--turns", amount(1, 1_000), "5", "1", "processes of each implementation")
+    parser.size("--turns", amount(1, 1_000), "5", "1", "processes")
     parser.size("--told", amount(1, 16_384), "256", "256", "outcomes in a report")
     parser.size("--handles", amount(1, 10_000_000), "200k", "20k", "pending registrations whose memory is measured")
-    parser.add_argument("--child", action="store_true", help="measure the implementation that is loaded; print JSON")
+    parser.add_argument("--child", action="store_true", help="measure in this process; print JSON")
     if "--child" in sys.argv:
         args = parser.parse()
         print(json.dumps(measure(args.requests, args.pending, args.rounds, args.told)))

@@ -49,7 +49,7 @@ WAYS = {"register": register, "register_many": register_many}
 
 
 def measure(call: str, keys: int, handles: int) -> dict[str, float]:
-    """Bytes for each of so many registrations, with the implementation that this process has loaded."""
+    """Bytes for each of so many registrations."""
     rig, make = Rig(), WAYS[call]
     warm: list[Any] = [None] * WARM
     kept: list[Any] = [None] * handles

@@ -1,13 +1,13 @@
 """Bytes of the client's memory for a handle of `register`: rows for bench/client.py, in processes of their own.
 
-    python bench/handle_memory.py HANDLES     prints JSON, of the implementation that is loaded
+    python bench/handle_memory.py HANDLES     prints JSON
 
 A handle watches one key, a str of 17 characters that nobody else holds. The payload of 100 bytes is one object for all.
 The value of the event has 8 bytes. The commands were acknowledged, and the list that holds the handles is not counted.
 
 * *pending*, *settled*, *read* (settled, and `outcome()` was called): the growth of the process for a handle, by
   `tracemalloc` (bytes that were asked for) and by the kernel (resident pages, with what the allocators round up). Where
-  the compiled client asks the C library for memory, only the kernel knows it.
+  the client asks the C library for memory, only the kernel knows it.
 * Parts. *object* is the handle itself, with the slots for its callbacks, its id and its reply. *collector's header* is
   what the garbage collector has before the object. *table entry* is its share of the table of pending operations.
   *settlement* is what the handle gained when it settled: the record and the value. *command* is kept until the daemon

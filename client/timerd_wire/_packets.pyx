@@ -1,11 +1,11 @@
-"""The compiled Packets (see packets.py): sendmsg(2) and recv(2)."""
+"""Packets of packets.py: sendmsg(2) and recv(2)."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOBUFS, ENOMEM, errno
 from libc.string cimport memset
 from posix.unistd cimport close
 
-from timerd_shm.declare.limits import PACKET_SIZE_MAX as declared
+from timerd_shm.declare.limits import PACKET_SIZE_MAX as _declared
 
 cdef extern from *:
     """
@@ -28,7 +28,7 @@ cdef extern from *:
 cdef enum:
     SIZE_MAX = 1 + 131072
 
-if SIZE_MAX != 1 + declared:
+if SIZE_MAX != 1 + _declared:
     raise ImportError("packets were compiled with another PACKET_SIZE_MAX")
 
 cdef unsigned char received[SIZE_MAX]  # one for all: a call keeps the GIL

@@ -1,8 +1,5 @@
 """Packets over a Unix socket (SOCK_SEQPACKET), as daemon and client use them: no call blocks.
 
-`Packets` is the compiled one where it was built (choice.py), else PlainPackets. The compiled one keeps the GIL in its
-calls, as Channel does.
-
 A frame is a packet. One that is too large for that is cut(), and put together by `Joined`. What of it does not arrive
 is lost as a whole, and its sender sends it again: such frames are lists of operations, in a hello or a welcome.
 """
@@ -11,23 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timerd_shm.declare.limits import FRAME_SIZE_MAX, PACKET_SIZE_MAX
 from timerd_shm.declare.wire import PacketKind
 
-from .choice import CHOICE, PURE
-from .plain_packets import PlainPackets
-
-if TYPE_CHECKING or PURE:
-    Packets = PlainPackets
-else:
-    try:
-        from ._packets import Packets
-    except ImportError:
-        if CHOICE:
-            raise
-        Packets = PlainPackets
+from ._packets import Packets as Packets
 
 FRAME: Final = int(PacketKind.FRAME)
 SUBSCRIBE: Final = int(PacketKind.SUBSCRIBE)

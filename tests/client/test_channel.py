@@ -1,4 +1,4 @@
-"""Channels and pollers: the compiled ones and those without do the same."""
+"""Channels over sockets of ZeroMQ, and pollers of descriptors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ import zmq
 
 from patience import until
 from timerd_wire.channel import Channel
-from timerd_wire.plain_channel import PlainChannel
-from timerd_wire.plain_poller import PlainPoller
 from timerd_wire.poller import Poller
-
-CHANNELS = (Channel, PlainChannel)
-POLLERS = (Poller, PlainPoller)
 
 
 @pytest.fixture
@@ -32,24 +27,19 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
         yield context
 
 
-@pytest.fixture(params=CHANNELS, ids=("compiled", "plain"))
-def pair(request: Any, context: zmq.Context[zmq.Socket[bytes]], address: str) -> Iterator[tuple[Any, Any]]:
+@pytest.fixture
+def pair(context: zmq.Context[zmq.Socket[bytes]], address: str) -> Iterator[tuple[Any, Channel]]:
     """A ROUTER of pyzmq, and a channel whose DEALER is connected to it."""
     router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
     router.bind(address)
     dealer.connect(address)
-    channel = request.param(dealer)
+    channel = Channel(dealer)
     yield router, channel
     channel.close(0)
     router.close(0)
 
 
-def test_the_compiled_channel_and_poller_are_built() -> None:
-    assert Channel.__module__ == "timerd_wire._channel"
-    assert Poller.__module__ == "timerd_wire._poller"
-
-
-def test_frames_go_both_ways(pair: tuple[Any, Any]) -> None:
+def test_frames_go_both_ways(pair: tuple[Any, Channel]) -> None:
     router, channel = pair
     large = os.urandom(300_000)
     for frame in (b"", b"up", large):
@@ -60,13 +50,13 @@ def test_frames_go_both_ways(pair: tuple[Any, Any]) -> None:
         assert until(channel.receive) == frame + b"!"
 
 
-def test_nothing_to_receive_is_no_error(pair: tuple[Any, Any]) -> None:
+def test_nothing_to_receive_is_no_error(pair: tuple[Any, Channel]) -> None:
     _, channel = pair
     assert channel.receive() is None
     assert not channel.events() & zmq.POLLIN
 
 
-def test_a_socket_shows_whether_it_can_send_or_receive(pair: tuple[Any, Any]) -> None:
+def test_a_socket_shows_whether_it_can_send_or_receive(pair: tuple[Any, Channel]) -> None:
     router, channel = pair
     assert until(lambda: channel.events() & zmq.POLLOUT)
     channel.send(b"x")
@@ -74,7 +64,7 @@ def test_a_socket_shows_whether_it_can_send_or_receive(pair: tuple[Any, Any]) ->
     assert until(lambda: channel.events() & zmq.POLLIN)
 
 
-def test_a_message_of_several_parts_is_an_empty_frame(pair: tuple[Any, Any]) -> None:
+def test_a_message_of_several_parts_is_an_empty_frame(pair: tuple[Any, Channel]) -> None:
     router, channel = pair
     channel.send(b"up")
     routing, _ = router.recv_multipart()
@@ -87,27 +77,26 @@ def test_a_message_of_several_parts_is_an_empty_frame(pair: tuple[Any, Any]) -> 
     assert received == [b"", b"one"], "nothing of the first is left"
 
 
-def test_a_frame_without_a_receiver_is_not_sent(pair: tuple[Any, Any], context: Any, tmp_path: Path) -> None:
+def test_a_frame_without_a_receiver_is_not_sent(context: Any, tmp_path: Path) -> None:
     lonely = context.socket(zmq.DEALER)
     lonely.set(zmq.LINGER, 0)
     lonely.set(zmq.IMMEDIATE, 1)
     lonely.connect(f"ipc://{os.path.relpath(tmp_path)}/nobody")
-    channel = type(pair[1])(lonely)
+    channel = Channel(lonely)
     assert channel.send(b"x") is False
     channel.close(0)
 
 
-def test_a_closed_channel_raises(pair: tuple[Any, Any], context: Any) -> None:
-    channel = type(pair[1])(context.socket(zmq.DEALER))
+def test_a_closed_channel_raises(context: Any) -> None:
+    channel = Channel(context.socket(zmq.DEALER))
     channel.close(0)
     for call in (channel.receive, channel.events, lambda: channel.send(b"x")):
         with pytest.raises(zmq.ZMQError):
             call()
 
 
-@pytest.mark.parametrize("kind", POLLERS)
-def test_a_poller_returns_the_readable_descriptors_or_none_after_its_time(kind: Any) -> None:
-    poller, bells = kind(), [os.eventfd(0) for _ in range(3)]
+def test_a_poller_returns_the_readable_descriptors_or_none_after_its_time() -> None:
+    poller, bells = Poller(), [os.eventfd(0) for _ in range(3)]
     for bell in bells:
         poller.register(bell)
     assert poller.poll(0) == poller.poll(200_000) == []
@@ -121,7 +110,7 @@ def test_a_poller_returns_the_readable_descriptors_or_none_after_its_time(kind: 
         os.close(bell)
 
 
-def test_the_compiled_poller_waits_for_less_than_a_millisecond() -> None:
+def test_a_poller_waits_for_less_than_a_millisecond() -> None:
     # One that counts in milliseconds never does; on a slow machine this one does now and then.
     poller = Poller()
     waited_ns = until(lambda: [waited_ns for _ in range(20) if (waited_ns := _waited_ns(poller, 100_000)) < 1_000_000])

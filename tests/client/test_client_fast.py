@@ -1,4 +1,4 @@
-"""The compiled fast path of the client does what the one in Python does, frame by frame and outcome by outcome."""
+"""The compiled fast path of the client does what its model in Python does, frame by frame and outcome by outcome."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from typing import Any, cast
 import pytest
 
 import clientprogram
+import hotmodel as slow
+import modelprogram
 from clientprogram import Program
 from lazies import lazy_of
 from tiers import in_tiers
-from timerd_client import hot
+from timerd_client import hot as fast
 from timerd_client.conditions import When
-from timerd_client.hot import python as slow
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.threaded.purgatory import Purgatory
@@ -35,74 +36,32 @@ from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdErro
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.states import Condition
 from timerd_shm.declare.wire import OutcomeRecord, ReportHeader
-from trees import ROOT, file_of_tests, python_path
+from trees import ROOT, python_path
 
 PROGRAMS = int(os.environ.get("TIMERD_PROGRAMS", "24"))
-PURE_TESTS = (
-    "test_asking.py",
-    "test_caller.py",
-    "test_protocol.py",
-    "test_protocol_unavailable.py",
-    "test_waking.py",
-    "test_flows.py",
-    "test_handles.py",
-    "test_sending.py",
-    "test_client_arguments.py",
-    "test_hostile_daemon.py",
-    "test_unseen_grants.py",
-)
-# Files of this folder that do not come by hot/, and why.
-BESIDE_HOT = {
-    "test_channel.py": "each test takes both channels and both pollers",
-    "test_delivery_model.py": "the accumulator knows no client",
-    "test_hub.py": "a hub of subscriptions knows no encoding",
-    "test_schedule.py": "schedules are arithmetic",
-    "test_spacing.py": "the spacing of frames is arithmetic",
-    "test_slices.py": "the waits of a thread know no command",
-}
 PATIENCE_S = 30
 
-if hot.COMPILED:
-    from timerd_client.hot import compiled as fast
-elif os.environ.get("TIMERD_CLIENT") == "pure":
-    pytest.skip("the compiled fast path is not wanted", allow_module_level=True)
 
-
-def python(choice: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """A Python with that choice of hot/."""
-    environment = os.environ | {"TIMERD_CLIENT": choice, "PYTHONPATH": python_path()}
-    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
-
-
-def node_of(name: str) -> str:
-    """pytest's name of a test, or of a file of them, by the file's own name."""
-    file, colons, test = name.partition("::")
-    return f"{file_of_tests(file)}{colons}{test}"
-
-
-def test_the_compiled_hot_path_is_built_and_used() -> None:
-    assert hot.COMPILED
-
-
-# the same as in Python --------------------------------------------------------------------------------------------
+# the same as the model --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("programs", in_tiers([5, PROGRAMS], 1))
-def test_both_hot_paths_do_the_same_in_random_programs(programs: int, seed: int) -> None:
-    words = (clientprogram.__file__, str(seed), str(programs))
+def test_the_hot_path_and_its_model_do_the_same_in_random_programs(programs: int, seed: int) -> None:
     traces = []
-    for choice in ("pure", "compiled"):
-        ran = python(choice, *words)
+    for program, used in ((modelprogram, slow), (clientprogram, fast)):
+        words = [sys.executable, str(program.__file__), str(seed), str(programs)]
+        environment = os.environ | {"PYTHONPATH": python_path()}
+        ran = subprocess.run(words, env=environment, capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
         traces.append(ran.stdout.splitlines())
-    assert [json.loads(trace[0]) for trace in traces] == [False, True]
+        assert json.loads(traces[-1][0]) == used.__file__
     assert len(traces[0]) == len(traces[1]) == programs + 1
-    for number, (pure, compiled) in enumerate(zip(traces[0][1:], traces[1][1:], strict=True), start=seed):
-        for line, (one, other) in enumerate(zip_longest(json.loads(pure), json.loads(compiled))):
+    for number, (model, compiled) in enumerate(zip(traces[0][1:], traces[1][1:], strict=True), start=seed):
+        for line, (one, other) in enumerate(zip_longest(json.loads(model), json.loads(compiled))):
             assert one == other, f"line {line} of the trace of clientprogram {number} 1"
 
 
-def test_a_difference_between_the_hot_paths_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_between_the_traces_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def trace(program: Program) -> list[str]:
         for _ in range(60):
             program.step()
@@ -116,26 +75,16 @@ def test_a_difference_between_the_hot_paths_is_found(monkeypatch: pytest.MonkeyP
 
 
 def members(module: ModuleType) -> Iterator[tuple[str, list[str] | None]]:
-    """The public names of what hot/ takes from a module, with the names of their parameters."""
-    for name in ("Caller", "Handle", "Ledger", "Line", "Promised", "Rows", "Pending", "Watches"):
-        for member, value in vars(getattr(slow, name)).items():
+    """The names that hot/ has, and the public ones of its classes as the model has them, with their parameters."""
+    for name in fast.__all__:
+        model, found = getattr(slow, name), getattr(module, name)
+        if not isinstance(model, type):
+            yield name, parameters(found)
+            continue
+        for member, value in vars(model).items():
             if not member.startswith("_"):
-                found = getattr(getattr(module, name), member, None)
-                yield f"{name}.{member}", None if found is None else parameters(found) if callable(value) else []
-    for name in (
-        "amounts_of",
-        "are_bodies",
-        "copy_records",
-        "durations_of",
-        "issue_events",
-        "issue_registrations",
-        "plain_keys",
-        "settle_all",
-        "takes_fire",
-        "takes_register",
-        "without_collector",
-    ):
-        yield name, parameters(getattr(module, name))
+                one = getattr(found, member, None)
+                yield f"{name}.{member}", None if one is None else parameters(one) if callable(value) else []
 
 
 def parameters(function: object) -> list[str]:
@@ -143,11 +92,11 @@ def parameters(function: object) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
-def test_both_hot_paths_have_the_same_names_and_parameters() -> None:
+def test_the_hot_path_and_its_model_have_the_same_names_and_parameters() -> None:
     assert dict(members(fast)) == dict(members(slow))
 
 
-def test_register_and_fire_have_the_same_signatures_as_in_python() -> None:
+def test_register_and_fire_have_the_signatures_of_their_general_methods() -> None:
     for name in ("register", "fire"):
         method = getattr(Program(1).purgatory, name)
         general = inspect.unwrap(method.__func__)
@@ -443,53 +392,21 @@ def test_a_mark_of_a_released_arena_is_an_error_and_no_read() -> None:
         program.purgatory.register("key", timeout=5)
 
 
-# which of them ----------------------------------------------------------------------------------------------------
+# where it is missing ----------------------------------------------------------------------------------------------
 
 
-def test_each_file_of_this_folder_runs_over_both_or_says_why_not() -> None:
-    here = Path(__file__)
-    assert {file.name for file in here.parent.glob("test_*.py")} == (
-        {here.name} | BESIDE_HOT.keys() | set(PURE_TESTS) - {"test_client_arguments.py", "test_unseen_grants.py"}
-    )
-
-
-@pytest.mark.parametrize("missing", ["compiled", "compiled.ledger"])
-def test_without_the_compiled_module_the_client_uses_the_one_in_python(missing: str) -> None:
-    program = (
-        f"import sys; sys.modules['timerd_client.hot.{missing}'] = None\n"
-        "import timerd_client; from timerd_client import hot; print(hot.COMPILED)"
-    )
-    assert python("", "-c", program).stdout == "False\n"
-    assert "ModuleNotFoundError" in python("compiled", "-c", program).stderr
-
-
-def test_a_tree_that_was_never_compiled_imports(tmp_path: Path) -> None:
+def test_a_tree_that_was_never_compiled_says_what_was_not_built_and_the_remedy(tmp_path: Path) -> None:
     for package in ("shm_layout/timerd_shm", "client/timerd_wire", "client/timerd_client"):
         left_out = shutil.ignore_patterns("*.so", "__pycache__")
         shutil.copytree(ROOT / package, tmp_path / Path(package).name, ignore=left_out)
     libraries = [path for path in sys.path if "site-packages" in path]
-    program = (
-        f"import sys; sys.path[:0] = {[str(tmp_path), *libraries]}\n"
-        "import timerd_client\n"
-        "from timerd_client import hot\n"
-        "from timerd_wire.channel import Channel\n"
-        "print(timerd_client.__file__, hot.COMPILED, Channel.__name__)"
-    )
+    program = f"import sys; sys.path[:0] = {[str(tmp_path), *libraries]}; import timerd_client"
     ran = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True)
-    assert ran.stdout == f"{tmp_path}/timerd_client/__init__.py False PlainChannel\n", ran.stderr
-    assert python("pure", "-c", "from timerd_client import hot; print(hot.COMPILED)").stdout == "False\n"
+    said = "No module named 'timerd_client.hot.calls': it was not built; install a wheel, or run `make build`"
+    assert f"ImportError: {said}" in ran.stderr
 
 
-def test_an_unknown_choice_of_the_hot_path_is_refused() -> None:
-    refused = python("slow", "-c", "import timerd_client").stderr
-    assert 'TIMERD_CLIENT=\'slow\': write "pure" or "compiled", or leave it unset' in refused
-
-
-def test_the_client_in_python_passes_the_tests_of_the_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIMERD_EXAMPLES", "10")
-    words = ("-m", "pytest", "-q", "-n0", "-m", "not long", f"--basetemp={tmp_path / 'pure'}")
-    ran = python("pure", *words, *(node_of(name) for name in PURE_TESTS))
-    assert ran.returncode == 0, ran.stdout[-5_000:] + ran.stderr
+# a call that waits -------------------------------------------------------------------------------------------------
 
 
 CALLS_OF_A_PURGATORY: dict[str, Callable[[Purgatory], object]] = {

@@ -166,7 +166,6 @@ def test_a_misspelt_variable_is_ignored_with_a_warning_that_names_its_neighbour(
         TIMERD_PORT_80_TCP="x",
         TIMERD_CONFIG="",
         TIMERD_INSTANCE="a",
-        TIMERD_CLIENT="pure",
         TIMERD_TRANSPORT="unix",
         HOME="/",
     )

@@ -99,7 +99,8 @@ def test_mypy_finds_no_error() -> None:
 def test_the_stubs_match_the_compiled_modules(tmp_path: Path) -> None:
     modules = (
         "timerd.core",
-        *(f"timerd_client.hot.compiled.{part}" for part in ("calls", "columns", "ledger", "outcomes", "promises")),
+        *(f"timerd_wire.{part}" for part in ("_packets", "channel", "poller")),
+        *(f"timerd_client.hot.{part}" for part in ("calls", "columns", "ledger", "outcomes", "promises")),
     )  # in one go: each alone would read all that they import once more
     allowed = tmp_path / "allowed"
     allowed.write_text(r".*\.__(reduce|setstate)_cython__" + "\n")  # Cython's: "cannot be pickled"

@@ -6,7 +6,6 @@ A job is a limited event. `fire_wait` says that somebody has got it, so somebody
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from daemons import Daemon
 from patience import PATIENCE_S, eventually
 
 FACES = ("threaded", "aio")
-CHOICES = ("compiled", "pure")
 JOBS = 10
 
 PROGRAMS = {
@@ -81,14 +79,10 @@ print(*(operation.outcome().state.name for operation in kept if word == "close")
 class Worker:
     """A process that has timed out for as many operations as there are jobs."""
 
-    def __init__(self, face: str, choice: str, *, keeps: bool = False) -> None:
+    def __init__(self, face: str, *, keeps: bool = False) -> None:
         program = PROGRAMS[face].format(jobs=JOBS, keep="kept.append(operation)" if keeps else "pass")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            env={**os.environ, "TIMERD_CLIENT": choice},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self.read() == "left"
 
@@ -117,8 +111,8 @@ class Worker:
 
 
 @contextmanager
-def working(face: str, choice: str, *, keeps: bool = False) -> Iterator[Worker]:
-    worker = Worker(face, choice, keeps=keeps)
+def working(face: str, *, keeps: bool = False) -> Iterator[Worker]:
+    worker = Worker(face, keeps=keeps)
     try:
         yield worker
     finally:
@@ -143,12 +137,9 @@ def assert_got_all(operations: list[td.Operation]) -> None:
     assert values == sorted(b"%d" % number for number in range(JOBS))
 
 
-@pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("face", FACES)
-def test_of_ten_jobs_for_operations_that_were_dropped_another_worker_gets_ten(
-    daemon: Daemon, face: str, choice: str
-) -> None:
-    with working(face, choice) as worker, td.connect() as other:
+def test_of_ten_jobs_for_operations_that_were_dropped_another_worker_gets_ten(daemon: Daemon, face: str) -> None:
+    with working(face) as worker, td.connect() as other:
         operations = waiting_in(other)
         give(other)
         assert_got_all(operations)
@@ -161,7 +152,7 @@ def test_of_ten_jobs_for_operations_that_were_dropped_another_worker_gets_ten(
 def test_jobs_that_nobody_has_looked_at_when_their_worker_ends_go_to_another(
     daemon: Daemon, face: str, how: str
 ) -> None:
-    with working(face, "compiled", keeps=True) as worker, td.connect() as other:
+    with working(face, keeps=True) as worker, td.connect() as other:
         give(other)
         eventually(worker.has_received)
         operations = waiting_in(other)
@@ -173,7 +164,7 @@ def test_jobs_that_nobody_has_looked_at_when_their_worker_ends_go_to_another(
 @pytest.mark.parametrize("how", ["return", "close", "_exit", "SIGKILL"])
 @pytest.mark.parametrize("face", FACES)
 def test_jobs_that_come_while_their_worker_ends_go_to_another(daemon: Daemon, face: str, how: str) -> None:
-    with working(face, "compiled") as worker, td.connect() as other:
+    with working(face) as worker, td.connect() as other:
         operations = waiting_in(other)
         giving = threading.Thread(target=give, args=(other,))
         giving.start()
@@ -264,20 +255,12 @@ making.start()
 """
 
 
-@pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("race", RACES)
-def test_workers_that_give_up_at_any_moment_get_each_job_once(
-    make_daemon: Callable[..., Daemon], race: str, choice: str
-) -> None:
+def test_workers_that_give_up_at_any_moment_get_each_job_once(make_daemon: Callable[..., Daemon], race: str) -> None:
     make_daemon("--ring-events=16384")
     program = (RACE + RACES[race] + "making.join()\nprint(*(one.decode() for one in got))").format(many=MANY)
     ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "TIMERD_CLIENT": choice},
-        capture_output=True,
-        text=True,
-        timeout=6 * PATIENCE_S,
-        check=False,
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=6 * PATIENCE_S, check=False
     )
     assert ran.returncode == 0, ran.stderr
     times = Counter(map(int, ran.stdout.split()))

@@ -1,11 +1,9 @@
-"""Packets of a connected socket: the compiled ones and those without do the same."""
+"""Packets of a connected socket, and frames that are cut into packets."""
 
 from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,41 +11,21 @@ import pytest
 
 from timerd_shm.declare.limits import PACKET_SIZE_MAX
 from timerd_wire.packets import FRAME, MORE, PART, Joined, Packets, cut
-from timerd_wire.plain_packets import PlainPackets
-
-KINDS = (Packets, PlainPackets)
 
 
-@pytest.fixture(params=KINDS, ids=("compiled", "plain"))
-def pair(request: Any) -> Iterator[tuple[Any, socket.socket]]:
+@pytest.fixture
+def pair() -> Iterator[tuple[Packets, socket.socket]]:
     """Packets, and the socket at their other end."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    packets = request.param(here.detach())
+    packets = Packets(here.detach())
     there.setblocking(False)
     yield packets, there
     packets.close()
     there.close()
 
 
-def test_the_compiled_packets_are_built() -> None:
-    assert Packets.__module__ == "timerd_wire._packets"
-
-
-def test_the_plain_ones_are_taken_where_they_are_chosen() -> None:
-    code = "from timerd_wire.packets import Packets; print(Packets.__module__)"
-    said = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TIMERD_CLIENT": "pure"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-    assert said.stdout == "timerd_wire.plain_packets\n"
-
-
 @pytest.mark.parametrize("size", [0, 1, 255, 256, PACKET_SIZE_MAX])
-def test_a_packet_has_its_kind_and_its_body(pair: tuple[Any, socket.socket], size: int) -> None:
+def test_a_packet_has_its_kind_and_its_body(pair: tuple[Packets, socket.socket], size: int) -> None:
     packets, there = pair
     body = os.urandom(size)
     assert packets.receive() is None
@@ -62,17 +40,17 @@ def test_a_packet_has_its_kind_and_its_body(pair: tuple[Any, socket.socket], siz
 
 @pytest.mark.parametrize("excess", [1, 2, 50_000])
 def test_a_packet_that_is_too_large_is_an_error_and_the_next_one_comes(
-    pair: tuple[Any, socket.socket], excess: int
+    pair: tuple[Packets, socket.socket], excess: int
 ) -> None:
     packets, there = pair
     there.send(bytes(1 + PACKET_SIZE_MAX + excess))
     there.send(b"\1x")
-    with pytest.raises(ValueError, match=r"a packet has (more than )?\d+ bytes"):
+    with pytest.raises(ValueError, match=r"a packet has \d+ bytes"):
         packets.receive()
     assert packets.receive() == b"x"
 
 
-def test_a_packet_without_room_is_not_sent_and_nothing_of_it_is(pair: tuple[Any, socket.socket]) -> None:
+def test_a_packet_without_room_is_not_sent_and_nothing_of_it_is(pair: tuple[Packets, socket.socket]) -> None:
     packets, there = pair
     sent = 0
     while packets.send(FRAME, b"%d" % sent):
@@ -84,13 +62,13 @@ def test_a_packet_without_room_is_not_sent_and_nothing_of_it_is(pair: tuple[Any,
     assert packets.send(FRAME, b"room")
 
 
-def test_a_packet_above_the_kernels_size_is_an_error(pair: tuple[Any, socket.socket]) -> None:
+def test_a_packet_above_the_kernels_size_is_an_error(pair: tuple[Packets, socket.socket]) -> None:
     packets, _ = pair
     with pytest.raises(OSError, match=r"."):
         packets.send(FRAME, bytes(8 << 20))
 
 
-def test_the_end_comes_behind_the_last_packets(pair: tuple[Any, socket.socket]) -> None:
+def test_the_end_comes_behind_the_last_packets(pair: tuple[Packets, socket.socket]) -> None:
     packets, there = pair
     there.send(b"\1a")
     there.send(b"\1b")
@@ -104,7 +82,7 @@ def test_the_end_comes_behind_the_last_packets(pair: tuple[Any, socket.socket]) 
 
 
 @pytest.mark.parametrize("sends", [False, True], ids=["receives", "sends first"])
-def test_what_is_unread_at_the_other_end_keeps_no_packet_back(pair: tuple[Any, socket.socket], sends: bool) -> None:
+def test_what_is_unread_at_the_other_end_keeps_no_packet_back(pair: tuple[Packets, socket.socket], sends: bool) -> None:
     packets, there = pair
     assert packets.send(FRAME, b"unread")
     there.send(b"\1last")
@@ -117,14 +95,14 @@ def test_what_is_unread_at_the_other_end_keeps_no_packet_back(pair: tuple[Any, s
         packets.receive()
 
 
-def test_an_empty_packet_counts_as_the_end(pair: tuple[Any, socket.socket]) -> None:
+def test_an_empty_packet_counts_as_the_end(pair: tuple[Packets, socket.socket]) -> None:
     packets, there = pair
     there.send(b"")
     with pytest.raises(ConnectionResetError, match="the other side has ended"):
         packets.receive()
 
 
-def test_closed_packets_raise_an_error_and_close_nothing_else(pair: tuple[Any, socket.socket]) -> None:
+def test_closed_packets_raise_an_error_and_close_nothing_else(pair: tuple[Packets, socket.socket]) -> None:
     packets, _ = pair
     packets.close()
     other = socket.socket()  # has the descriptor now
@@ -137,11 +115,10 @@ def test_closed_packets_raise_an_error_and_close_nothing_else(pair: tuple[Any, s
     other.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_dropped_closes_its_socket(kind: Any) -> None:
+def test_what_is_dropped_closes_its_socket() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with there:
-        packets = kind(here.detach())
+        packets = Packets(here.detach())
         packets.close()
         del packets
         assert there.recv(1) == b""

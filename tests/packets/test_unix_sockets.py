@@ -22,8 +22,7 @@ from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.declare.limits import IPC_PATH_MAX, PACKET_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire import native
-from timerd_wire.packets import FRAME, MORE, PART, SUBSCRIBE, cut
-from timerd_wire.plain_packets import PlainPackets
+from timerd_wire.packets import FRAME, MORE, PART, SUBSCRIBE, Packets, cut
 
 SESSION = bytes(range(16))
 
@@ -267,7 +266,7 @@ def test_an_end_that_another_thread_finds_in_the_midst_of_a_send_is_no_error(
     """A caller that waits receives without the link's lock, while another thread sends with it."""
     ended = False
 
-    class Interrupted(PlainPackets):
+    class Interrupted(Packets):
         def send(self, kind: int, body: bytes) -> bool:
             nonlocal ended
             sent = super().send(kind, body)

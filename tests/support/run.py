@@ -2,7 +2,7 @@
 
 python tests/support/run.py simulation --seed 7 --trace      the whole system simulated
 python tests/support/run.py fuzz daemon                      coverage-guided fuzzing
-python tests/support/run.py clientprogram 1 24               random programs over a client
+python tests/support/run.py clientprogram 1 24               random programs over a client (modelprogram: its model)
 """
 
 from __future__ import annotations

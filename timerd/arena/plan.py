@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from timerd.config.config import KNOBS, Config
-from timerd.config.sizes import sizes_of
+from timerd.config.config import KNOBS, Config, sizes_of
 from timerd_shm.declare import layout
 from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.layout import Region

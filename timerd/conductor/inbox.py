@@ -90,12 +90,13 @@ class Inbox:
         frames = 0
         while deferred.frames and budget > 0:
             session, frame = deferred.first()
-            done = self._apply_deferred(session, frame, now_ns)
+            _, kind, _, count, *_ = HEADER.unpack_from(frame)
+            done = self._apply_deferred(session, frame, kind, count, now_ns)
             deferred.pass_on(done=done)
             if not done:
                 self._bounds.cut()
                 break
-            budget -= self._share(HEADER.unpack_from(frame)[3])
+            budget -= self._share(count)
             frames += 1
         if budget <= 0 or deferred.is_full:
             self._bounds.cut()
@@ -242,11 +243,10 @@ class Inbox:
         self._deferred.add(session, frame)
         self._bounds.cut()
 
-    def _apply_deferred(self, session: Session, frame: bytes, now_ns: int) -> bool:
+    def _apply_deferred(self, session: Session, frame: bytes, kind: int, count: int, now_ns: int) -> bool:
         """Apply a deferred frame; False if it stays deferred."""
         if self._sessions.at(session.slot) is not session:
             return True  # its client has ended meanwhile
-        _, kind, _, count, *_ = HEADER.unpack_from(frame)
         if kind == UpKind.BYE:
             self._take_leave(session, now_ns)
             return True

@@ -2,13 +2,13 @@
 
 For example, `quota_ids` is declared here with its unit, sentence, limits, default and formula. From that line follow
 the flag --quota-ids, the variable TIMERD_QUOTA_IDS, the key `quota-ids` of a file, the checks, --help and
---show-config; its effective number (sizes.py); and the word `quota_ids` of the arena's header (arena/plan.py).
+--show-config; its effective number (sizes_of); and the word `quota_ids` of the arena's header (arena/plan.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from timerd_shm.declare.journal import BUFFER_ROWS_MIN, ROW_SIZE, SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN, JournalLevel
 from timerd_shm.declare.limits import (
@@ -279,3 +279,15 @@ def _knobs() -> dict[str, Knob]:
 
 
 KNOBS: dict[str, Knob] = _knobs()
+
+
+def sizes_of(config: Config) -> dict[str, int]:
+    """The effective number of each knob that has one, by the knob's name: as given, or as its formula makes it.
+
+    With capacity=1000 and nothing else, `nodes` is 750, as its formula says.
+    """
+    for name, knob in KNOBS.items():
+        if knob.formula is not None and getattr(config, name) is None:
+            made: dict[str, Any] = {name: max(knob.formula.of(config), 1)}
+            config = config._replace(**made)
+    return {name: value for name, value in config._asdict().items() if type(value) is int}

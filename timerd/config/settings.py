@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from .config import KNOBS, Config, dashed
-from .sizes import sizes_of
+from .config import KNOBS, Config, dashed, sizes_of
 
 
 class Settings(NamedTuple):

@@ -26,8 +26,7 @@ from .settings import Settings
 
 PREFIX = "TIMERD_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
-CODE_VARIABLE = "TIMERD_CLIENT"  # compiled code or Python: timerd_wire/choice.py reads it, and it is no knob
-# TRANSPORT_VARIABLE is no knob either: clients read it.
+# TRANSPORT_VARIABLE is no knob: clients read it.
 NEAR = 0.8  # how alike two names are when one may be meant for the other (difflib's ratio)
 
 
@@ -78,7 +77,7 @@ def _check(config: Config, sources: Mapping[str, str]) -> None:
 
 def _odd_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """A sentence for each variable that begins with TIMERD_, and is no knob's."""
-    known = [CONFIG_VARIABLE, CODE_VARIABLE, TRANSPORT_VARIABLE, *map(variable, KNOBS)]
+    known = [CONFIG_VARIABLE, TRANSPORT_VARIABLE, *map(variable, KNOBS)]
     odd = []
     for name in sorted(environment):
         if name.startswith(PREFIX) and name not in known:

@@ -1,49 +1,53 @@
 """What every request goes through: encoding, numbering, pending operations, settling. A leaf: it knows no link.
 
-    python.py      what each of these is, in Python
-    compiled/      the same, compiled
-    commands.py    commands as they travel, in Python: one `struct` each
-    ids.py         which pending operation has an id; both forms use it
+Five extension modules; their .pyi say what each name does.
 
-Both forms give the same frames and the same outcomes (tests/client/test_client_fast.py). The compiled form is taken
-where it was built; $TIMERD_CLIENT chooses (timerd_wire/choice.py).
+    ledger         pending operations, and unacknowledged commands
+    promises       an operation, or the rows of a batch, until it settles
+    calls          register and fire with the arguments of the fast path
+    columns        register_many and fire_many, row by row
+    outcomes       the outcomes of a report settle what is pending
+    commands.py    commands as they travel, in Python: one `struct` each
+    ids.py         which pending operation has an id
+
+The other .pxd files are plain C under these: pending_table and pending_batches find who waits for a command number,
+kept has how an operation has settled, command_buffer keeps the bytes of commands, fast_arguments checks arguments, and
+watch the keys and the condition.
+
+A model in Python gives the same frames and the same outcomes (tests/support/oracle/hotmodel.py): random programs
+compare both.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+try:
+    from .calls import Caller, Line, takes_fire, takes_register
+    from .columns import Watches, amounts_of, are_bodies, durations_of, issue_events, issue_registrations, plain_keys
+    from .ledger import Ledger, Pending
+    from .outcomes import is_held, settle_all
+    from .promises import Handle, Promised, Rows, copy_records, without_collector
+except ModuleNotFoundError as error:
+    raise ImportError(f"{error}: it was not built; install a wheel, or run `make build` in the sources") from error
 
-from timerd_wire.choice import CHOICE, PURE
-
-if TYPE_CHECKING or PURE:
-    from . import python as chosen
-else:
-    try:
-        from . import compiled as chosen
-    except ModuleNotFoundError as error:
-        if CHOICE or not (error.name or "").startswith(f"{__name__}.compiled"):
-            raise
-        from . import python as chosen
-
-Caller = chosen.Caller
-Handle = chosen.Handle
-Ledger = chosen.Ledger
-Line = chosen.Line
-Pending = chosen.Pending
-Promised = chosen.Promised
-Rows = chosen.Rows
-Watches = chosen.Watches
-amounts_of = chosen.amounts_of
-are_bodies = chosen.are_bodies
-copy_records = chosen.copy_records
-durations_of = chosen.durations_of
-is_held = chosen.is_held
-issue_events = chosen.issue_events
-issue_registrations = chosen.issue_registrations
-plain_keys = chosen.plain_keys
-settle_all = chosen.settle_all
-takes_fire = chosen.takes_fire
-takes_register = chosen.takes_register
-without_collector = chosen.without_collector
-
-COMPILED: Final = chosen.__name__.endswith(".compiled")
+__all__ = (
+    "Caller",
+    "Handle",
+    "Ledger",
+    "Line",
+    "Pending",
+    "Promised",
+    "Rows",
+    "Watches",
+    "amounts_of",
+    "are_bodies",
+    "copy_records",
+    "durations_of",
+    "is_held",
+    "issue_events",
+    "issue_registrations",
+    "plain_keys",
+    "settle_all",
+    "takes_fire",
+    "takes_register",
+    "without_collector",
+)

@@ -6,7 +6,7 @@ others have named arguments: their callers wait for the daemon anyway.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
 from timerd_shm.declare.limits import NO_DEADLINE
@@ -49,6 +49,16 @@ _TIMED: Final = {  # the offset of (registered_ns, timeout_ns) in the commands t
     CommandKind.RESCHEDULE: offset_of(OperationCommand, "registered_ns"),
     CommandKind.RESCHEDULE_ID: offset_of(OperationCommand, "registered_ns"),
 }
+
+
+class Head(NamedTuple):
+    """What the registrations of a column have in common."""
+
+    purgatory: int
+    flags: int
+    registered_ns: int
+    mark_sequence: int
+    mark_command: int
 
 
 def operation_command(

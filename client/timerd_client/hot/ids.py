@@ -1,4 +1,4 @@
-"""Which pending operation of this client has an id. Both forms of hot/ use it: an id is never the fast path alone.
+"""Which pending operation of this client has an id. An id is never the fast path alone.
 
 It holds command numbers, not operations. So nothing has to be done when an operation settles, and an operation needs no
 slot for weak references (8 bytes in each). Called with the lock held.

@@ -31,8 +31,7 @@ from timerd_client.hot import (
     issue_registrations,
     plain_keys,
 )
-from timerd_client.hot.commands import deadline_after
-from timerd_client.hot.python import Head
+from timerd_client.hot.commands import Head, deadline_after
 from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess, public_name
 from timerd_client.outcome import Outcome, State, state_of

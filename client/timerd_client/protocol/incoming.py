@@ -13,12 +13,12 @@ report says both, and may be lost. So a flush waits until all commands are `answ
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 from timerd_client.hot import Ledger, Pending, settle_all
-from timerd_client.hot.python import columns_of
 from timerd_client.waiter import Answerable, Asker, Looker, Notified, local
 from timerd_shm.declare.errors import (
     ErrorCode,
@@ -27,13 +27,20 @@ from timerd_shm.declare.errors import (
     TimerdError,
     TimerdUnavailableError,
 )
-from timerd_shm.declare.fields import size_of, struct_of
+from timerd_shm.declare.fields import fields, size_of, struct_of
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import LookRecord, OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
 from timerd_wire.refusals import NO_SUBJECT, Subject, refusal
 
 from .grants import Grants
 from .outgoing import Outgoing
+
+
+def _columns_of(record: type[Any], *names: str) -> struct.Struct:
+    """A struct that reads only the named fields of a record, in the record's order."""
+    codes = (field.storage.code if field.name in names else f"{field.storage.size}x" for field in fields(record))
+    return struct.Struct("<" + "".join(codes))
+
 
 _HEADER_SIZE: Final = size_of(ReportHeader)
 _OUTCOME_SIZE: Final = size_of(OutcomeRecord)
@@ -42,8 +49,8 @@ _LOOK_SIZE: Final = size_of(LookRecord)
 _OUTCOME = struct_of(OutcomeRecord)
 NOT_HELD: Final = "the daemon does not hold this operation any more: how it settled is unknown. Register again"
 GROUPS: Final = 0  # command number in the outcome of a group's operation
-_ANSWERS = columns_of(WireAnswer, "command", "value", "code")
-_LOOKS = columns_of(LookRecord, "command", "sequence")
+_ANSWERS = _columns_of(WireAnswer, "command", "value", "code")
+_LOOKS = _columns_of(LookRecord, "command", "sequence")
 
 
 OfGroup: TypeAlias = Callable[[bytes, bytes, int], None]

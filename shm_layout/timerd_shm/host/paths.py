@@ -34,6 +34,7 @@ from timerd_shm.declare.errors import (
     InvalidNameError,
     LayoutMismatchError,
     ResourceLimitError,
+    TimerdError,
     TimerdUnavailableError,
 )
 from timerd_shm.declare.limits import IPC_PATH_MAX, NAME_FORM, NAME_PATTERN
@@ -304,6 +305,16 @@ def write_location(paths: InstancePaths, location: ArenaLocation, group_id: int 
         json.dump(location._asdict(), file)
         file.write("\n")
     os.rename(fresh, paths.arena)
+
+
+def remove_arena(paths: InstancePaths) -> None:
+    """Remove the arena with every operation in it, if there is one. Its daemon must have ended."""
+    try:
+        location = read_location(paths)
+    except (TimerdError, OSError):
+        location = ArenaLocation("shm", paths.shm_name, 0)  # a daemon that was killed at its start has said nothing
+    for file in (*location.files, paths.arena):
+        file.unlink(missing_ok=True)
 
 
 def open_arena_file(paths: InstancePaths) -> int:

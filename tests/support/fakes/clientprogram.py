@@ -1,6 +1,6 @@
-"""Random programs over a client, whose trace must be the same whichever implementation of hot/ runs them.
+"""Random programs over a client, whose trace must be the same over the compiled hot/ and over its model.
 
-    TIMERD_CLIENT=pure python tests/support/run.py clientprogram FIRST COUNT [STEPS]
+    python tests/support/run.py clientprogram FIRST COUNT [STEPS]       modelprogram: the same over the model
 
 A program registers, fires, cancels and waits, with usual, unusual and wrong arguments, against a daemon in memory that
 is lost, restarted and slow, and that sends hostile frames. Its trace has what every call returned or raised, each frame
@@ -416,7 +416,7 @@ def run(seed: int, steps: int) -> list[str]:
 
 def main() -> None:
     first, count, *steps = map(int, sys.argv[1:])
-    print(json.dumps(hot.COMPILED))
+    print(json.dumps(hot.__file__))
     for seed in range(first, first + count):
         print(json.dumps(run(seed, steps[0] if steps else STEPS)))
 

@@ -15,8 +15,7 @@ import sys
 from pathlib import Path
 
 from timerd.__main__ import main as serve_instance
-from timerd_shm.host.paths import InstancePaths
-from timerd_shm.host.remains import remove_arena
+from timerd_shm.host.paths import InstancePaths, remove_arena
 
 PR_SET_PDEATHSIG = 1
 

@@ -9,11 +9,11 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from timerd_client.hot.compiled.kept cimport INLINE_MAX, settlement_of
-from timerd_client.hot.compiled.ledger cimport Pending
-from timerd_client.hot.compiled.pending_batches cimport PendingBatches, batch_before, batch_has, batch_of
-from timerd_client.hot.compiled.pending_table cimport prefetch, prefetch_entry, prefetch_waiter
-from timerd_client.hot.compiled.promises cimport Handle, Rows, settle_record
+from timerd_client.hot.kept cimport INLINE_MAX, settlement_of
+from timerd_client.hot.ledger cimport Pending
+from timerd_client.hot.pending_batches cimport PendingBatches, batch_before, batch_has, batch_of
+from timerd_client.hot.pending_table cimport prefetch, prefetch_entry, prefetch_waiter
+from timerd_client.hot.promises cimport Handle, Rows, settle_record
 from timerd_shm.generated.records cimport *
 
 cdef extern from "Python.h":

@@ -9,7 +9,7 @@ from cpython.list cimport PyList_AsTuple
 from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
-from timerd_client.hot.compiled.fast_arguments cimport key_of
+from timerd_client.hot.fast_arguments cimport key_of
 from timerd_shm.generated.records cimport *
 
 cdef extern from "Python.h":

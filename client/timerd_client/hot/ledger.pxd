@@ -3,9 +3,9 @@
 cimport cython
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
-from timerd_client.hot.compiled.command_buffer cimport *
-from timerd_client.hot.compiled.pending_batches cimport *
-from timerd_client.hot.compiled.pending_table cimport *
+from timerd_client.hot.command_buffer cimport *
+from timerd_client.hot.pending_batches cimport *
+from timerd_client.hot.pending_table cimport *
 
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)

@@ -1,4 +1,4 @@
-"""The compiled Channel (see channel.py).
+"""Channel (see channel.pyi).
 
 It uses the libzmq that pyzmq has loaded. The functions are found through pyzmq's extension module, so nothing is linked,
 and both use the same library. A message of libzmq is 64 bytes, which only libzmq reads.

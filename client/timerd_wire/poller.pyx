@@ -1,4 +1,4 @@
-"""The compiled Poller (see poller.py): ppoll(2), and the slack of its timeouts."""
+"""Poller (see poller.pyi): ppoll(2), and the slack of its timeouts."""
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EINTR, errno

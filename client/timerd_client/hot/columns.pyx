@@ -1,24 +1,27 @@
 """The columns of `register_many` and `fire_many`: they are checked, then written as commands row by row."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
-from timerd_client.hot.compiled.command_buffer cimport buffer_reserve
-from timerd_client.hot.compiled.fast_arguments cimport *
-from timerd_client.hot.compiled.ledger cimport Ledger
-from timerd_client.hot.compiled.watch cimport *
+from timerd_client.hot.command_buffer cimport buffer_reserve
+from timerd_client.hot.fast_arguments cimport *
+from timerd_client.hot.ledger cimport Ledger
+from timerd_client.hot.watch cimport *
 from timerd_shm.generated.records cimport *
 
+from functools import partial
+
+from timerd_client.arguments import each, key_bytes, timeout_ns, unsigned
 from timerd_client.arguments import watch as read_watch
 from timerd_client.conditions import ANY, When
-from timerd_client.hot import python
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.states import Condition
 
 cdef object _ANY = ANY
 cdef object _When = When
 cdef object _Condition = Condition
+cdef object _amount = partial(unsigned, "amount", largest=UINT64_MAX, smallest=1)
 
 
 def are_bodies(list column not None):
@@ -33,7 +36,7 @@ def durations_of(list timeouts not None):
     durations = []
     for timeout in timeouts:
         if not duration_of(timeout, &duration_ns):
-            return python.durations_of(timeouts)
+            return each("timeout", timeouts, timeout_ns)
         durations.append(duration_ns)
     return durations
 
@@ -42,7 +45,7 @@ def amounts_of(list amounts not None):
     cdef int overflow = 0
     for amount in amounts:
         if type(amount) is not int or PyLong_AsLongLongAndOverflow(amount, &overflow) <= 0:
-            return python.amounts_of(amounts)
+            return each("amounts", amounts, _amount)
     return amounts
 
 
@@ -50,7 +53,7 @@ def plain_keys(list keys not None):
     cdef Py_ssize_t size
     for key in keys:
         if key_of(key, &size) == NULL:
-            return python.plain_keys(keys)
+            return each("keys", keys, key_bytes)
     return keys
 
 

@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint64_t
-from timerd_client.hot.compiled.kept cimport *
+from timerd_client.hot.kept cimport *
 from timerd_shm.generated.records cimport *
 
 

@@ -10,9 +10,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_XDECREF
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
-from timerd_client.hot.compiled.pending_table cimport prefetch, prefetch_handle
+from timerd_client.hot.pending_table cimport prefetch, prefetch_handle
 
-from timerd_client.hot import python
 from timerd_client.waiter import value_and_codes
 
 cdef extern from "Python.h":
@@ -214,7 +213,7 @@ cdef class Rows(Promised):
         cdef int64_t row
         cdef char *to = room_in(into, at, self.rows)
         if self.others:
-            return python.copy_records_in([self.settlement(row) for row in range(self.rows)], into, at)
+            return join_records([self.settlement(row) for row in range(self.rows)], into, at)
         for row in range(self.rows):
             if self.cells[row].number == 0:
                 return False
@@ -258,6 +257,15 @@ cdef char *room_in(bytearray into, Py_ssize_t at, Py_ssize_t records) except NUL
     return PyByteArray_AS_STRING(into) + at
 
 
+cdef bint join_records(list settlements, bytearray into, Py_ssize_t at) except -1:
+    """Do what copy_records does, with any settlements, in a buffer that has room for them."""
+    records = [one[0] for one in settlements if one is not None and one[0] is not None]
+    if len(records) < len(settlements):
+        return False
+    into[at:at + len(records) * sizeof(OutcomeRecord)] = b"".join(records)
+    return True
+
+
 def copy_records(handles, bytearray into not None, Py_ssize_t at):
     cdef list those = list(handles)
     cdef Py_ssize_t rows = len(those), row
@@ -273,6 +281,6 @@ def copy_records(handles, bytearray into not None, Py_ssize_t at):
                 prefetch((<Handle>ahead).kept)
         one = those[row]
         if one.kept == NULL or one.kept.form == FORM_WHOLE:
-            return python.copy_records(those, into, at)
+            return join_records([each._settlement for each in those], into, at)
         write_record(one.kept, one.command, to + row * sizeof(OutcomeRecord))
     return True

@@ -7,14 +7,14 @@ it: that thread may have lost the GIL in the middle of something. See `Line.ente
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from timerd_client.hot.compiled.command_buffer cimport buffer_reserve
-from timerd_client.hot.compiled.fast_arguments cimport *
-from timerd_client.hot.compiled.ledger cimport Ledger
-from timerd_client.hot.compiled.pending_table cimport table_put, table_reserve
-from timerd_client.hot.compiled.promises cimport Handle
-from timerd_client.hot.compiled.watch cimport *
+from timerd_client.hot.command_buffer cimport buffer_reserve
+from timerd_client.hot.fast_arguments cimport *
+from timerd_client.hot.ledger cimport Ledger
+from timerd_client.hot.pending_table cimport table_put, table_reserve
+from timerd_client.hot.promises cimport Handle
+from timerd_client.hot.watch cimport *
 from timerd_shm.generated.records cimport *
 
 import time
@@ -22,7 +22,7 @@ from functools import update_wrapper
 
 from timerd_client.arguments import id_hash
 from timerd_client.conditions import ANY, When
-from timerd_client.hot import commands, python
+from timerd_client.hot import commands
 from timerd_client.mark import Mark
 from timerd_shm.declare.states import Condition
 from timerd_wire import native
@@ -40,7 +40,6 @@ cdef extern from "<time.h>" nogil:
     int clock_gettime(int clock, timespec *at)
 
 cdef object _monotonic_ns = time.monotonic_ns
-cdef int64_t ISSUED_MAX = python.ISSUED_MAX
 cdef object _ANY = ANY
 cdef object _When = When
 cdef object _id_hash = id_hash
@@ -61,7 +60,7 @@ cdef class Line:
     cdef object clock
 
     def __init__(self, now_ns):
-        self.alarm = ISSUED_MAX
+        self.alarm = INT64_MAX
         self.now_ns = now_ns
         self.lock = native.lock()
 

@@ -1,0 +1,71 @@
+"""What a client has issued: `Pending`, its pending operations, and `Ledger`, its unacknowledged commands."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar, final, overload
+
+from timerd_client.waiter import Waiter
+
+from .ids import Ids
+
+_Default = TypeVar("_Default")
+
+@final
+class Pending(Mapping[int, Waiter]):
+    """Pending operations: who waits for which command number. Iterates in the order of the numbers."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[int]: ...
+    def __getitem__(self, number: int, /) -> Waiter: ...
+    def __setitem__(self, number: int, waiter: Waiter, /) -> None: ...
+    @overload
+    def get(self, number: int, default: None = None) -> Waiter | None: ...
+    @overload
+    def get(self, number: int, default: _Default) -> Waiter | _Default: ...
+    @overload
+    def pop(self, number: int, default: None = None) -> Waiter | None:
+        """Who has waited for this number; `default`, and no error, if nobody has."""
+    @overload
+    def pop(self, number: int, default: _Default) -> Waiter | _Default: ...
+    def add_all(self, first: int, rows: int, waiter: Waiter) -> None:
+        """Add `rows` numbers from `first` on, all with the same waiter."""
+
+class Ledger:
+    """What a client has issued: unacknowledged commands, numbered one by one; pending operations; the newest event."""
+
+    window: int
+    issued: int
+    applied: int
+    pending: Pending
+    incarnation: bytes
+    arena: int
+
+    def __init__(self, window: int) -> None: ...
+    @property
+    def ids(self) -> Ids: ...
+    @property
+    def kept(self) -> int:
+        """How many commands are kept."""
+    def issue(self, command: bytes) -> int:
+        """Add a command; its number. The caller has checked that the window has room."""
+    def issue_all(self, commands: Sequence[bytes]) -> int:
+        """Add several commands at once; the number of the first."""
+    def command(self, number: int) -> bytes:
+        """The command of that number, which is kept."""
+    def replace(self, number: int, command: bytes) -> None:
+        """Replace a command that is kept."""
+    def fit(self, first: int, count: int, size: int) -> int:
+        """How many commands from `first` on fit into `size` bytes: `count`, or else half, a quarter, and so on."""
+    def join(self, header: bytes, first: int, count: int) -> bytes:
+        """A frame: the header, then `count` commands from `first` on."""
+    def drop(self, applied: int) -> None:
+        """Commands up to this one are applied: forget them."""
+    def begin_after(self, number: int) -> None:
+        """Forget all commands; the next one has the number after this one."""
+    def move_purgatories(self, moved: dict[int, int]) -> None:
+        """Change the purgatory in all commands that are kept: {old index: new index}. The arena is another one."""
+    def count_from_first(self) -> None:
+        """The arena is another than callers have seen: registrations that are kept count from its first event."""
+    def newest(self) -> int:
+        """Sequence of the newest event that this client can see."""
+    def use_arena(self, words: Sequence[int], index: int) -> None:
+        """Read the sequence of the newest event from `words[index]`: a list, or an arena that stays mapped."""

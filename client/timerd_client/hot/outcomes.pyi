@@ -1,0 +1,37 @@
+"""The outcomes of a report settle the operations that are pending."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from timerd_client.waiter import Notified
+
+from .ledger import Pending
+from .promises import Handle, Rows
+
+_Grant: TypeAlias = tuple[int, Handle | Rows]
+"""A registration that a limited event has completed: its command number, and who waits for it."""
+
+def settle_all(
+    pending: Pending,
+    ready: list[Notified],
+    frame: bytes,
+    outcomes: int,
+    behind: int,
+    arena: int,
+    unclaimed: Callable[[int, bytes, bytes, int], None],
+    grants: dict[int, _Grant],
+) -> None:
+    """Settle the operations of a report. Each keeps a copy of its record and value, but not the frame.
+
+    `behind` is how many bytes of answers and looks lie between the outcomes and the heap.
+    Waiters to notify go into `ready`. A record that nobody waits for goes to `unclaimed`, with its command number, the
+    frame, and the offset of the frame's heap. What a limited event has completed goes into `grants`, by the number of
+    the outcome. Raises ValueError for a frame that is too short. A value that would lie beyond the end of the frame is
+    cut.
+    """
+
+def is_held(pending: Pending, grant: _Grant) -> bool:
+    """Whether anybody refers to the operation of a grant, or to its whole batch, but the tables of this client.
+
+    Who waits for it refers to it. So does `ready`, while a callback is about to be called.
+    """

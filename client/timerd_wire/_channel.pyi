@@ -1,3 +1,0 @@
-from .plain_channel import PlainChannel
-
-class Channel(PlainChannel): ...
