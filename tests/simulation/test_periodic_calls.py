@@ -105,7 +105,8 @@ def test_a_call_whose_worker_stood_still_before_the_handler_is_not_run_by_both(w
         world.run(S)
         heir.pump()
     heir.do_all()
-    assert isinstance(again := steps.send(answer), Ask), "it asks again, and does not run the handler"
+    again = steps.send(answer)
+    assert isinstance(again, Ask), "it asks again, and does not run the handler"
     answer = slow.ask(again)
     with pytest.raises(StopIteration):
         steps.send(answer)
