@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from client import KEYS, LIFETIME, MEMORY, REGISTRATIONS, ROWS, keys_of, measure, pieces_of
-from core import measure as measure_core
+from bench.suites.client import KEYS, LIFETIME, MEMORY, REGISTRATIONS, ROWS, keys_of, measure, pieces_of
+from bench.suites.core import measure as measure_core
 from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.records import Block
 

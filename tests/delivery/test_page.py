@@ -28,7 +28,7 @@ def test_the_code_of_the_page_runs(daemon: Daemon, capsys: pytest.CaptureFixture
 
 
 def test_the_figures_of_the_page_are_those_of_the_bench() -> None:
-    command = [sys.executable, str(ROOT / "bench" / "deliveries.py"), "--rules"]
+    command = [sys.executable, str(ROOT / "bench" / "suites" / "deliveries.py"), "--rules"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
     rows, measured = FIGURE.findall(PAGE), PRINTED.findall(printed)
     assert len(rows) == len(measured) == 3, printed
