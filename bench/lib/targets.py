@@ -10,12 +10,36 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from bench.lib.common import Row, rows_with
-from bench.suites.ladder import GOALS, Goal
 from timerd_wire.transports import TRANSPORTS, Transport
 
 M = 1_000_000
 Documents = Mapping[str, Mapping[str, Any]]  # by suite
 Find = Callable[[list[Row]], float | None]  # a figure in the rows of a table; None: it was not measured
+
+
+class Goal(NamedTuple):
+    """A rate to reach. `keys`: of each operation."""
+
+    keys: int
+    api: str
+    case: str
+    rate: int
+    transport: Transport = "zeromq"
+
+
+GOALS = (
+    Goal(3, "per-op", "low", 300_000),
+    Goal(3, "per-op", "high", 300_000),
+    Goal(3, "bulk", "low", 500_000),
+    Goal(3, "bulk", "high", 500_000),
+    Goal(1, "per-op", "low", 300_000),
+    Goal(1, "per-op", "high", 300_000),
+    Goal(1, "bulk", "low", 1_000_000),
+    Goal(1, "per-op", "low", 500_000),  # more than timerd has to reach
+    Goal(1, "per-op", "low", 300_000, "unix"),
+    Goal(1, "bulk", "low", 1_200_000, "unix"),
+    Goal(1, "bulk", "high", 1_200_000, "unix"),
+)
 
 
 class Target(NamedTuple):

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import zmq
 
 import timerd as td
+from bench.lib import core_rig as core
 from bench.lib import hops
 from bench.rivals import seqpacket
 from bench.rivals.alternative.scripts import address_of, redis_server
-from bench.suites import core
 from timerctl.instance import open_arena
 from timerctl.load.own_daemon import INSTANCE, private_daemon
 from timerd_client import aio

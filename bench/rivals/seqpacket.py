@@ -56,7 +56,7 @@ def serve(listener: socket.socket, with_core: bool) -> None:
     """The hub, until it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if with_core:
-        from bench.suites.core import Rig
+        from bench.lib.core_rig import Rig
 
         core = Rig(CAPACITY, now_ns=time.monotonic_ns()).core
     poll, peers, slots = select.epoll(), {}, {}

@@ -34,11 +34,11 @@ from typing import Any
 
 import psutil
 
+from bench.lib import core_rig as core
+from bench.lib.core_rig import key
 from bench.lib.memory import huge_share, make_memory
 from bench.rivals.bare import Bare
 from bench.rivals.wheel_of_20 import WheelOf20
-from bench.suites import core
-from bench.suites.core import key
 
 SPREAD_MS = 60_000
 LEAST_MS = 1_000

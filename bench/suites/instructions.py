@@ -34,6 +34,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench.lib import core_rig as core
+from timerd_shm.declare.wire import CommandKind
+
 ROOT = Path(__file__).resolve().parents[2]
 # Each phase, and its number of operations as a share of --count.
 PHASES = (
@@ -50,9 +53,6 @@ SEED = 7
 
 def play(count: int) -> None:
     """Play every phase in this process, with the benches and the core of that tree."""
-    from bench.suites import core
-
-    kinds = vars(core)["CommandKind"]  # each tree declares it in another module
     rng = random.Random(SEED)
     rig = core.Rig(3 * count)
 
@@ -68,7 +68,7 @@ def play(count: int) -> None:
     numbers, first = inserts(count)
     _, full = inserts(min(count // 5, core.BLOCKS), core.PAYLOAD)
     rng.shuffle(numbers)
-    cancels = rig.frames(core.operation(kinds.CANCEL, n, rig.now_ns, 0) for n in numbers[: count // 2])
+    cancels = rig.frames(core.operation(CommandKind.CANCEL, n, rig.now_ns, 0) for n in numbers[: count // 2])
     fires = rig.frames(core.fire(n, core.VALUE if n % 8 == 0 else b"") for n in numbers[count // 2 :])
     _, second = inserts(count)
     os.getppid()

@@ -25,8 +25,8 @@ import zlib
 from pathlib import Path
 
 from bench.lib.common import Parser, Suite, amount, need_memory, run_suite
-from bench.suites.core import BATCH, S, fire, register
-from bench.suites.core import Rig as CoreRig
+from bench.lib.core_rig import BATCH, S, fire, register
+from bench.lib.core_rig import Rig as CoreRig
 from timerd.clock import ManualClock
 from timerd.journal.blocks import write_blocks
 from timerd.journal.files import JournalFiles, JournalPlan

@@ -25,35 +25,11 @@ from typing import Any, NamedTuple
 
 from bench.lib.common import Parser, Suite, amount, chosen, listed, need_memory, real, run_suite
 from bench.lib.loads import APIS, figures, gives_up, memory_of, run_load, workload_of, worst
+from bench.lib.targets import GOALS, Goal
 from timerd_wire.transports import Transport
 
 CASES = ("low", "high")
 OTHERS_MOST = 1_000_000  # operations at a point of the other series
-
-
-class Goal(NamedTuple):
-    """A rate to reach. `keys`: of each operation."""
-
-    keys: int
-    api: str
-    case: str
-    rate: int
-    transport: Transport = "zeromq"
-
-
-GOALS = (
-    Goal(3, "per-op", "low", 300_000),
-    Goal(3, "per-op", "high", 300_000),
-    Goal(3, "bulk", "low", 500_000),
-    Goal(3, "bulk", "high", 500_000),
-    Goal(1, "per-op", "low", 300_000),
-    Goal(1, "per-op", "high", 300_000),
-    Goal(1, "bulk", "low", 1_000_000),
-    Goal(1, "per-op", "low", 500_000),  # more than timerd has to reach
-    Goal(1, "per-op", "low", 300_000, "unix"),
-    Goal(1, "bulk", "low", 1_200_000, "unix"),
-    Goal(1, "bulk", "high", 1_200_000, "unix"),
-)
 
 
 class Series(NamedTuple):

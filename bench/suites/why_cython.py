@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from bench.lib.common import Parser, Suite, amount, need_memory, run_suite
-from bench.suites.core import MS, Rig, S, key, register
+from bench.lib.core_rig import MS, Rig, S, key, register
 from timerd_shm.declare.fields import offset_of, struct_of
 from timerd_shm.declare.records import OpRecord, WatchNode
 from timerd_shm.declare.states import OpState

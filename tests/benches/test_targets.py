@@ -10,8 +10,9 @@ import pytest
 from bench.lib.common import Row
 from bench.lib.loads import load_command, memory_of, workload_of
 from bench.lib.report import AT_LENGTH, BENCH, SUITES
-from bench.lib.targets import TARGETS, Target
-from bench.suites.ladder import GOALS, Series, series_of
+from bench.lib.targets import GOALS, TARGETS, Target
+from bench.suites.ladder import Series, series_of
+from trees import ROOT
 
 M = 1_000_000
 
