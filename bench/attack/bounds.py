@@ -17,7 +17,6 @@ class Bound(NamedTuple):
 
     most: float
     why: str
-    of_time: bool = True
 
 
 BOUNDS = {

@@ -71,8 +71,3 @@ def bodies(flood: str, sender: int) -> list[tuple[UpKind, int, bytes]]:
             assert flood == "hellos", flood
             return [(UpKind.HELLO, 0, b"")]
     return [(UpKind.COMMANDS, len(commands), b"".join(commands)) for commands in frames]
-
-
-def frame_size(flood: str) -> int:
-    """Bytes of the largest frame of a flood, roughly."""
-    return max(len(body) for _, _, body in bodies(flood, 0)) + HEADER.size + (5 * WAITS if flood == "hellos" else 0)

@@ -7,7 +7,6 @@ The workload is that of timerd_client.workload, with a timeout of 200 ms. In the
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -46,7 +45,12 @@ def load_on(
     paths: InstancePaths, workload: Workload, api: str, pending: int = 0, transport: Transport = TRANSPORTS[0]
 ) -> dict[str, Any]:
     """The document of one run with that daemon. Raises Failed when there is none."""
-    return document_of(run_child(load_command(workload, api, pending, transport), environment_of(paths)))
+    environment = {RUNTIME_DIR_VARIABLE: str(paths.directory)}
+    done = run_child(load_command(workload, api, pending, transport), environment)
+    if not done.stdout:
+        raise Failed(f"timerctl load ended with status {done.returncode}: {done.stderr.strip()}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 def load_command(workload: Workload, api: str, pending: int = 0, transport: Transport = TRANSPORTS[0]) -> list[str]:
@@ -58,19 +62,6 @@ def load_command(workload: Workload, api: str, pending: int = 0, transport: Tran
     command += [f"--registrars={workload.registrars}", f"--firers={workload.firers}"]
     command += [f"--keys-per-op={workload.keys_per_op}"]
     return command + (["--bulk"] if APIS[api] else [])
-
-
-def environment_of(paths: InstancePaths) -> dict[str, str]:
-    """The environment in which a program finds this daemon."""
-    return {RUNTIME_DIR_VARIABLE: str(paths.directory)}
-
-
-def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The document that `timerctl load --json` has printed. Raises Failed with its error when there is none."""
-    if not done.stdout:
-        raise Failed(f"timerctl load ended with status {done.returncode}: {done.stderr.strip()}")
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
 
 
 def figures(document: dict[str, Any]) -> Row:

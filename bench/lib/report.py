@@ -39,7 +39,6 @@ SUITES = (
     "scale",
     "cost",
     "alternatives",
-    "gil",
     "idle",
     "recovery",
     "snapshots",

@@ -45,7 +45,6 @@ EPHEMERAL_S = 11.0  # a daemon that a client started ends 10 s after its last cl
 WARM_ROWS = 100  # expire before anything is measured: the first micro-batches of a stream compile
 FEED_S = 0.05  # the period of rows that no timer waits for: so timers always have a micro-batch
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-STATE = "org.apache.spark.sql.execution.streaming.state"
 
 
 def quantiles(values_ns: list[int]) -> dict[str, float | None]:

@@ -91,7 +91,6 @@ TINY = {
     "scale": ("--processes=2", "--polls=10", "--rate=200", "--seconds=0.2", "--rounds=1"),
     "cost": ("--seconds=0.2", "--rounds=1", "--transports=unix"),
     "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),
-    "gil": ("--crews=2x2", "--rates=500", "--seconds=0.2"),
     "article": ("--rates=5k", "--requests=1k", "--full", "--purge=100,never", "--memory=20"),
 }
 
@@ -129,7 +128,6 @@ def test_each_suite_writes_one_document_and_leaves_no_files(name: str, place: Pa
         ),
         ("alternatives", ("--ways=celery",), "'celery' is none of timerd, timerd-bulk, redis, "),
         ("quiet", ("--ways=celery",), "'celery' is none of timerd, timerd asyncio, timerd unix, "),
-        ("gil", ("--crews=3",), "'' is not a number such as 500"),
         ("overload", ("--seconds=nan",), "nan is not between 1 and 3600 seconds"),
         ("rivals", ("--contestants=redis",), "'redis' is none of timerd, wheel of 20, bare, heapq, "),
         ("article", ("--purge=0",), "0 is not between 1 and 10,000,000 entries, or never"),
@@ -266,15 +264,6 @@ def test_climbing_ends_after_two_rates_that_are_not_sustained_or_one_that_is_mis
     assert not gives_up([], 1_000) and not gives_up([held, failed], 1_000) and not gives_up([failed, held], 1_000)
     assert gives_up([failed, held, failed], 1_000)
     assert gives_up([held, failed], 2_000), "900 of 2,000"
-
-
-def test_looks_at_a_sleeping_conductor_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.suites.gil import working
-
-    assert (
-        working("main (timerd/__main__.py:62);Loop.run (timerd/conductor/loop.py:58);Conductor.do_work (a.py:1) 4") == 4
-    )
-    assert working("main (timerd/__main__.py:62);Loop.run (timerd/conductor/loop.py:71) 3") == 0
 
 
 # the report ----------------------------------------------------------------------------------------------------------
