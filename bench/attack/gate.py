@@ -75,7 +75,7 @@ def play_run(name: str, seconds: float, seed: int, *, attacked: bool) -> Run:
         beside.look()
         acts = 0
         if attacked:
-            with attacking(name, served.paths, seed) as count:
+            with attacking(attack.act, attack.transport, served.paths, seed) as count:
                 for _ in range(attack.kills):
                     pause(seconds / (attack.kills + 1))
                     served.kill()

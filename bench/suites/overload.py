@@ -25,7 +25,7 @@ it), `single` (the same, one command in a frame), `largest` (frames of 4 MiB, fu
 100,000 waits), `asks` (from clients that have 4,096 outcomes, acknowledge none and read no answer), `queries`,
 `snapshots`. For the kinds without commands the rate asked for is that of RATES (attack/frames.py).
 
---flood also takes an attack, such as `subscriptions-stranger` (flood/attackers has all): one hostile process beside a
+--flood also takes an attack, such as `subscriptions-stranger` (attack/attackers has all): one hostile process beside a
 bystander, a client whose round trips are measured. Runs with and without the attack alternate. `locks` also kills the
 daemon; then it is started again, as by its systemd unit. `--gate` plays all attacks. The gate, and how its runs are
 judged, is in flood/gate.py. Its results go to results/gate.json, unless --json says otherwise.

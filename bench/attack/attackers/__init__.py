@@ -7,19 +7,18 @@ write the function, and enter it below.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from timerd_wire.transports import Transport
 
 from . import collisions, connections, files, frames, members, operations, outlets, packets
-from .attacker import Attacker
+from .attacker import Act
 
 
 class Attack(NamedTuple):
     """What the attacker does, and beside which daemon."""
 
-    act: Callable[[Attacker], None]
+    act: Act
     flags: tuple[str, ...] = ()  # of the daemon; {journal}: a directory, {group}: the group of this process
     files: int = 0  # that the daemon may open; 0: as many as this process
     kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again

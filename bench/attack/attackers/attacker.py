@@ -8,14 +8,14 @@ import multiprocessing
 import os
 import random
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import zmq
 
 import timerd as td
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
-from timerd_wire.transports import TRANSPORT_VARIABLE
+from timerd_wire.transports import TRANSPORT_VARIABLE, Transport
 
 PATIENCE_S = 10.0
 
@@ -57,30 +57,33 @@ class Attacker:
             context.destroy(linger=0)
 
 
-def attack_from(name: str, paths: InstancePaths, ready: Any, stop: Any, acts: Any, seed: int) -> None:
-    """The attacker's process."""
-    from . import ATTACKS
+Act = Callable[[Attacker], None]
 
+
+def attack_from(
+    act: Act, transport: Transport, paths: InstancePaths, ready: Any, stop: Any, acts: Any, seed: int
+) -> None:
+    """The attacker's process."""
     os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
-    os.environ[TRANSPORT_VARIABLE] = ATTACKS[name].transport
+    os.environ[TRANSPORT_VARIABLE] = transport
     ready.set()
     try:
-        ATTACKS[name].act(Attacker(paths, stop, acts, seed))
+        act(Attacker(paths, stop, acts, seed))
     except Exception:
         traceback.print_exc()
     os._exit(0)  # as a crash does: without goodbyes
 
 
 @contextlib.contextmanager
-def attacking(name: str, paths: InstancePaths, seed: int) -> Iterator[Any]:
+def attacking(act: Act, transport: Transport, paths: InstancePaths, seed: int) -> Iterator[Any]:
     """Attack while the block runs. Gives the count of what was done."""
     context = multiprocessing.get_context("spawn")
     ready, stop, acts = context.Event(), context.Event(), context.Value(ctypes.c_longlong, 0, lock=False)
-    process = context.Process(target=attack_from, args=(name, paths, ready, stop, acts, seed), daemon=True)
+    process = context.Process(target=attack_from, args=(act, transport, paths, ready, stop, acts, seed), daemon=True)
     process.start()
     try:
         if not ready.wait(3 * PATIENCE_S):
-            raise SystemExit(f"overload: the attacker of {name} did not begin")
+            raise SystemExit(f"overload: the attacker ({act.__name__}) did not begin")
         yield acts
     finally:
         stop.set()
