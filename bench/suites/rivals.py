@@ -63,8 +63,8 @@ class Contestant(NamedTuple):
 
 CONTESTANTS = {
     TIMERD: Contestant("compiled, in frames", "timerd", 900, True),
-    "wheel of 20": Contestant("compiled, in bulk", "wheel_of_20", 500, True),
-    "bare": Contestant("compiled, in bulk: no promises", "bare", 700, True),
+    "wheel of 20": Contestant("compiled, in bulk", "bench.rivals.wheel_of_20", 500, True),
+    "bare": Contestant("compiled, in bulk: no promises", "bench.rivals.bare", 700, True),
     "heapq": Contestant("Python; heapq is compiled", "heapq", 600),
     "asyncio": Contestant("Python; heapq is compiled", "asyncio", 1_000),
     "uvloop": Contestant("compiled, called from Python", "uvloop", 1_400),
@@ -75,7 +75,7 @@ CONTESTANTS = {
 def unfit(contestant: Contestant, pending: int) -> str | None:
     """Why this contestant cannot be measured here, and the remedy; None if it can."""
     if importlib.util.find_spec(contestant.module) is None:
-        if contestant.module in ("wheel_of_20", "bare"):
+        if contestant.module.startswith("bench."):
             return "not built: make build"
         return f"not installed: pip install {contestant.module}"
     need, available = pending * contestant.bytes_per_op, psutil.virtual_memory().available - MEMORY_SPARE

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,10 @@ from trees import ROOT
 
 BENCH = ROOT / "bench"
 TIMEOUT_S = 120
+PAGE_OF_DELIVERIES = (ROOT / "docs" / "deliveries.md").read_text()
+FIGURE = re.compile(r"^\| (\d+) \| ([\d.]+) s \| ([\d.]+) s \| ([\d.]+) s \|$", re.MULTILINE)
+PRINTED = re.compile(r"^ *(\d+) +([\d.]+) +([\d.]+) +([\d.]+) *$", re.MULTILINE)
+JITTER = 0.02  # the backoffs are drawn
 FIELDS = {"suite", "about", "command", "machine", "started", "seconds", "short", "partial", "seed", "tables", "checks"}
 MACHINE = {
     "cpu", "cores", "memory_bytes", "huge_pages", "kernel", "python", "libzmq", "pyzmq", "compiler", "commit",
@@ -145,7 +150,7 @@ def test_a_senseless_argument_is_refused_with_value_limit_and_remedy(
 ) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 30, total=1 << 30))
     with pytest.raises(SystemExit) as ended:
-        call(name, *arguments)
+        call(name if name == "run" else f"suites.{name}", *arguments)
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
 
@@ -154,12 +159,12 @@ def test_a_refusal_of_the_daemon_is_reported_and_earlier_results_are_kept(place:
     """A /dev/shm as small as a container's, say; here the load test refuses a rate."""
     result = place / "result.json"
     program = (
-        "import sys, ladder, loads; from pathlib import Path;"
+        "import sys; from bench.lib import loads; from bench.suites import ladder;"
         "loads.flags_of = lambda workload, pending: [] if workload.rate < 2_000 else ['--capacity=16'];"
         f"sys.argv = ['ladder.py', '--rates=1k,2k', '--seconds=0.2', '--pending=0', '--cases=low', '--json={result}'];"
         "sys.exit(ladder.main())"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=BENCH, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 1, done.stderr
     assert "operations at once, and instance 'load' has 16 left" in done.stderr
     document = json.loads(result.read_text())
@@ -264,6 +269,15 @@ def test_climbing_ends_after_two_rates_that_are_not_sustained_or_one_that_is_mis
     assert not gives_up([], 1_000) and not gives_up([held, failed], 1_000) and not gives_up([failed, held], 1_000)
     assert gives_up([failed, held, failed], 1_000)
     assert gives_up([held, failed], 2_000), "900 of 2,000"
+
+
+def test_the_figures_on_the_page_of_deliveries_are_those_of_the_suite() -> None:
+    command = [sys.executable, str(ROOT / "bench" / "suites" / "deliveries.py"), "--rules"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    rows, measured = FIGURE.findall(PAGE_OF_DELIVERIES), PRINTED.findall(printed)
+    assert len(rows) == len(measured) == 3, printed
+    for row, now in zip(rows, measured, strict=True):
+        assert [float(figure) for figure in row] == pytest.approx([float(figure) for figure in now], rel=JITTER)
 
 
 # the report ----------------------------------------------------------------------------------------------------------
