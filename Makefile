@@ -26,7 +26,7 @@ SPARK_OLDEST := 4.2
 OLDEST := build/spark-$(SPARK_OLDEST)
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard bench/*.p[yx][xd]) $(shell find timerd client shm_layout -name '*.p[yx][xd]' -o -name '*.h') \
+COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard bench/rivals/*.p[yx][xd]) $(shell find timerd client shm_layout -name '*.p[yx][xd]' -o -name '*.h') \
 	timerd/compile_python.py timerd/compiled.txt $(addsuffix .py,$(shell cat timerd/compiled.txt))
 
 SANITIZED := $(foreach name,adoption check check_damage client_fast handles commands conditions groups_core ids interleavings journal \
@@ -58,14 +58,14 @@ $(VENV)/installed-%: $(COMPILED) | machine
 	@touch $@
 
 demo: $(VENV)/installed-demo
-	@$(PY) bench/demo/run.py
+	@$(PY) examples/demo/run.py
 
 # What clients see, in a minute. Damaged frames, and a timer daemon that is full or away, are in accept-kafka.
 broker: $(VENV)/installed-test
-	@$(PY) bench/kafka/accept.py --short --only records,no_wait,stopped,fetch,groups,quota,counts,storm
+	@$(PY) tests/kafka/acceptance/accept.py --short --only records,no_wait,stopped,fetch,groups,quota,counts,storm
 
 accept-kafka: $(VENV)/installed-test
-	@$(PY) bench/kafka/accept.py --json bench/results/kafka.json
+	@$(PY) tests/kafka/acceptance/accept.py --json bench/results/kafka.json
 
 # Goes on where it was interrupted. To begin again: rm -r build/pipeline. For another size: PIPELINE="--ops 1000000".
 PIPELINE :=

@@ -18,35 +18,10 @@ from pathlib import Path
 
 import psutil
 
-from common import CHILD_END_S, INTERRUPTED, ROOT, amount, interrupt
+from bench.lib.common import CHILD_END_S, INTERRUPTED, ROOT, amount, interrupt
+from bench.lib.report import BENCH, RESULTS, SUITES
 
-BENCH = Path(__file__).resolve().parent
-RESULTS, SHORT_RESULTS = BENCH / "results", ROOT / "build" / "bench"
-# In the order of the results; each is bench/NAME.py.
-SUITES = (
-    "core",
-    "rivals",
-    "article",
-    "why_cython",
-    "client",
-    "ladder",
-    "latency",
-    "quiet",
-    "longpolls",
-    "scale",
-    "cost",
-    "alternatives",
-    "gil",
-    "idle",
-    "recovery",
-    "snapshots",
-    "journal",
-    "overload",
-    "deliveries",
-)
-# Each of these takes long, and is run by itself: the gate (`python bench/overload.py --gate`), and faults at length
-# (`python bench/soak.py --json bench/results/soak.json`), and the acceptance of the Kafka broker (`make accept-kafka`).
-AT_LENGTH = ("gate", "soak", "storm", "fuzz", "kafka")
+SHORT_RESULTS = ROOT / "build" / "bench"
 MORE = {"core": ["--huge-pages"], "rivals": ["--huge-pages"]}  # arguments
 BUSY = 0.5  # load average for each core, above which a warning is printed
 
@@ -55,7 +30,7 @@ def play(name: str, arguments: list[str], results: Path) -> int:
     """Run one suite. Returns its exit status."""
     command = [
         sys.executable,
-        str(BENCH / f"{name}.py"),
+        str(BENCH / "suites" / f"{name}.py"),
         f"--json={results / name}.json",
         *MORE.get(name, []),
         *arguments,
@@ -101,7 +76,7 @@ def main() -> int:
             return INTERRUPTED
         if status:
             failed.append(f"{name} (status {status})")
-    report = [sys.executable, str(BENCH / "report.py"), f"--results={results}"]
+    report = [sys.executable, str(BENCH / "lib" / "report.py"), f"--results={results}"]
     if results.resolve() != RESULTS:
         report.append(f"--out={results / 'RESULTS.md'}")
     if subprocess.run(report).returncode:

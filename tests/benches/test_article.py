@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from designs import (
+from bench.rivals.designs import (
     HIGH,
     KEYS,
     LOW,
@@ -24,7 +24,7 @@ from designs import (
     play_old,
     play_timerd,
 )
-from old_purgatory import COMPLETED, EXPIRED, NEVER, PENDING, REFUSED, OldPurgatory
+from bench.rivals.old_purgatory import COMPLETED, EXPIRED, NEVER, PENDING, REFUSED, OldPurgatory
 
 BUDGET = 20 << 20
 

@@ -23,7 +23,7 @@ TIMEOUT_S = 200
 def play(name: str, *arguments: str, directory: Path) -> tuple[int, dict[str, Any]]:
     """Run a suite; its exit status and document."""
     file = directory / f"{name}.json"
-    command = [sys.executable, str(BENCH / f"{name}.py"), f"--json={file}", *arguments]
+    command = [sys.executable, str(BENCH / "suites" / f"{name}.py"), f"--json={file}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert file.exists(), done.stdout + done.stderr
     return done.returncode, json.loads(file.read_text())
@@ -42,8 +42,7 @@ def test_mutated_frames_are_counted_and_a_world_repeats_itself(tmp_path: Path, m
     assert status == 0, document["tables"]
     (row,) = document["tables"]["frames"]
     assert row["frames"] == 12_000 and row["worlds"] == 1 and row["corpus"] > 60
-    monkeypatch.syspath_prepend(str(BENCH))
-    import fuzz
+    from bench.suites import fuzz
 
     places = (fuzz.INCARNATION, fuzz.SESSION, fuzz.FIRST_COMMAND)
     assert [place.start for place in places] == [
@@ -67,8 +66,7 @@ def test_a_storm_is_survived_and_audited(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_is_a_failure_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-    from parallel import each
+    from bench.lib.parallel import each
 
     def work(number: int) -> dict[str, Any]:
         if number == 4:

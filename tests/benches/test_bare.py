@@ -1,4 +1,4 @@
-"""The core's lists in a bare loop, the floor that bench/rivals.py measures: they do what a dumb model does."""
+"""The core's lists in a bare loop, the floor that bench/suites/rivals.py measures: they do what a dumb model does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from bare import Bare
+from bench.rivals.bare import Bare
 
 
 def names(numbers: list[int]) -> bytes:

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,10 @@ from trees import ROOT
 
 BENCH = ROOT / "bench"
 TIMEOUT_S = 120
+PAGE_OF_DELIVERIES = (ROOT / "docs" / "deliveries.md").read_text()
+FIGURE = re.compile(r"^\| (\d+) \| ([\d.]+) s \| ([\d.]+) s \| ([\d.]+) s \|$", re.MULTILINE)
+PRINTED = re.compile(r"^ *(\d+) +([\d.]+) +([\d.]+) +([\d.]+) *$", re.MULTILINE)
+JITTER = 0.02  # the backoffs are drawn
 FIELDS = {"suite", "about", "command", "machine", "started", "seconds", "short", "partial", "seed", "tables", "checks"}
 MACHINE = {
     "cpu", "cores", "memory_bytes", "huge_pages", "kernel", "python", "libzmq", "pyzmq", "compiler", "commit",
@@ -37,7 +42,7 @@ MACHINE = {
 
 def bench(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a program of the benches to its end."""
-    command = [sys.executable, str(BENCH / f"{name}.py"), *arguments]
+    command = [sys.executable, str(BENCH / "suites" / f"{name}.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
@@ -55,11 +60,10 @@ def left_in(directory: Path) -> list[str]:
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Runs a program of the benches in this process, and gives its status."""
-    monkeypatch.syspath_prepend(str(BENCH))
 
     def run(name: str, *arguments: str) -> int:
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
-        status: int = importlib.import_module(name).main()
+        status: int = importlib.import_module(f"bench.{name}").main()
         return status
 
     return run
@@ -92,7 +96,6 @@ TINY = {
     "scale": ("--processes=2", "--polls=10", "--rate=200", "--seconds=0.2", "--rounds=1"),
     "cost": ("--seconds=0.2", "--rounds=1", "--transports=unix"),
     "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),
-    "gil": ("--crews=2x2", "--rates=500", "--seconds=0.2"),
     "article": ("--rates=5k", "--requests=1k", "--full", "--purge=100,never", "--memory=20"),
 }
 
@@ -105,7 +108,7 @@ def test_each_suite_writes_one_document_and_leaves_no_files(name: str, place: Pa
     document: dict[str, Any] = json.loads(result.read_text())
     assert set(document) == FIELDS and set(document["machine"]) == MACHINE
     assert document["suite"] == name and document["seed"] == 7 and not document["partial"]
-    assert document["command"].startswith(f"python bench/{name}.py ") and "json" not in document["command"]
+    assert document["command"].startswith(f"python bench/suites/{name}.py ") and "json" not in document["command"]
     assert document["tables"] and all(rows for rows in document["tables"].values())
     assert not left_in(place)
 
@@ -130,7 +133,6 @@ def test_each_suite_writes_one_document_and_leaves_no_files(name: str, place: Pa
         ),
         ("alternatives", ("--ways=celery",), "'celery' is none of timerd, timerd-bulk, redis, "),
         ("quiet", ("--ways=celery",), "'celery' is none of timerd, timerd asyncio, timerd unix, "),
-        ("gil", ("--crews=3",), "'' is not a number such as 500"),
         ("overload", ("--seconds=nan",), "nan is not between 1 and 3600 seconds"),
         ("rivals", ("--contestants=redis",), "'redis' is none of timerd, wheel of 20, bare, heapq, "),
         ("article", ("--purge=0",), "0 is not between 1 and 10,000,000 entries, or never"),
@@ -148,7 +150,7 @@ def test_a_senseless_argument_is_refused_with_value_limit_and_remedy(
 ) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 30, total=1 << 30))
     with pytest.raises(SystemExit) as ended:
-        call(name, *arguments)
+        call(name if name == "run" else f"suites.{name}", *arguments)
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
 
@@ -157,12 +159,12 @@ def test_a_refusal_of_the_daemon_is_reported_and_earlier_results_are_kept(place:
     """A /dev/shm as small as a container's, say; here the load test refuses a rate."""
     result = place / "result.json"
     program = (
-        "import sys, ladder, loads; from pathlib import Path;"
+        "import sys; from bench.lib import loads; from bench.suites import ladder;"
         "loads.flags_of = lambda workload, pending: [] if workload.rate < 2_000 else ['--capacity=16'];"
         f"sys.argv = ['ladder.py', '--rates=1k,2k', '--seconds=0.2', '--pending=0', '--cases=low', '--json={result}'];"
         "sys.exit(ladder.main())"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=BENCH, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 1, done.stderr
     assert "operations at once, and instance 'load' has 16 left" in done.stderr
     document = json.loads(result.read_text())
@@ -183,8 +185,7 @@ def test_an_alternative_that_is_not_installed_says_how_to_install_it(
 
 def test_an_event_that_arrived_before_its_registration_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each way forgets an event that nobody waits for yet: all that expire because of it count, and no others."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    from alternative.trial import unheard
+    from bench.rivals.alternative.trial import unheard
 
     ms, none = 1_000_000, array("q")
     workload = Workload(rate=1_000, count=4)
@@ -212,7 +213,7 @@ def test_an_event_that_arrived_before_its_registration_is_counted(monkeypatch: p
 def interrupted(name: str, *arguments: str, after: str) -> tuple[int, str]:
     """Begin it, interrupt it a moment after it has said that; its status, and what else it said."""
     process = subprocess.Popen(
-        [sys.executable, str(BENCH / f"{name}.py"), *arguments],
+        [sys.executable, str(BENCH / "suites" / f"{name}.py"), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -262,8 +263,7 @@ def test_ctrl_c_keeps_the_rows_so_far_and_leaves_no_files(
 def test_climbing_ends_after_two_rates_that_are_not_sustained_or_one_that_is_missed_by_far(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-    from loads import gives_up
+    from bench.lib.loads import gives_up
 
     held, failed = {"sustained": True, "reached_rate": 1_000}, {"sustained": False, "reached_rate": 900}
     assert not gives_up([], 1_000) and not gives_up([held, failed], 1_000) and not gives_up([failed, held], 1_000)
@@ -271,21 +271,20 @@ def test_climbing_ends_after_two_rates_that_are_not_sustained_or_one_that_is_mis
     assert gives_up([held, failed], 2_000), "900 of 2,000"
 
 
-def test_looks_at_a_sleeping_conductor_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-    from gil import working
-
-    assert (
-        working("main (timerd/__main__.py:62);Loop.run (timerd/conductor/loop.py:58);Conductor.do_work (a.py:1) 4") == 4
-    )
-    assert working("main (timerd/__main__.py:62);Loop.run (timerd/conductor/loop.py:71) 3") == 0
+def test_the_figures_on_the_page_of_deliveries_are_those_of_the_suite() -> None:
+    command = [sys.executable, str(ROOT / "bench" / "suites" / "deliveries.py"), "--rules"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    rows, measured = FIGURE.findall(PAGE_OF_DELIVERIES), PRINTED.findall(printed)
+    assert len(rows) == len(measured) == 3, printed
+    for row, now in zip(rows, measured, strict=True):
+        assert [float(figure) for figure in row] == pytest.approx([float(figure) for figure in now], rel=JITTER)
 
 
 # the report ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_committed_report_follows_from_the_committed_results(call: Callable[..., int]) -> None:
-    assert call("report", "--check") == 0
+    assert call("lib.report", "--check") == 0
 
 
 def write_document(directory: Path, suite: str, tables: dict[str, Any], **machine: str) -> dict[str, Any]:
@@ -293,7 +292,7 @@ def write_document(directory: Path, suite: str, tables: dict[str, Any], **machin
     where = dict.fromkeys(MACHINE, "a") | {"cores": 2, "memory_bytes": 1 << 30, "load_average": [0.1, 0.2, 0.3]}
     where |= machine
     document = {
-        "suite": suite, "about": "The core alone.", "command": f"python bench/{suite}.py", "machine": where,
+        "suite": suite, "about": "The core alone.", "command": f"python bench/suites/{suite}.py", "machine": where,
         "started": "2026-01-01", "seconds": 1.5, "short": False, "partial": True, "seed": 1, "tables": tables,
         "checks": {"outcomes": {"held": False, "says": "one was lost"}},
     }  # fmt: skip
@@ -310,7 +309,7 @@ def test_the_report_follows_from_the_documents_alone(tmp_path: Path, call: Calla
     document = write_document(tmp_path, "core", {"figures": figures})
     texts = []
     for name in ("one.md", "two.md"):
-        assert call("report", f"--results={tmp_path}", f"--out={tmp_path / name}") == 0
+        assert call("lib.report", f"--results={tmp_path}", f"--out={tmp_path / name}") == 0
         texts.append((tmp_path / name).read_text())
     assert texts[0] == texts[1]
     command = f"`{document['command']}`"
@@ -324,7 +323,7 @@ def test_the_report_follows_from_the_documents_alone(tmp_path: Path, call: Calla
 
 def report_of(directory: Path, call: Callable[..., int]) -> str:
     """The report that the documents there give."""
-    assert call("report", f"--results={directory}", f"--out={directory / 'R.md'}") == 0
+    assert call("lib.report", f"--results={directory}", f"--out={directory / 'R.md'}") == 0
     return (directory / "R.md").read_text()
 
 
@@ -341,10 +340,11 @@ def test_the_first_page_has_three_keys_then_the_quiet_machine_then_the_numbers_t
     assert "| 3 | bulk | low | zeromq | 500,000 | - | 499,000 |" in first and "| 1 | bulk |" not in first
     assert "| Kafka's own purgatory (JVM, warm) | 414,000 to 460,000 | 4.0 to 5.1 us |" in first
     assert "| seqpacket | - | 61.0 | 254 |" in first and "| 77.0 |" not in first, "the section has what is left out"
-    order = ["## Three keys", "`python bench/ladder.py`, machine A", "### Kafka's own", "## A quiet machine"]
+    order = ["## Three keys", "`python bench/suites/ladder.py`, machine A", "### Kafka's own", "## A quiet machine"]
     assert sorted(order, key=first.index) == order
     assert (
-        "### The article's experiment, the core alone" in first and "Not measured: `python bench/article.py`." in first
+        "### The article's experiment, the core alone" in first
+        and "Not measured: `python bench/suites/article.py`." in first
     )
     assert "## ladder" in rest and "| 1 | bulk |" not in first and "| 77.0 |" in rest
 
@@ -359,14 +359,13 @@ def test_the_report_says_on_which_machine_each_figure_was_measured(tmp_path: Pat
     assert "* Machine A: a, 2 cores, 1 GiB, " in text and " idle (commit a); gate (commit c0ffee)." in text
     assert "* Machine B: another, 2 cores, 1 GiB, " in text and " recovery (commit c0ffee)." in text
     assert "are not to be compared" in text
-    assert "wake-ups in 10 s | <= 1 | 0.000 | 0.00 | yes | A | `python bench/idle.py` |" in text
-    assert "| 92.0 ms | 0.61 | yes | B | `python bench/recovery.py` |" in text
-    assert "`python bench/recovery.py`, machine B, 2026-01-01, 2 s, load average before it 0.10, " in text
+    assert "wake-ups in 10 s | <= 1 | 0.000 | 0.00 | yes | A | `python bench/suites/idle.py` |" in text
+    assert "| 92.0 ms | 0.61 | yes | B | `python bench/suites/recovery.py` |" in text
+    assert "`python bench/suites/recovery.py`, machine B, 2026-01-01, 2 s, load average before it 0.10, " in text
 
 
 def test_the_worst_of_several_runs_counts_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-    from loads import worst
+    from bench.lib.loads import worst
 
     first = {"reached_rate": 99, "sustained": True, "cpu_us": 5.0, "expiry_p99_ms": None, "why_not": ""}
     second = {"reached_rate": 97, "sustained": False, "cpu_us": 4.0, "expiry_p99_ms": 2.0, "why_not": "too late"}
@@ -393,21 +392,20 @@ def test_a_report_that_is_stale_or_lacks_a_plot_is_refused(
     }
     write_document(tmp_path, "ladder", {"points": [row | {"sustained": True}]})
     given = (f"--results={tmp_path}", f"--out={tmp_path / 'R.md'}")
-    assert call("report", *given, "--check") == 1
-    assert call("report", *given) == 0
+    assert call("lib.report", *given, "--check") == 1
+    assert call("lib.report", *given) == 0
     (tmp_path / "plots").mkdir(exist_ok=True)
     for name in ("ladder-reached", "ladder-cpu"):  # where there is no matplotlib, they are not made
         (tmp_path / "plots" / f"{name}.svg").touch()
-    assert call("report", *given, "--check") == 0
+    assert call("lib.report", *given, "--check") == 0
     (tmp_path / "plots" / "ladder-cpu.svg").unlink()
-    assert call("report", *given, "--check") == 1
-    assert "run `python bench/report.py`" in capsys.readouterr().err
+    assert call("lib.report", *given, "--check") == 1
+    assert "run `python bench/lib/report.py`" in capsys.readouterr().err
 
 
 def test_a_plot_is_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="pip install 'timerd[bench]'")
-    monkeypatch.syspath_prepend(str(BENCH))
-    from plots import PLOTS, draw, points
+    from bench.lib.plots import PLOTS, draw, points
 
     plot = next(plot for plot in PLOTS if plot.name == "ladder-cpu")
     row = {"keys": 3, "api": "bulk", "case": "low", "pending": 0, "transport": "unix"}

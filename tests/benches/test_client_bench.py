@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from client import KEYS, LIFETIME, MEMORY, REGISTRATIONS, ROWS, keys_of, measure, pieces_of
-from core import measure as measure_core
+from bench.lib.client_rig import ROWS, keys_of, pieces_of
+from bench.lib.core_rig import measure as measure_core
+from bench.suites.client import KEYS, LIFETIME, MEMORY, REGISTRATIONS, measure
 from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.records import Block
 
@@ -35,7 +36,7 @@ def test_a_lifetime_is_the_sum_of_its_stages() -> None:
 
 @pytest.mark.parametrize("call", REGISTRATIONS)
 def test_memory_is_that_of_pending_registrations_without_and_with_their_keys(call: str) -> None:
-    done = subprocess.run([sys.executable, MEMORY, call, "3", "30000"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, *MEMORY, call, "3", "30000"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     # Each keeps some bytes at least; three names and their tuple take some 260.

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cost import FITTED, PREDICTED, Spent, Terms, fit
+from bench.suites.cost import FITTED, PREDICTED, Spent, Terms, fit
 
 
 @pytest.fixture

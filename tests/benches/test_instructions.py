@@ -1,4 +1,4 @@
-"""bench/instructions.py: which costs of a callgrind file are the core's own, and what is said without valgrind."""
+"""The bench `instructions`: which costs of a callgrind file are the core's own, and what is said without valgrind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import instructions
+from bench.suites import instructions
 
 DUMP = """\
 positions: line

@@ -1,4 +1,4 @@
-"""The purgatory that bench/article.py runs beside the core: it behaves as the original did, held against a dumb model.
+"""The purgatory that the suite `article` runs beside the core: it does what the original did, and a dumb model.
 
 Codes in comments are those of tests/core/test_kafka.py.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from old_purgatory import COMPLETED, EXPIRED, NEVER, PENDING, REFUSED, OldPurgatory
+from bench.rivals.old_purgatory import COMPLETED, EXPIRED, NEVER, PENDING, REFUSED, OldPurgatory
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.records import Block, OpRecord, WatchNode
 from timerd_shm.declare.states import Condition, KeyKind

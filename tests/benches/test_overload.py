@@ -1,4 +1,4 @@
-"""More than the daemon can do, for some seconds: bench/overload.py holds its bounds, in its short form."""
+"""More than the daemon can do, for some seconds: bench/suites/overload.py holds its bounds, in its short form."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.attack.attackers.collisions import HEADS_MOST, NAMES, keys_of_one_chain
 from collisions import mix
 from daemons import arenas_of, processes_of
-from flood.attackers.collisions import HEADS_MOST, NAMES, keys_of_one_chain
 from trees import ROOT
 
-BENCH = ROOT / "bench/overload.py"
+BENCH = ROOT / "bench/suites/overload.py"
 TIMEOUT_S = 120
 TURN_CPU_MS_MAX, GROWN_MB_MAX = 20, 64  # the gate's
 SLACK = 5  # tests share a machine that is busy without them

@@ -7,8 +7,8 @@ from subprocess import PIPE, Popen
 
 import pytest
 
-from quiet import latencies, of_rounds, run, spent
-from quiet_ways import WAYS
+from bench.rivals.quiet_ways import WAYS
+from bench.suites.quiet import latencies, of_rounds, run, spent
 
 
 @pytest.mark.parametrize("name", ["hops", "seqpacket", "seqpacket core"])

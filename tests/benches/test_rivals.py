@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rivals import CONTESTANTS, MANY, Contestant, of_runs, repeats_all, unfit
-from timers import MAKERS, TIMERD, Asyncio, Heap, Listed, Sorted, measure
+from bench.rivals.timers import MAKERS, TIMERD, Asyncio, Heap, Listed, Sorted, measure
+from bench.suites.rivals import CONTESTANTS, MANY, Contestant, of_runs, repeats_all, unfit
 
 
 def test_every_contestant_can_be_made() -> None:

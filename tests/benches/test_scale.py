@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scale import WORKERS, long_polls, loops, missing
+from bench.suites.scale import WORKERS, long_polls, loops, missing
 from timerd_wire.transports import TRANSPORTS, Transport
 
 EACH = pytest.mark.parametrize("transport", TRANSPORTS)

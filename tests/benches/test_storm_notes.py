@@ -1,4 +1,4 @@
-"""What bench/storm.py finds wrong in notes of calls and in records of children, each of which is made up here."""
+"""What the suite `storm` finds wrong in notes of calls and in records of children, each of which is made up here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from storm_children import Child, id_of, judge_children, read_children
-from storm_notes import Note, Notes, judge_notes, read_notes
+from bench.attack.storm_children import Child, id_of, judge_children, read_children
+from bench.attack.storm_notes import Note, Notes, judge_notes, read_notes
 
 GOOD = """
 a asked innocent/1

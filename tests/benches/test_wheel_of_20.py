@@ -1,4 +1,4 @@
-"""The article's timing wheels, which bench/rivals.py runs beside the core: they do what Kafka's do, and a dumb model.
+"""The article's timing wheels, which the suite `rivals` measures: they do what Kafka's do, and a dumb model.
 
 Codes in comments are those of tests/core/test_kafka.py.
 """
@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from wheel_of_20 import WheelOf20
+from bench.rivals.wheel_of_20 import WheelOf20
 
 
 def names(numbers: list[int]) -> bytes:

@@ -23,7 +23,7 @@ SHORT = ("--short", "--records=300", "--mutations=1k", "--seconds=3", "--between
 
 
 def test_each_check_is_in_a_part() -> None:
-    checks = re.findall(r'^    "(\w+)": check_', (ROOT / "bench/kafka/accept.py").read_text(), re.MULTILINE)
+    checks = re.findall(r'^    "(\w+)": check_', (ROOT / "tests/kafka/acceptance/accept.py").read_text(), re.MULTILINE)
     assert sorted(name for part in PARTS for name in part.split(",")) == sorted(checks)
 
 
@@ -31,7 +31,7 @@ def test_each_check_is_in_a_part() -> None:
 def test_what_the_broker_promises_holds(tmp_path: Path, seed: int) -> None:
     document = tmp_path / "kafka.json"
     parts = [f"--only={part}" for part in PARTS]
-    command = [str(ROOT / "bench/kafka/accept.py"), *SHORT, *parts, f"--seed={seed}", f"--json={document}"]
+    command = [str(ROOT / "tests/kafka/acceptance/accept.py"), *SHORT, *parts, f"--seed={seed}", f"--json={document}"]
     ran = subprocess.run([sys.executable, *command], capture_output=True, text=True)
     assert ran.returncode in (0, 1), ran.stdout + ran.stderr
     claims = json.loads(document.read_text())["checks"]

@@ -239,7 +239,7 @@ def test_it_is_there_within_seconds_and_says_so(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     said = process.stdout.readline()
-    assert time.monotonic() - begun < 10, "1.5 s on a machine that does nothing else: bench/kafka"
+    assert time.monotonic() - begun < 10, "1.5 s on a machine that does nothing else: tests/kafka/acceptance"
     assert said.startswith("2 brokers at 127.0.0.1:") and str(tmp_path) in said
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 0

@@ -108,7 +108,7 @@ def test_a_stopped_follower_times_out_its_partition_alone(cluster: KafkaCluster,
         assert answers[stopped].error_code == ErrorCode.request_timed_out
         assert (answers[neighbour].error_code, answers[neighbour].base_offset) == (ErrorCode.none, 0)
         assert answers[99].error_code == ErrorCode.unknown_topic_or_partition
-        assert 2.0 <= took < 2.5, "2.1 s on a machine that does nothing else: bench/kafka"
+        assert 2.0 <= took < 2.5, "2.1 s on a machine that does nothing else: tests/kafka/acceptance"
         assert not leader.fetch(topic, {stopped: 0})[stopped].records, "what is not on all replicas is not read"
         assert cluster.start_follower(topic, partition=stopped) == 2
         eventually(lambda: bool(leader.fetch(topic, {stopped: 0}, max_wait=0.1)[stopped].records))

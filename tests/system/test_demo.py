@@ -14,7 +14,7 @@ import pytest
 from daemons import arenas_of, processes_of
 from trees import ROOT
 
-RUN = ROOT / "bench/demo/run.py"
+RUN = ROOT / "examples/demo/run.py"
 TIMEOUT_S = 60
 
 

@@ -1,0 +1,68 @@
+"""The attacks of the suite `overload`: what one hostile process does beside a bystander, in a module for each target.
+
+An attack is a function of an `Attacker`. It goes on while `attacker.is_on()`, and counts in `attacker.acts` what it
+did. It uses the public client, libzmq or bare sockets, so it says what any member of the group may say. To add one:
+write the function, and enter it below.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from timerd_wire.transports import Transport
+
+from . import collisions, connections, files, frames, members, operations, outlets, packets
+from .attacker import Act
+
+
+class Attack(NamedTuple):
+    """What the attacker does, and beside which daemon."""
+
+    act: Act
+    flags: tuple[str, ...] = ()  # of the daemon; {journal}: a directory, {group}: the group of this process
+    files: int = 0  # that the daemon may open; 0: as many as this process
+    kills: int = 0  # how often the daemon is killed meanwhile; its unit starts it again
+    says: str = ""  # what its log says then
+    transport: Transport = "zeromq"  # of the attacker's clients, and of the bystander
+
+
+FEW_CLIENTS = ("--clients=64", "--quota-clients=64")
+ATTACKS = {
+    "subscriptions-stranger": Attack(outlets.subscribe_as_stranger),
+    "subscriptions-member": Attack(outlets.subscribe_as_member),
+    "outlets": Attack(outlets.connect_often),
+    "unread": Attack(outlets.read_nothing),
+    "incarnations": Attack(members.claim_incarnations),
+    "slots": Attack(members.take_slots),
+    "purgatories": Attack(members.name_purgatories),
+    "dropped": Attack(members.drop_clients),
+    "ids": Attack(operations.use_up_ids),
+    "keys64": Attack(operations.register_64_keys),
+    "fan": Attack(operations.fire_many_watchers),
+    "snapshots": Attack(operations.ask_for_snapshots),
+    "ask": Attack(frames.ask_again),
+    "refusals": Attack(frames.be_refused_differently),
+    "locks": Attack(files.lock_everything, ("--unix-group", "{group}"), kills=1),
+    "holds": Attack(files.fill_holds, ("--journal", "{journal}")),
+    "connections": Attack(connections.connect_raw),
+    "looks": Attack(connections.look_and_leave),
+    "collisions-keys": Attack(collisions.collide_keys),
+    "collisions-ids": Attack(collisions.collide_ids),
+    "connections-limit": Attack(connections.connect_raw, FEW_CLIENTS, files=400, says="a connection was closed"),
+    "midst": Attack(connections.leave_in_the_midst),
+    "parts": Attack(connections.send_parts_without_end),
+    "large": Attack(connections.hang_in_large_frames),
+    "descriptors": Attack(packets.send_descriptors),
+    "unix-connections": Attack(connections.connect_packets, transport="unix"),
+    "unix-looks": Attack(connections.look_and_leave, transport="unix"),
+    "unix-midst": Attack(packets.leave_in_the_midst, transport="unix"),
+    "unix-parts": Attack(packets.send_parts_without_end, transport="unix"),
+    "unix-large": Attack(packets.hang_in_large_frames, transport="unix"),
+    "unix-smallest": Attack(packets.send_smallest, transport="unix"),
+    "unix-sessions": Attack(packets.show_sessions, transport="unix"),
+    "unix-hellos": Attack(packets.greet_in_parts, transport="unix"),
+    "unix-unread": Attack(packets.read_nothing, transport="unix"),
+    "unix-slots": Attack(members.take_slots, transport="unix"),
+    "unix-dropped": Attack(members.drop_clients, transport="unix"),
+    "unix-fan": Attack(operations.fire_many_watchers, transport="unix"),
+}

@@ -1,0 +1,71 @@
+"""The bounds of a flood's figures, each with its reason."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from bench.lib.common import Suite
+from timerd.host.shares import MEMORY_MAX
+from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S
+
+OVERLOAD = 3.0  # the offered rate is at least so many times the sustained one. Slack divides what is above 1
+SPARE_BYTES = 64 << 20  # for the daemon itself, and for what malloc keeps
+
+
+class Bound(NamedTuple):
+    """The most that a figure may be (ms for times), and why."""
+
+    most: float
+    why: str
+
+
+BOUNDS = {
+    "cancel_during_max_ms": Bound(
+        1e3 * BACKPRESSURE_TIMEOUT_S, "a call waits so long for room before it raises, and no call takes longer"
+    ),
+    "fire_wait_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same"),
+    "refusal_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same: a refusal arrives, it does not time out"),
+    "cancel_during_p99_ms": Bound(
+        250.0, "a few turns of 32,768 records a step (10 ms each), while two busy processes share each CPU"
+    ),
+    "fire_wait_during_p99_ms": Bound(250.0, "the same"),
+    "recovered_ms": Bound(1e3, "service is normal within a second after the end"),
+    "stats_max_ms": Bound(5e3, "Python starts among busy processes; reading the arena needs no daemon"),
+    "lateness_p99_ms": Bound(250.0, "as for a cancel: an expiry waits for the turn that is under way"),
+    "lateness_max_ms": Bound(1e3, "operations expire also while others fill each turn"),
+    "full_refusal_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "a full arena is reported at once, not after a timeout"),
+    "full_lateness_max_ms": Bound(1e3, "settling needs no free records"),
+}
+
+
+def memory_bound(senders: int, at_rest: int) -> int:
+    """Private bytes that the daemon may have: what it had at rest, and the whole share of each sending process."""
+    return at_rest + senders * MEMORY_MAX + SPARE_BYTES
+
+
+def bounds(suite: Suite, run: dict[str, Any], full: dict[str, Any], slack: float) -> None:
+    """Check each bound, and that every outcome and refusal was right."""
+    figures = {
+        "recovered_ms": run["recovered_ms"],
+        "stats_max_ms": run["stats_us"]["max"] / 1e3,
+        "lateness_p99_ms": run["lateness_us"]["p99"] / 1e3,
+        "lateness_max_ms": run["lateness_us"]["max"] / 1e3,
+        "full_refusal_max_ms": full["refusal_us"]["max"] / 1e3,
+        "full_lateness_max_ms": full["lateness_us"]["max"] / 1e3,
+    }
+    for what, spans in run["latency_us"].items():
+        figures |= {f"{what}_during_{name}_ms": spans["during"][name] / 1e3 for name in ("p99", "max")}
+        if not spans["during"]["count"] or not spans["after"]["count"]:
+            figures[f"{what}_during_max_ms"] = float("inf")
+    for name, bound in BOUNDS.items():
+        most = bound.most * slack
+        suite.check(name, figures[name] <= most, f"{figures[name]:.1f}, at most {most:g}: {bound.why}")
+    if run["flood"] == "commands":
+        over, least = run["offered_rate"] / max(run["sustained_rate"], 1), 1 + (OVERLOAD - 1) / slack
+        says = f"{over:.1f} times the sustained rate was offered, and at least {least:.1f} is needed"
+        suite.check("offered", over >= least, f"{says} (offered: the lower of asked and unhindered; see --help)")
+    memory = run["private_bytes"]
+    held = memory["max"] <= memory["bound"]
+    suite.check("private_bytes", held, f"{memory['max']:,} bytes at most; the bound is {memory['bound']:,}")
+    wrong = [*run["wrong"], *full["wrong"]]
+    suite.check("outcomes", not wrong, "; ".join(wrong) or "every outcome and refusal was right")

@@ -1,0 +1,232 @@
+"""The gate: what no attack may do to the daemon, nor to a bystander. A run of an attack, and the verdict over runs.
+
+    the daemon       at most 20 ms of the conductor's CPU in any turn, and at most 64 MB more memory, in every run
+    the bystander    p99 of its round trip at most 20 ms, and nothing UNAVAILABLE: the median of the attacked runs
+    its end          none; but `locks` kills it once. Then its unit starts it again
+
+The runs of an attack alternate with runs without it. A run is repeated when over 2 % of the machine was stolen by its
+host meanwhile, because then its times are not the daemon's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import statistics
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from bench.lib.common import Suite
+from timerctl.load.report import percentiles
+from timerd_shm.declare.layout import DaemonHistogram
+from timerd_shm.host.paths import InstancePaths, daemon_running, open_arena_file
+from timerd_shm.read.reader import ArenaReader
+
+from .attackers import ATTACKS, Attack
+from .attackers.attacker import attacking
+from .bystander import bystander
+from .serving import Unit, unit
+
+TURN_CPU_MS_MAX = 20.0
+GROWN_MB_MAX = 64.0
+P99_MS_MAX = 20.0
+STOLEN_MAX = 0.02
+REPEATS_MAX = 5  # of a run of which too much was stolen
+WARM_S = 1.0  # before what counts begins
+AFTER_S = 1.5  # that still count after the attacker's end: its connections are cleared away then
+MB = 1_000_000
+
+
+class Run(NamedTuple):
+    """The figures of one run."""
+
+    attack: str
+    attacked: bool
+    acts: int
+    turn_cpu_max_ms: float
+    grown_mb: float
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    unavailable: int
+    rounds: int
+    stolen: float
+    alive: bool
+    restarts: int
+    wrong: list[str]
+
+
+def play_run(name: str, seconds: float, seed: int, *, attacked: bool) -> Run:
+    """A daemon and a bystander, and beside them the attack, if this is an attacked run."""
+    stolen, attack = Stolen(), ATTACKS[name]
+    with (
+        own_flags(attack.flags) as flags,
+        unit(flags, attack.files) as served,
+        bystander(served.paths, attack.transport) as beside,
+    ):
+        pause(WARM_S)
+        memory = Memory(served)
+        beside.look()
+        acts = 0
+        if attacked:
+            with attacking(attack.act, attack.transport, served.paths, seed) as count:
+                for _ in range(attack.kills):
+                    pause(seconds / (attack.kills + 1))
+                    served.kill()
+                pause(seconds / (attack.kills + 1))
+                acts = count.value
+        else:
+            pause(seconds)
+        pause(AFTER_S)
+        seen = beside.end()
+        grown, alive = memory.end(), served.runs and daemon_running(served.paths)
+        cpu_ms = turn_cpu_max_ms(served.paths)
+        wrong = [*seen.wrong, *(wrong_with(attack, served) if attacked else ())]
+    times = percentiles(seen.round_trips_ns)
+    return Run(
+        name,
+        attacked,
+        acts,
+        round(cpu_ms, 2),
+        round(grown / MB, 1),
+        round(times["p50"] / 1e3, 2),
+        round(times["p99"] / 1e3, 2),
+        round(times["max"] / 1e3, 2),
+        seen.unavailable,
+        len(seen.round_trips_ns),
+        round(stolen.share(), 4),
+        alive,
+        served.restarts,
+        wrong,
+    )
+
+
+def wrong_with(attack: Attack, served: Unit) -> list[str]:
+    """What the daemon should not have done, or not have said, beside this attack."""
+    wrong = []
+    if served.restarts != attack.kills:
+        wrong.append(f"the daemon was started {served.restarts} times more, not {attack.kills}")
+    if attack.says not in served.log:
+        wrong.append(f"the daemon's log does not say {attack.says!r}")
+    return wrong
+
+
+def judge(suite: Suite, name: str, runs: int, seconds: float) -> None:
+    """Play an attack's runs, each after one without it. Add them to the tables, and check the gate."""
+    played: dict[bool, list[Run]] = {False: [], True: []}
+    for number in range(runs):
+        for attacked in (False, True):
+            for _ in range(1 + REPEATS_MAX):
+                suite.say(f"{name}: run {number + 1} of {runs}, {'attacked' if attacked else 'at peace'}")
+                run = play_run(name, seconds, suite.seed + number, attacked=attacked)
+                suite.add("runs", **run._replace(wrong=[])._asdict() | {"wrong": "; ".join(run.wrong)[:200]})
+                if run.stolen <= STOLEN_MAX:
+                    break
+            played[attacked].append(run)
+    peace, war = played[False], played[True]
+    cpu, grown = max(run.turn_cpu_max_ms for run in war), max(run.grown_mb for run in war)
+    p99, unavailable = (statistics.median(getattr(run, of) for run in war) for of in ("p99_ms", "unavailable"))
+    wrong = [text for run in war for text in run.wrong]
+    alive, restarts = all(run.alive for run in war), sum(run.restarts for run in war)
+    served, acted = all(run.rounds for run in war), all(run.acts for run in war)
+    holds = (
+        served
+        and acted
+        and cpu <= TURN_CPU_MS_MAX
+        and grown <= GROWN_MB_MAX
+        and p99 <= P99_MS_MAX
+        and not unavailable
+        and not wrong
+        and alive
+    )
+    suite.add(
+        "gate",
+        attack=name,
+        acts=round(statistics.median(run.acts for run in war)),
+        turn_cpu_max_ms=cpu,
+        peace_turn_cpu_max_ms=max(run.turn_cpu_max_ms for run in peace),
+        grown_mb=grown,
+        p99_ms=p99,
+        peace_p99_ms=statistics.median(run.p99_ms for run in peace),
+        unavailable=int(unavailable),
+        restarts=restarts,
+        holds=holds,
+    )
+    says = (
+        f"{cpu:.1f} ms of CPU in a turn (at most {TURN_CPU_MS_MAX:g}), {grown:.1f} MB more ({GROWN_MB_MAX:g}), "
+        f"p99 {p99:.1f} ms ({P99_MS_MAX:g}), {unavailable:g} UNAVAILABLE (0)"
+    )
+    says += "" if alive else "; the daemon has ended"
+    says += f"; started again by its unit: {restarts}" if restarts else ""
+    says += "" if served else "; the bystander was never served"
+    says += "" if acted else "; an attacker did nothing"
+    says += f"; {wrong[0]}" if wrong else ""
+    suite.check(name, holds, says)
+
+
+class Memory(threading.Thread):
+    """By how many private bytes a daemon grows; looked at 20 times a second."""
+
+    def __init__(self, served: Unit) -> None:
+        super().__init__(name="memory", daemon=True)
+        self._served = served
+        self._most = self._first = self._private()
+        self._over = threading.Event()
+        self.start()
+
+    def _private(self) -> int:
+        memory = psutil.Process(self._served.pid).memory_info()
+        return int(memory.rss - memory.shared)
+
+    def run(self) -> None:
+        while not self._over.wait(0.05):
+            with contextlib.suppress(psutil.Error):  # it is being started again
+                self._most = max(self._most, self._private())
+
+    def end(self) -> int:
+        self._over.set()
+        self.join()
+        return self._most - self._first
+
+
+class Stolen:
+    """How much of the machine's time its host has stolen since this was made."""
+
+    def __init__(self) -> None:
+        self._before = self._look()
+
+    @staticmethod
+    def _look() -> tuple[int, int]:
+        ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return ticks[7], sum(ticks)  # user nice system idle iowait irq softirq steal
+
+    def share(self) -> float:
+        stolen, whole = (now - before for now, before in zip(self._look(), self._before, strict=True))
+        return stolen / whole if whole else 0.0
+
+
+def turn_cpu_max_ms(paths: InstancePaths) -> float:
+    """The most CPU that the conductor has used in one turn since the arena was made."""
+    reader = ArenaReader.from_descriptor(open_arena_file(paths))
+    try:
+        return float(reader.daemon_histograms()[DaemonHistogram.TURN_CPU].max) / 1e6
+    finally:
+        reader.close()
+
+
+@contextlib.contextmanager
+def own_flags(flags: tuple[str, ...]) -> Iterator[list[str]]:
+    """These flags, with a directory of the run's own for each `{journal}`, and the own group for each `{group}`."""
+    with tempfile.TemporaryDirectory(prefix="timerd-gate-") as directory:
+        group = grp.getgrgid(os.getgid()).gr_name
+        yield [flag.format(journal=directory, group=group) for flag in flags]
+
+
+def pause(seconds: float) -> None:
+    threading.Event().wait(seconds)

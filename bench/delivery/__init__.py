@@ -1,1 +1,0 @@
-"""What bench/deliveries.py runs: the process that sends."""

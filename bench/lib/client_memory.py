@@ -1,0 +1,166 @@
+"""What registrations keep in the client's memory, for the suite `client`: each in a process that does nothing else.
+
+    python -m bench.lib.client_memory register|register_many KEYS HANDLES    # prints JSON
+    python -m bench.lib.client_memory handle HANDLES
+
+With a call, the process registers HANDLES operations with so many keys each, and keeps what the call returned. Every
+command is sent and applied, and no outcome has come. *without_keys* is the growth of resident memory since the caller
+had all its keys. *with_keys* is that since before it made them. The list that the caller keeps handles in was there
+before.
+
+With `handle`, it is what one handle of `register` takes. It watches one key, a str of 17 characters that nobody else
+holds. The payload of 100 bytes is one object for all. The value of the event has 8 bytes. The commands were
+acknowledged, and the list that holds the handles is not counted.
+
+* *pending*, *settled*, *read* (settled, and `outcome()` was called): the growth of the process for a handle, by
+  `tracemalloc` (bytes that were asked for) and by the kernel (resident pages, with what the allocators round up). Where
+  the client asks the C library for memory, only the kernel knows it.
+* Parts. *object* is the handle itself, with the slots for its callbacks, its id and its reply. *collector's header* is
+  what the garbage collector has before the object. *table entry* is its share of the table of pending operations.
+  *settlement* is what the handle gained when it settled: the record and the value. *command* is kept until the daemon
+  has acknowledged it; it is counted with the room that a list of commands has to grow.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.lib.client_rig import KEY, PAYLOAD, TOGETHER, Rig, keys_of, pieces_of
+from timerd_client.hot import Ledger, Pending
+from timerd_client.types import Keys
+
+TIMEOUT_S = 3_600.0
+WARM = TOGETHER  # registrations before the first look: buffers, and tables of their usual sizes
+CHUNK = 8_192
+PER_REPORT = 256
+COMMANDS = 32_768
+STATES = ("pending", "settled", "read")
+WAYS = ("traced", "resident")
+PARTS = ("object", "collector's header", "key", "table entry", "settlement", "command")
+
+
+def resident() -> int:
+    """Bytes of this process's memory that are in RAM, without garbage."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def register(rig: Rig, rows: list[Keys], kept: list[Any]) -> None:
+    """Register each by itself. `kept` has a place for each handle."""
+    for at, row in enumerate(rows):
+        kept[at] = rig.purgatory.register(row, timeout=TIMEOUT_S, payload=PAYLOAD)
+        if at % TOGETHER == 0:
+            rig.settle()
+    rig.settle()
+
+
+def register_many(rig: Rig, rows: list[Keys], kept: list[Any]) -> None:
+    """Register them in bulk calls."""
+    for at, piece in enumerate(pieces_of(rows)):
+        kept[at] = rig.purgatory.register_many(piece, timeout=TIMEOUT_S, payloads=PAYLOAD)
+        rig.settle()
+
+
+CALLS = {"register": register, "register_many": register_many}
+
+
+def measure(call: str, keys: int, handles: int) -> dict[str, float]:
+    """Bytes for each of so many registrations."""
+    rig, make = Rig(), CALLS[call]
+    warm: list[Any] = [None] * WARM
+    kept: list[Any] = [None] * handles
+    make(rig, keys_of(handles, WARM, keys), warm)
+    bare = resident()
+    rows = keys_of(0, handles, keys)
+    with_keys = resident()
+    make(rig, rows, kept)
+    grown = resident()
+    return {"without_keys": (grown - with_keys) / handles, "with_keys": (grown - bare) / handles}
+
+
+def traced() -> int:
+    return tracemalloc.get_traced_memory()[0]
+
+
+def growth(handles: int, used: Callable[[], int]) -> Iterator[tuple[str, float, list[Any]]]:
+    """The growth for a handle in each state, and the handles."""
+    rig = Rig()
+    register = rig.purgatory.register
+
+    def play(made: list[Any], settle: bool, read: bool) -> None:
+        for start in range(0, len(made), CHUNK):
+            upto = min(start + CHUNK, len(made))
+            if not settle:
+                for number in range(start, upto):
+                    made[number] = register(KEY.format(number), timeout=3600.0, payload=PAYLOAD)
+                rig.send()
+                rig.hear(rig.header())
+            elif not read:
+                for report in rig.reports([operation.command for operation in made[start:upto]], PER_REPORT):
+                    rig.hear(report)
+            else:
+                for operation in made[start:upto]:
+                    assert operation.outcome().value
+        others.append(register("another", timeout=3600.0))  # the table shrinks here, when it has become emptier
+        rig.send()
+        rig.hear(rig.header())
+
+    others: list[Any] = []
+    for count in (CHUNK, handles):  # at first for what is made once, which is not counted
+        made: list[Any] = [None] * count
+        gc.collect()
+        before = used()
+        for state in STATES:
+            play(made, settle=state != "pending", read=state == "read")
+            gc.collect()
+            if count == handles:
+                yield state, (used() - before) / handles, made
+
+
+def table_entry(handles: int) -> float:
+    """By tracemalloc: of a table that has only as many numbers, one after another."""
+    pending, waiter, before = Pending(), object(), traced()
+    for number in range(handles):
+        pending[number + COMMANDS] = waiter  # type: ignore[assignment]
+    return (traced() - before) / handles
+
+
+def command() -> float:
+    """By tracemalloc: of a ledger that has only the commands of a full half window."""
+    rig = Rig()
+    operation = rig.purgatory.register("request/000000000", timeout=1.0, payload=bytes(100))
+    bytes_of_it = rig.protocol.ledger.command(operation.command)
+    ledger, before = Ledger(2 * COMMANDS), traced()
+    for _ in range(COMMANDS):
+        ledger.issue(bytes(bytearray(bytes_of_it)))
+    return (traced() - before) / COMMANDS
+
+
+def measure_handle(handles: int) -> dict[str, float]:
+    """{what: bytes}"""
+    found: dict[str, float] = {}
+    for state, grown, _ in growth(handles, resident):
+        found[f"{state}, resident"] = grown
+    tracemalloc.start()
+    for state, grown, made in growth(handles, traced):
+        found[f"{state}, traced"] = grown
+        if state == "pending":
+            found["object"] = made[0].__sizeof__()
+            found["collector's header"] = sys.getsizeof(made[0]) - made[0].__sizeof__()
+            found["key"] = sys.getsizeof(made[0].keys[0])
+    found["table entry"] = table_entry(handles)
+    found["settlement"] = found["settled, traced"] - sum(found[part] for part in PARTS[:3])
+    found["command"] = command()
+    return found
+
+
+if __name__ == "__main__":
+    what, *numbers = sys.argv[1:]
+    print(json.dumps(measure_handle(*map(int, numbers)) if what == "handle" else measure(what, *map(int, numbers))))

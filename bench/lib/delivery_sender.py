@@ -1,0 +1,97 @@
+"""The process of the suite `deliveries`: sends records to a URL, each at its planned time, and notes how they settle.
+
+    python -m bench.lib.delivery_sender '{"url": ..., "count": ..., "rate": ..., "lanes": ..., "collector": "on",
+                      "settings": {...}}' FILE
+
+A stop of the process delays the plan: what was not sent meanwhile is not sent in a burst. FILE gets one JSON list: of
+each record the times (monotonic, ns) when send() had returned and at each callback, and the outcome.
+"""
+
+from __future__ import annotations
+
+import gc
+import http.client
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import timerd as td
+from timerd_client.delivery import Delivery, Producer, RetriableError
+
+BATCH_S = 0.001  # of the plan that is sent at once
+
+
+class Sent:
+    """What becomes of a record."""
+
+    __slots__ = ("callbacks", "lane", "number", "outcome", "returned_ns")
+
+    def __init__(self, number: int, lane: int) -> None:
+        self.number = number
+        self.lane = lane
+        self.returned_ns = 0
+        self.callbacks: list[int] = []
+        self.outcome = ""
+
+    def settled(self, delivery: Delivery) -> None:
+        """Its callback."""
+        self.callbacks.append(time.monotonic_ns())
+        self.outcome = delivery.outcome.value
+
+
+class Poster:
+    """POSTs batches, each thread over a connection of its own."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self._address = urlsplit(url).netloc
+        self._timeout = timeout
+        self._own = threading.local()
+
+    def __call__(self, lane: Any, records: Sequence[Sent]) -> None:
+        connection = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = http.client.HTTPConnection(self._address, timeout=self._timeout)
+        try:
+            connection.request("POST", "/", json.dumps([record.number for record in records]))
+            answer = connection.getresponse()
+            answer.read()
+        except BaseException:
+            connection.close()
+            raise
+        if answer.status >= 500:
+            raise RetriableError(f"status {answer.status}")
+        if answer.status != 200:
+            raise ValueError(f"status {answer.status}")
+
+
+def main() -> None:
+    plan = json.loads(sys.argv[1])
+    settings = plan["settings"]
+    records = [Sent(number, number % plan["lanes"]) for number in range(plan["count"])]
+    each = max(1, round(plan["rate"] * BATCH_S))
+    with td.connect() as client, Producer(client, Poster(plan["url"], settings["request_timeout"]), **settings) as made:
+        gc.freeze()  # the notes of this bench are many, and none of the producer's
+        if plan["collector"] == "off":
+            gc.disable()
+        print("ready", flush=True)
+        next_s = time.monotonic()
+        for first in range(0, len(records), each):
+            for record in records[first : first + each]:
+                made.send(record, lane=record.lane, on_delivery=record.settled)
+                record.returned_ns = time.monotonic_ns()
+            next_s += each / plan["rate"]
+            if (wait_s := next_s - time.monotonic()) > 0:
+                time.sleep(wait_s)
+            else:
+                next_s -= wait_s
+    rows = [[record.returned_ns, record.callbacks, record.outcome] for record in records]
+    Path(sys.argv[2]).write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""Lets modules of tests/support be imported, as pytest and tests/support/run.py do: import this module first of all.
+
+The simulation derives classes from modules that the build compiles. So these have to be imported from their sources,
+and interpreted.py has to come before anything of timerd, also before bench/lib/common.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
+
+sys.path.insert(0, str(SUPPORT / "real"))
+from trees import python_path  # noqa: E402
+
+sys.path[:0] = python_path().split(os.pathsep)
+import interpreted  # noqa: E402, F401

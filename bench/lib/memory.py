@@ -1,0 +1,50 @@
+"""Memory for a measurement, with small pages or pages of 2 MiB. All pages are there before it begins.
+
+The small pages are shared, as the arena's are. Where the machine gives huge pages to private memory only, the huge ones
+are private: a page in use costs the same.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from pathlib import Path
+
+from bench.lib.common import Suite
+from timerd.arena.pages import huge_bytes, map_huge
+
+# Whether a process that asks for huge pages gets them: for shared memory without a file, and for private memory.
+SHARED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+PRIVATE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+ANONYMOUS = Path("/dev/zero (deleted)")  # the name of shared memory without a file among a process's mappings
+ROLLUP = Path("/proc/self/smaps_rollup")
+
+
+def gives_huge_pages(setting: Path) -> bool:
+    says = setting.read_text() if setting.exists() else "[never]"
+    return "[never]" not in says and "[deny]" not in says
+
+
+def make_memory(size: int, huge: bool) -> mmap.mmap:
+    """`size` bytes of memory, all 0. `huge`: on huge pages, if the machine gives them."""
+    if not huge:
+        return mmap.mmap(-1, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    memory = mmap.mmap(-1, size, mmap.MAP_SHARED if gives_huge_pages(SHARED) else mmap.MAP_PRIVATE)
+    map_huge(memory)
+    return memory
+
+
+def measures_huge(suite: Suite) -> bool:
+    """Whether --huge-pages was given, and the machine has huge pages. Prints a remedy when it has none."""
+    if not suite.args.huge_pages:
+        return False
+    if not gives_huge_pages(SHARED) and not gives_huge_pages(PRIVATE):
+        suite.say(f"no huge pages here, so only small ones are measured: as root, echo madvise > {PRIVATE}")
+        return False
+    return True
+
+
+def huge_share(size: int) -> float:
+    """The share of the memory of this size that is on huge pages. It must be all such memory of this process."""
+    private = re.search(r"AnonHugePages:\s+(\d+) kB", ROLLUP.read_text()) if ROLLUP.exists() else None
+    return min(1.0, (huge_bytes(ANONYMOUS) + (int(private[1]) << 10 if private else 0)) / size)

@@ -1,0 +1,40 @@
+"""Figures of Kafka that no suite here measures: the article's, and those of Kafka's own benchmark, with sources.
+
+They are of other programs, on other machines or in another hour. So they say where timerd stands, and no ratio is made
+of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+ARTICLE = '"Apache Kafka, Purgatory, and Hierarchical Timing Wheels", Confluent: on its own machine'
+TRUNK = "its own benchmark, of the original semantics: JDK 17, another 2-core machine of this kind"
+# For each case of the article's experiment: the requests a second after which the design saturates, and the source.
+QUOTED: dict[str, dict[str, tuple[int | None, str]]] = {
+    "low": {
+        "Kafka, old": (40_000, f"{ARTICLE}; 1.2 cores busy beyond it"),
+        "Kafka, timing wheels": (None, f"{ARTICLE}; no degradation up to the highest rate"),
+        "Kafka, trunk of 2024": (450_000, TRUNK),
+    },
+    "high": {
+        "Kafka, old": (25_000, f"{ARTICLE}; 1.2 cores busy beyond it"),
+        "Kafka, timing wheels": (105_000, ARTICLE),
+        "Kafka, trunk of 2024": (405_000, TRUNK),
+    },
+}
+
+
+class SameHour(NamedTuple):
+    """What a program reached with the article's load, in process, in one hour: the least and the most."""
+
+    program: str
+    rates: tuple[int, int]  # requests a second
+    cpu_us: tuple[float, float]  # of the process, for a request
+
+
+MACHINE_OF_THE_HOUR = "an AMD EPYC with 2 cores and pages of 4 KiB"
+SAME_HOUR = (
+    SameHour("Kafka's own purgatory (JVM, warm)", (414_000, 460_000), (4.0, 5.1)),
+    SameHour("timerd's core (bench/suites/article.py)", (841_000, 908_000), (1.1, 1.1)),
+)

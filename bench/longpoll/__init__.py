@@ -1,1 +1,0 @@
-"""What bench/longpolls.py runs: an application, the servers behind it, and a client that keeps to its plan."""

@@ -1,0 +1,115 @@
+"""The acceptance of the Kafka broker: what it promises, checked with three unmodified clients and with raw bytes.
+
+    python tests/kafka/acceptance/accept.py [--short] [--only NAME,...]... [--json FILE]
+
+The clients are kafka-python, aiokafka and confluent-kafka, each in processes of its own; the broker has four workers.
+
+    records    each client produces, and each consumes: all records once, in order, and the same bytes at all replicas
+    no_wait    what needs no wait registers nothing: acks 0 and 1, one replica, all partitions in error
+    stopped    a stopped follower: its partition times out in time, and its neighbours in the same request do not
+    fetch      fetches wait for max.wait, for records that come at another worker, and for bytes of many partitions
+    groups     members that are killed, leave, or rejoin slowly; offsets that outlive a worker
+    quota      throttle times, muted connections, and the rate of one connection and of two to two workers
+    counts     what clients sent and received, and what waited, is what the cluster says
+    full       more waits than the timer daemon holds
+    daemon     the timer daemon is stopped, and killed
+    hostile    damaged frames, and a bystander
+    storm      the timer daemon and random workers are killed, again and again
+
+A figure is of this machine, with whatever else it does: see its load in the JSON document. Exit status 1 if a check
+fails.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+
+import bench.lib.helpers  # noqa: F401
+
+# isort: split
+import check_counts
+import check_fetch
+import check_groups
+import check_hostile
+import check_lost
+import check_produce
+import check_quota
+import check_records
+import check_storm
+import world
+from bench.lib.common import Parser, Suite, amount, chosen, listed, real, run_suite
+
+CHECKS: dict[str, Callable[[Suite], None]] = {
+    "records": check_records.play,
+    "no_wait": check_produce.play_no_wait,
+    "stopped": check_produce.play_stopped,
+    "fetch": check_fetch.play,
+    "groups": check_groups.play,
+    "quota": check_quota.play,
+    "counts": check_counts.play,
+    "full": check_lost.play_full,
+    "daemon": check_lost.play_daemon,
+    "hostile": check_hostile.play,
+    "storm": check_storm.play,
+}
+
+
+def play(suite: Suite) -> None:
+    """Run the checks, those of a lane one after the other. One that breaks fails, and the others run."""
+    suite.tables["checks"] = []
+    lanes = suite.args.only or [list(CHECKS)]
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        for lane in [pool.submit(play_lane, suite, names) for names in lanes]:
+            lane.result()
+
+
+def play_lane(suite: Suite, names: list[str]) -> None:
+    """Checks that share a cluster. A claim that several make fails in each that breaks it."""
+    own = copy(suite)
+    own.args = Namespace(**vars(suite.args))
+    try:
+        for name in names:
+            own.args.current, own.checks, begun = name, {}, suite.seconds
+            suite.say(name)
+            try:
+                CHECKS[name](own)
+            except Exception as error:
+                traceback.print_exc()
+                own.check(f"{name}_ran", False, f"{type(error).__name__}: {error}".splitlines()[0])
+            for claim, found in own.checks.items():
+                suite.check(claim, **found)
+            broken = [claim for claim, found in own.checks.items() if not found["held"]]
+            suite.add(
+                "checks",
+                check=name,
+                verdict="FAIL" if broken else "PASS",
+                seconds=suite.seconds - begun,
+                broken=", ".join(broken) or None,
+            )
+    finally:
+        world.end_shared()
+
+
+def main() -> int:
+    parser = Parser("kafka", __doc__)
+    parser.add_argument(
+        "--only",
+        type=listed(chosen(list(CHECKS))),
+        action="append",
+        metavar="NAME",
+        help="these checks, with commas; given several times, each list is played beside the others",
+    )
+    parser.size("--records", amount(300, 10_000_000, "records"), "100k", "1k", "records of each producer")
+    parser.size("--mutations", amount(100, 1_000_000_000, "frames"), "1M", "5k", "damaged frames")
+    parser.size("--seconds", real(1, 86_400, "seconds"), "600", "5", "length of the storm")
+    parser.size("--between", real(0.5, 600, "seconds"), "5", "1.2", "seconds between two kills of the storm")
+    return run_suite(parser, play)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

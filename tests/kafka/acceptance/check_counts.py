@@ -1,0 +1,92 @@
+"""Both sides count alike: records that clients sent and received, and requests that waited."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from bench.lib.common import Suite
+from clients.peers import CLIENTS, SHORT_NAMES
+from clients.rawgroup import RawMember
+from processes import Peer, several
+from rawkafka import RawKafka, batch
+from timerd_kafka.testing import KafkaCluster
+from world import cluster, ends, eventually, registered, settled
+
+PARTITIONS = 6
+
+
+def play(suite: Suite) -> None:
+    with cluster(suite) as kafka:
+        play_records(suite, kafka)
+        play_waits(suite, kafka)
+
+
+def play_records(suite: Suite, kafka: KafkaCluster) -> None:
+    """All clients at once: producers of one topic, and a group of each client."""
+    count = 1_000 if suite.short else 20_000
+    topic = kafka.topic(partitions=PARTITIONS, replicas=3)
+    common: dict[str, Any] = {"topic": topic, "partitions": PARTITIONS}
+    member = common | {"session_ms": 6_000, "heartbeat_ms": 500}
+
+    def reading_of(client: str) -> Peer:
+        return Peer("member", client, kafka.bootstrap, **member, group=f"counts-{topic}-{client}")
+
+    def producing_of(client: str) -> Peer:
+        return Peer("produce", client, kafka.bootstrap, **common, tag=SHORT_NAMES[client], count=count)
+
+    with (
+        several(*(partial(reading_of, client) for client in CLIENTS)) as reading,
+        several(*(partial(producing_of, client) for client in CLIENTS)) as producing,
+    ):
+        acked = {peer.client: len(peer.result()["acked"]) for peer in producing}
+        total = sum(ends(kafka, topic).values())
+        # A member commits what it has read when it leaves.
+        eventually(lambda: all(peer.last("assigned") for peer in reading), "each group has its partitions")
+        time.sleep(1.0 if suite.short else 10.0)
+        for peer in reading:
+            peer.stop()
+        received = {peer.client: len(peer.result()["rows"]) for peer in reading}
+    for client in CLIENTS:
+        suite.add(
+            "records_on_both_sides",
+            client=client,
+            acknowledged_of_its_producer=acked[client],
+            end_offsets_of_all=total,
+            received_by_its_group=received[client],
+        )
+    right = sum(acked.values()) == total == len(CLIENTS) * count and set(received.values()) == {total}
+    suite.check("records_counted", right, "records sent = end offsets = records that each group received")
+
+
+def play_waits(suite: Suite, kafka: KafkaCluster) -> None:
+    """Requests that surely wait are registered, each once."""
+    requests = 10 if suite.short else 50
+    topic = kafka.topic(replicas=3)
+    kafka.stop_follower(topic)
+    expected = {name: registered(kafka, name) + requests for name in ("produce", "fetch", "topic")}
+    with RawKafka(kafka.bootstrap) as raw, RawKafka(raw.leaders(topic)[0]) as leader:
+        for _ in range(requests):
+            leader.produce(topic, {0: batch([b"a"])}, timeout=0.02)
+            leader.fetch(topic, {0: 0}, max_wait=0.02)
+            kafka.topic(partitions=1)
+    kafka.start_follower(topic)
+    for name, number in expected.items():
+        found = settled(kafka, name, number)
+        suite.add("waits_on_both_sides", purgatory=name, requests=requests, registered=found - number + requests)
+        # A topic may have been read by all brokers before anybody waits for that.
+        right = found == number if name != "topic" else found <= number
+        suite.check("waits_counted", right, "produce and fetch requests that wait are registered once")
+    before = {name: registered(kafka, name) for name in ("heartbeat", "rebalance")}
+    for number in range(requests):
+        with RawMember(kafka.bootstrap, f"counts-{topic}-{number}", session=5.0, rebalance=2.0) as alone:
+            alone.join()
+            alone.sync()
+            alone.leave()
+    time.sleep(0.2)
+    for name, number in before.items():
+        found = registered(kafka, name) - number
+        suite.add("waits_on_both_sides", purgatory=name, members=requests, registered=found)
+        # How many sessions a member has, and which joins wait, is the broker's own: at least one each.
+        suite.check("waits_counted", found >= requests, "produce and fetch requests that wait are registered once")

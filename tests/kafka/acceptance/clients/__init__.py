@@ -1,0 +1,1 @@
+"""The processes that talk to the broker: three clients, raw sockets, and senders of damaged frames."""

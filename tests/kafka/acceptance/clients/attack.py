@@ -1,0 +1,159 @@
+"""Sends damaged frames over many connections at once, and notes what becomes of each."""
+
+from __future__ import annotations
+
+import random
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from clients.hostile_frames import Frames
+
+CONNECTIONS = 48
+SILENT_S = 0.25  # a request may wait, and a frame that was cut waits for its rest: then the connection is closed here
+FRAMES_OF_ONE = 40  # of a connection that the broker does not close
+
+
+class Line:
+    """One connection at a time, and one frame at a time on it."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.socket: socket.socket | None = None
+        self.sent_at = 0.0
+        self.sent = 0
+        self.received = bytearray()
+        self.left = b""  # what the socket did not take yet
+
+    def answered(self) -> bool:
+        """Whether a whole answer is there."""
+        return len(self.received) >= 4 and len(self.received) >= 4 + int.from_bytes(self.received[:4])
+
+    def drop(self) -> None:
+        """Close the connection."""
+        if self.socket is not None:
+            self.socket.close()
+        self.socket, self.sent = None, 0
+
+
+class Attack:
+    """All connections."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.frames = Frames(random.Random(plan["seed"]), plan["topic"], plan["partitions"], plan["group"])
+        self.count, self.sent = plan["count"], 0
+        self.ends: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
+        self._selector = selectors.DefaultSelector()
+        places = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in plan["addresses"])]
+        self._lines = [Line(places[number % len(places)]) for number in range(CONNECTIONS)]
+
+    def run(self, stop: threading.Event, say: Callable[..., None]) -> None:
+        """Send them all."""
+        told = time.monotonic()
+        for line in self._lines:
+            self._send(line)
+        while any(line.socket for line in self._lines) and not stop.is_set():
+            for key, events in self._selector.select(0.05):
+                line = key.data
+                if events & selectors.EVENT_WRITE:
+                    self._flush(line)
+                if events & selectors.EVENT_READ:
+                    self._read(line)
+            now = time.monotonic()
+            for line in self._lines:
+                if line.socket is not None and now > line.sent_at + SILENT_S:
+                    self._ended(line, "no answer yet")
+                    self._drop(line)
+                    self._send(line)
+            if now > told + 5:
+                told = now
+                say(sent=self.sent)
+        for line in self._lines:
+            self._drop(line)
+
+    def _send(self, line: Line) -> None:
+        """The next frame, on this connection or a new one."""
+        while self.sent < self.count:
+            if line.socket is None:
+                line.socket = socket.socket()
+                line.received.clear()
+                try:
+                    line.socket.connect(line.address)
+                except OSError:
+                    self.ends["no connection"] += 1
+                    line.drop()
+                    time.sleep(0.05)
+                    continue
+                line.socket.setblocking(False)
+                self._selector.register(line.socket, selectors.EVENT_READ, line)
+            kind, line.left = self.frames.damaged()
+            self.kinds[kind] += 1
+            self.sent, line.sent, line.sent_at = self.sent + 1, line.sent + 1, time.monotonic()
+            if self._flush(line):
+                return
+        self._drop(line)
+
+    def _flush(self, line: Line) -> bool:
+        """Send what is left; whether the connection is there still."""
+        assert line.socket is not None
+        try:
+            line.left = line.left[line.socket.send(line.left) :] if line.left else b""
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._ended(line, "closed")
+            self._drop(line)
+            return False
+        wants = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.left else 0)
+        self._selector.modify(line.socket, wants, line)
+        return True
+
+    def _read(self, line: Line) -> None:
+        if line.socket is None:
+            return
+        try:
+            data = line.socket.recv(262_144)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        line.received += data
+        if not data:
+            self._ended(line, "closed")
+            self._drop(line)
+        elif line.answered():
+            self._ended(line, "answered")
+            del line.received[: 4 + int.from_bytes(line.received[:4])]
+            if line.sent >= FRAMES_OF_ONE:
+                self._drop(line)
+        else:
+            return
+        self._send(line)
+
+    def _ended(self, line: Line, how: str) -> None:
+        self.ends[how] += 1
+
+    def _drop(self, line: Line) -> None:
+        if line.socket is not None:
+            self._selector.unregister(line.socket)
+            line.drop()
+
+
+def play(plan: dict[str, Any], stop: threading.Event, say: Callable[..., None]) -> dict[str, Any]:
+    """The role of a process."""
+    attack = Attack(plan)
+    say(ready=True)
+    begun = time.monotonic()
+    attack.run(stop, say)
+    return {
+        "sent": attack.sent,
+        "ends": dict(attack.ends),
+        "kinds": dict(attack.kinds),
+        "frames": len(attack.frames.valid),
+        "seconds": time.monotonic() - begun,
+    }

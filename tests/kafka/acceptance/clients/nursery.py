@@ -1,0 +1,73 @@
+"""Forks the processes of clients: python -m clients.nursery FD. Loading clients takes longer than most of their work.
+
+Each message at the socket FD is a plan as JSON, with the files that are to be the process's input, output and errors.
+The answer is a pidfd. The nursery ends when its socket is closed, and the processes with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+import aiokafka  # noqa: F401
+import confluent_kafka  # noqa: F401
+import kafka  # noqa: F401
+
+from clients import errand, peer, raw_peer
+
+PLAN_MAX = 1 << 20  # bytes
+
+
+def serve(asked: socket.socket) -> None:
+    """Fork a process for each plan, until nobody asks any more."""
+    children: set[int] = set()
+    while True:
+        message, files, _, _ = socket.recv_fds(asked, PLAN_MAX, 3)
+        reap(children)
+        if not message:
+            break
+        child = os.fork()
+        if not child:
+            asked.close()
+            live(json.loads(message), files)
+        children.add(child)
+        for file in files:
+            os.close(file)
+        handle = os.pidfd_open(child)  # it is not reaped yet, so this is its own
+        socket.send_fds(asked, [b"%d" % child], [handle])
+        os.close(handle)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+
+
+def reap(children: set[int]) -> None:
+    """Take leave of the processes that have ended."""
+    while children and (ended := os.waitpid(-1, os.WNOHANG)[0]):
+        children.discard(ended)
+
+
+def live(plan: dict[str, Any], files: list[int]) -> None:
+    """The life of a child. It does not return."""
+    status = 1
+    try:
+        os.setsid()  # Ctrl-C is for the acceptance
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        errand.run({**peer.ROLES, **raw_peer.ROLES}, plan)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,206 @@
+"""The clients' processes, as the acceptance sees them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from bench.lib.common import Failed
+from timerd_shm.host.descriptors import is_ready
+
+HERE = Path(__file__).resolve().parent
+SUPPORT = HERE.parents[1] / "support" / "kafka"
+END_S = 30.0
+_numbers = itertools.count(1)
+
+
+class Nursery:
+    """The process that forks the clients' processes: see clients/nursery.py."""
+
+    def __init__(self) -> None:
+        self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "clients.nursery", str(its.fileno())],
+                env={**os.environ, "PYTHONPATH": f"{SUPPORT}{os.pathsep}{HERE}"},
+                pass_fds=[its.fileno()],
+                start_new_session=True,
+            )
+        self._lock = threading.Lock()
+        atexit.register(self.close)
+
+    def fork(self, plan: dict[str, Any], files: list[int]) -> Child:
+        """A process that has these files as its input, output and errors."""
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(plan).encode()], files)
+            answer, handles, _, _ = socket.recv_fds(self._socket, 64, 1)
+        if not handles:
+            raise Failed("the process that forks the clients has ended")
+        return Child(int(answer), handles[0])
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+        self._process.wait()
+
+
+class Child:
+    """A process that is no child of this one."""
+
+    def __init__(self, pid: int, handle: int) -> None:
+        self.pid, self._handle = pid, handle
+
+    def has_ended(self, patience: float = 0.0) -> bool:
+        """Whether it has ended, within so many seconds."""
+        return is_ready(self._handle, patience)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait."""
+        if not self.has_ended():
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        self.has_ended(END_S)
+
+    def forget(self) -> None:
+        """Close the handle."""
+        os.close(self._handle)
+
+
+@functools.cache
+def _nursery() -> Nursery:
+    return Nursery()
+
+
+_beginning = threading.Lock()
+
+
+def nursery() -> Nursery:
+    """The one of this process, which is begun with the first client."""
+    with _beginning:
+        return _nursery()
+
+
+class Peer:
+    """One client in a process of its own. What it says is in `said`."""
+
+    def __init__(self, role: str, client: str, bootstrap: str, **plan: Any) -> None:
+        self.client, self.said = client, list[dict[str, Any]]()
+        number = next(_numbers)
+        self._scratch = tempfile.TemporaryDirectory(prefix="peer-")
+        self._result = Path(self._scratch.name, "result.json")
+        self._log = Path(self._scratch.name, "log")
+        asked = {
+            **{"role": role, "client": client, "bootstrap": bootstrap, "name": f"{role}-{client}-{number}"},
+            **{"result": str(self._result), **plan},
+        }
+        its_input, self._orders = os.pipe()
+        output, its_output = os.pipe()
+        with self._log.open("wb") as log:
+            self.process = nursery().fork(asked, [its_input, its_output, log.fileno()])
+        os.close(its_input)
+        os.close(its_output)
+        self._thread = threading.Thread(target=self._hear, args=(output,), daemon=True)
+        self._thread.start()
+
+    def _hear(self, output: int) -> None:
+        with open(output, "rb") as lines:
+            for line in lines:
+                self.said.append(json.loads(line))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def log(self) -> str:
+        """What it has said on its error output."""
+        return self._log.read_text(errors="replace")[-2_000:]
+
+    def last(self, key: str) -> dict[str, Any] | None:
+        """The last line that it said with this key."""
+        return next((line for line in reversed(self.said) if key in line), None)
+
+    def ready(self) -> None:
+        """Wait until it is connected. Raises Failed."""
+        self._await(lambda: self.last("ready") is not None, END_S)
+
+    def _await(self, condition: Callable[[], bool], patience: float) -> None:
+        end = time.monotonic() + patience
+        while not condition():
+            if self.process.has_ended() and not condition():
+                raise Failed(f"the process of {self.client} has ended:\n{self.log}")
+            if time.monotonic() > end:
+                raise Failed(f"the process of {self.client} does not come to it in {patience:g} s:\n{self.log}")
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        """Have it leave as a client should."""
+        with contextlib.suppress(OSError):
+            os.write(self._orders, b"stop\n")
+
+    def kill(self) -> float:
+        """SIGKILL; when that was."""
+        self.process.kill()
+        return time.monotonic()
+
+    def result(self, patience: float = 600.0) -> dict[str, Any]:
+        """Wait for its end, and return what it has done. Raises Failed."""
+        if not self.process.has_ended(patience):
+            raise Failed(f"the process of {self.client} has not ended in {patience:g} s:\n{self.log}")
+        if not self._result.exists():
+            raise Failed(f"the process of {self.client} has ended without a result:\n{self.log}")
+        found: dict[str, Any] = json.loads(self._result.read_text())
+        return found
+
+    def end(self) -> None:
+        """End its process, whatever it does."""
+        self.process.kill()
+        self.process.forget()
+        self._thread.join(5.0)
+        os.close(self._orders)
+        self._scratch.cleanup()
+
+
+class RawPeer(Peer):
+    """A raw client in a process of its own."""
+
+    def __init__(self, role: str, **plan: Any) -> None:
+        super().__init__(role, "raw", "", **plan)
+
+    def result(self, patience: float = 600.0) -> dict[str, Any]:
+        """The same. A thread of its that has broken is no result."""
+        found = super().result(patience)
+        if "Traceback" in self.log:
+            raise Failed(f"a thread of the raw client has ended:\n{self.log}")
+        return found
+
+
+@contextlib.contextmanager
+def several(*made: Callable[[], Peer]) -> Iterator[list[Peer]]:
+    """Several clients at once."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(make()) for make in made]
+
+
+def resident_bytes(pid: int) -> int:
+    """The resident memory of a process."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGESIZE")

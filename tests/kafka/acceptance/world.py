@@ -1,0 +1,195 @@
+"""What the checks share: a cluster, raw connections to it, times and their percentiles."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench.lib.common import Failed, Suite
+from rawkafka import PRODUCE, RawKafka, seconds
+from timerd_kafka.testing import KafkaCluster
+from timerd_kafka.wire.codec import Question
+
+WORKERS = 4
+# Those that requests of clients wait in. In the others workers wait for each other, all the time.
+PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota")
+QUIET_S = 5.0
+PATIENCE_S = 15.0
+
+_own = threading.local()
+
+
+@contextlib.contextmanager
+def cluster(suite: Suite, *flags: str) -> Iterator[KafkaCluster]:
+    """A cluster of four workers. After the block nothing may be waiting any more.
+
+    Without flags it is one for all checks of this thread that take it, which is ended by `end_shared`.
+    """
+    if flags:
+        with KafkaCluster(["--workers", str(WORKERS), *flags]) as own:
+            yield own
+            be_quiet(suite, own)
+        return
+    shared: KafkaCluster | None = getattr(_own, "shared", None)
+    if shared is None:
+        shared = _own.shared = KafkaCluster(["--workers", str(WORKERS), "--capacity", "32768"]).start()
+    yield shared
+    be_quiet(suite, shared)
+
+
+def end_shared() -> None:
+    """End the cluster that this thread's checks share."""
+    shared: KafkaCluster | None = _own.__dict__.pop("shared", None)
+    if shared is not None:
+        shared.close()
+
+
+def pending(kafka: KafkaCluster) -> dict[str, int]:
+    """How many operations of clients wait in each purgatory."""
+    counts = kafka.purgatories()
+    return {name: counts[name]["pending"] for name in PURGATORIES}
+
+
+def waiting(kafka: KafkaCluster) -> str:
+    """What waits, as `timerctl ops` shows it: of which client, on which keys, and for how long."""
+    command = [sys.executable, "-m", "timerctl", "ops"]
+    environment = {**os.environ, **kafka.environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+
+
+def be_quiet(suite: Suite, kafka: KafkaCluster) -> None:
+    """The clients have left: within five seconds nothing waits."""
+    begun = time.monotonic()
+    while any((left := pending(kafka)).values()) and time.monotonic() < begun + QUIET_S:
+        time.sleep(0.02)
+    suite.add("pending_after_the_clients_left", check=current(suite), **left, seconds=time.monotonic() - begun)
+    if any(left.values()):
+        suite.say(f"what waits still:\n{waiting(kafka)}")
+    suite.check("nothing_waits", not any(left.values()), "5 s after the clients left all purgatories are at 0 pending")
+
+
+def current(suite: Suite) -> str:
+    """The name of the check that runs."""
+    return str(getattr(suite.args, "current", "-"))
+
+
+def registered(kafka: KafkaCluster, purgatory: str) -> int:
+    """How many operations a purgatory has had. Its daemon counts a moment after it has answered."""
+    return kafka.purgatories()[purgatory]["registered"]
+
+
+def settled(kafka: KafkaCluster, purgatory: str, expected: int, patience: float = 1.0) -> int:
+    """The same, once it is what is expected, or after a while."""
+    end = time.monotonic() + patience
+    while (found := registered(kafka, purgatory)) != expected and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
+
+
+def eventually(condition: Callable[[], object], what: str, patience: float = PATIENCE_S) -> float:
+    """Wait for it; how long that took. Raises Failed."""
+    begun = time.monotonic()
+    while not condition():
+        if time.monotonic() > begun + patience:
+            raise Failed(f"after {patience:g} s still not: {what}")
+        time.sleep(0.01)
+    return time.monotonic() - begun
+
+
+def side_by_side(play: Callable[[str], None], clients: Iterable[str]) -> None:
+    """Play something with each client at once, in threads. Raises the first error when all have ended."""
+    with ThreadPoolExecutor() as pool:
+        for turn in [pool.submit(play, client) for client in clients]:
+            turn.result()
+
+
+# figures --------------------------------------------------------------------------------------------------------------
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The value that this share of all values does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+def percentiles(values: Iterable[float], unit: str = "ms", scale: float = 1e3) -> dict[str, Any]:
+    """p50, p99 and the maximum, as columns of a row. The values are seconds."""
+    scaled = [value * scale for value in values]
+    return {
+        f"p50_{unit}": percentile(scaled, 0.5),
+        f"p99_{unit}": percentile(scaled, 0.99),
+        f"max_{unit}": max(scaled, default=None),
+    }
+
+
+# raw connections ------------------------------------------------------------------------------------------------------
+
+
+def arrivals(connections: Sequence[RawKafka], patience: float) -> list[float]:
+    """When something arrived at each connection (monotonic seconds); infinity: nothing did."""
+    came = [math.inf] * len(connections)
+    with selectors.DefaultSelector() as selector:
+        for number, connection in enumerate(connections):
+            selector.register(connection._socket, selectors.EVENT_READ, number)
+        end = time.monotonic() + patience
+        while math.inf in came and (left := end - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                came[key.data] = time.monotonic()
+                selector.unregister(key.fileobj)
+    return came
+
+
+def produce_fields(topic: str, batches: dict[int, bytes], acks: int = -1, timeout: float = 5.0) -> dict[str, Any]:
+    """The fields of a produce request (version 9) for one topic."""
+    module = Question(PRODUCE, 9).module
+    data = tuple(module.PartitionProduceData(index=number, records=batch) for number, batch in batches.items())
+    return {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": seconds(timeout),
+        "topic_data": (module.TopicProduceData(name=topic, partition_data=data),),
+    }
+
+
+def logs(kafka: KafkaCluster, topic: str) -> dict[str, dict[str, Path]]:
+    """The log files of each partition of a topic, by broker."""
+    found: dict[str, dict[str, Path]] = {}
+    for broker, state in kafka.state().items():
+        for name, partition in state["partitions"].items():
+            if name.rpartition("-")[0] == topic:
+                found.setdefault(name, {})[broker] = Path(partition["log"])
+    return found
+
+
+def logs_equal(kafka: KafkaCluster, topic: str, replicas: int, patience: float = PATIENCE_S) -> tuple[bool, int]:
+    """Whether the logs of all replicas are equal byte for byte, once followers have come up; and their bytes."""
+    end = time.monotonic() + patience
+    while True:
+        size, equal = 0, True
+        for files in logs(kafka, topic).values():
+            texts = [path.read_bytes() for path in files.values()]
+            size += len(texts[0])
+            equal = equal and len(texts) == replicas and len(set(texts)) == 1
+        if equal or time.monotonic() > end:
+            return equal, size
+        time.sleep(0.2)
+
+
+def ends(kafka: KafkaCluster, topic: str) -> dict[int, int]:
+    """The end offset of each partition, as its leader has it."""
+    return {
+        int(name.rpartition("-")[2]): partition["end"]
+        for state in kafka.state().values()
+        for name, partition in state["partitions"].items()
+        if name.rpartition("-")[0] == topic and partition["leads"]
+    }
