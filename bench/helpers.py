@@ -12,9 +12,9 @@ from pathlib import Path
 
 BENCH = Path(__file__).resolve().parent
 
-sys.path.insert(0, str(BENCH.parent / "tests" / "support" / "real"))
-from trees import python_path  # noqa: E402
+sys.path.insert(0, str(BENCH.parent / "tests"))
+from support.real.trees import python_path  # noqa: E402
 
 sys.path[:0] = python_path().split(os.pathsep)
 sys.path.insert(0, str(BENCH))
-import interpreted  # noqa: E402, F401
+import support.real.interpreted  # noqa: E402, F401

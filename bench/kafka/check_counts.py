@@ -10,7 +10,7 @@ from common import Suite
 from peers import CLIENTS, SHORT_NAMES
 from processes import Peer, several
 from rawgroup import RawMember
-from rawkafka import RawKafka, batch
+from support.kafka.rawkafka import RawKafka, batch
 from timerd_kafka.testing import KafkaCluster
 from world import cluster, ends, eventually, registered, settled
 

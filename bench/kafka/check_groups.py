@@ -14,7 +14,7 @@ from common import Failed, Suite
 from peers import CLIENTS
 from processes import Peer, several
 from rawgroup import RawMember, coordinator_address
-from rawkafka import RawKafka
+from support.kafka.rawkafka import RawKafka
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.testing import KafkaCluster
 from world import WORKERS, cluster, eventually, side_by_side

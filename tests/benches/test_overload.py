@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from collisions import mix
-from daemons import arenas_of, processes_of
 from flood.attackers.collisions import HEADS_MOST, NAMES, keys_of_one_chain
-from trees import ROOT
+from support.fakes.collisions import mix
+from support.real.daemons import arenas_of, processes_of
+from support.real.trees import ROOT
 
 BENCH = ROOT / "bench/overload.py"
 TIMEOUT_S = 120

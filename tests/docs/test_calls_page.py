@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon
-from patience import PATIENCE_S
-from trees import ROOT
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S
+from support.real.trees import ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SAID = (

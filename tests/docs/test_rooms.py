@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from imports import PACKAGES, circles, graph_of
-from trees import ROOT, SETTINGS, TESTS, python_path
+from support.real.imports import PACKAGES, circles, graph_of
+from support.real.trees import ROOT, SETTINGS, TESTS, python_path
 
 # Each room may import from the lines above its own. Rooms of one line do not know each other.
 ORDERS: dict[str, tuple[set[str], ...]] = {
@@ -174,9 +174,9 @@ def test_no_test_file_is_imported() -> None:
     assert not wrong, "what two test files share lies in tests/support:\n" + "\n".join(wrong)
 
 
-def test_no_folder_of_tests_is_on_the_path() -> None:
+def test_the_tests_are_on_the_path_and_none_of_their_folders() -> None:
     path = SETTINGS["tool"]["pytest"]["ini_options"]["pythonpath"]
-    assert set(path) <= {*(f"tests/support/{room.name}" for room in (TESTS / "support").iterdir()), "bench"}
+    assert [folder for folder in path if folder.startswith("tests")] == ["tests"]
 
 
 def test_a_folder_has_at_most_sixteen_modules() -> None:
@@ -219,10 +219,12 @@ def test_the_tests_of_the_client_need_no_compiled_core(how: str, tmp_path: Path,
     (tmp_path / "test_it.py").write_text("def test_it():\n    import timerd.core\n")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), python_path()]), "TIMERD_EXAMPLES": "5"}
 
-    def run(path: Path, how: str = "-q") -> subprocess.CompletedProcess[str]:
-        words = ("-m", "pytest", how, "-n0", "-p", "no:cacheprovider", f"--basetemp={runtime_dir / 't'}", str(path))
-        return subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+    def run(how: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+        words = ("-m", "pytest", how, "-n0", "-p", "no:cacheprovider", f"--basetemp={runtime_dir / 't'}")
+        return subprocess.run(
+            [sys.executable, *words, *paths], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
 
-    ended = run(TESTS / "client", how)
+    ended = run(how, TESTS / "client", TESTS / "hot")
     assert ended.returncode == 0, ended.stdout[-5_000:] + ended.stderr
-    assert "import of timerd.core halted" in run(tmp_path / "test_it.py").stdout
+    assert "import of timerd.core halted" in run("-q", tmp_path / "test_it.py").stdout

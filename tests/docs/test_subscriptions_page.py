@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon
-from trees import ROOT
+from support.real.daemons import Daemon
+from support.real.trees import ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
