@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -162,16 +163,54 @@ def test_an_upward_import_and_a_circle_are_found() -> None:
         upward(graph, "p", ({"a"}, {"__init__"}))
 
 
-def test_no_test_file_is_imported() -> None:
-    tests: set[str | None] = {path.stem for path in TESTS.rglob("test_*.py")}
+def imported_by(path: Path) -> dict[str, int]:
+    """The modules that a file imports, and the names that it takes from them, with their lines."""
+    found: dict[str, int] = {}
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name: node.lineno for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {node.module: node.lineno}
+            found |= {f"{node.module}.{alias.name}": node.lineno for alias in node.names}
+    return found
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[Path, dict[str, int]]:
+    """What each file of tests/ and bench/ imports."""
+    return {path: imported_by(path) for folder in ("tests", "bench") for path in sorted((ROOT / folder).rglob("*.py"))}
+
+
+def test_no_test_file_is_imported(imported: dict[Path, dict[str, int]]) -> None:
+    tests = {"conftest", *(path.stem for path in TESTS.rglob("test_*.py"))}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path, names in imported.items()
+        for name, line in names.items()
+        if tests & set(name.split("."))
+    ]
+    assert not wrong, "several test files share modules of tests/support:\n" + "\n".join(wrong)
+
+
+def test_a_file_of_tests_imports_from_its_own_folder_and_from_support(imported: dict[Path, dict[str, int]]) -> None:
     wrong = []
-    for folder in ("tests", "bench"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(), str(path))):
-                if isinstance(node, ast.Import | ast.ImportFrom):
-                    names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
-                    wrong += [f"{path.relative_to(ROOT)}:{node.lineno} imports {name}" for name in names & tests]
-    assert not wrong, "what two test files share lies in tests/support:\n" + "\n".join(wrong)
+    for path, names in imported.items():
+        if path.is_relative_to(TESTS):
+            allowed = {"support", path.relative_to(TESTS).parts[0]}
+            for name, line in names.items():
+                module = TESTS.joinpath(*name.split("."))
+                is_there = module.with_suffix(".py").exists() or (module / "__init__.py").exists()
+                if is_there and name.partition(".")[0] not in allowed:
+                    wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.skipif(not (TESTS / "spark").exists(), reason="without Spark some helpers have one user left")
+def test_several_files_use_each_module_of_support(imported: dict[Path, dict[str, int]]) -> None:
+    users = Counter(name for names in imported.values() for name in names)
+    modules = [path.relative_to(TESTS) for path in (TESTS / "support").glob("*/*.py") if path.stem != "__init__"]
+    alone = [str(path) for path in modules if users[".".join(path.with_suffix("").parts)] < 2]
+    assert not alone, f"a helper of one test file stands in this file, or beside it: {alone}"
 
 
 def test_the_tests_are_on_the_path_and_none_of_their_folders() -> None:
