@@ -123,7 +123,7 @@ $(SPARK)/installed: pyproject.toml .ci/spark.py .ci/classes.py | $(VENV)/install
 
 SEED := 0
 soak: $(VENV)/installed-test
-	@$(PY) tests/support/run.py simulation --seed $(SEED) --soak
+	@$(PY) tests/support/run.py simulation.engine --seed $(SEED) --soak
 
 bench: $(VENV)/installed-bench
 	@$(PY) bench/run.py
@@ -143,7 +143,7 @@ sanitize: | machine
 FUZZ_SECONDS := 60
 fuzz: $(VENV)/installed-test
 	@$(PIP) install atheris
-	@for target in daemon client arena journal; do $(PY) tests/support/run.py fuzz $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 || exit 1; done
+	@for target in daemon client arena journal; do $(PY) tests/support/run.py support.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 || exit 1; done
 
 build: | machine
 	@rm -f $(VENV)/installed-*

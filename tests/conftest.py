@@ -15,23 +15,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import interpreted  # noqa: F401 - before anything of timerd is imported
+import support.real.interpreted  # noqa: F401 - before anything of timerd is imported
 import timerd as td
-from daemons import Daemon, arenas_of, processes_of
-from descriptors import at_least
-from faces import FACES, Face, face_of
-from guarantees import Guarantees
-from patience import PATIENCE_S
-from shell import Run, runner
+from support.fakes.descriptors import at_least
+from support.real.daemons import Daemon, arenas_of, processes_of
+from support.real.faces import FACES, Face, face_of
+from support.real.guarantees import Guarantees
+from support.real.patience import PATIENCE_S
+from support.real.shell import Run, runner
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
 if TYPE_CHECKING:
-    from harness import Rig
-    from networks import World
+    from support.fakes.networks import World
+    from support.rig.harness import Rig
     from timerd.testing import Manual
 
-# What needs the compiled core is imported by the fixture that uses it: tests/client runs where no core was built.
-pytest.register_assert_rewrite("churn", "crashes", "daemonrules", "journalplay", "play", "rules")
+# A fixture imports what needs the compiled core: tests/client and tests/hot run where no core was built.
+pytest.register_assert_rewrite(
+    "support.rig.crashes",
+    "support.fakes.daemonrules",
+    "support.oracle.journalplay",
+    "support.oracle.play",
+    "support.rig.rules",
+)
 
 SEED = pytest.StashKey[int]()
 
@@ -174,7 +180,7 @@ def manual() -> Iterator[Manual]:
 @pytest.fixture
 def world() -> World:
     """The conductor on a simulated network, with nothing to do."""
-    from networks import World
+    from support.fakes.networks import World
 
     return World().until_quiet()
 
@@ -188,7 +194,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture
 def dead(runtime_dir: Path) -> Rig:
     """An arena in which everything is in use, as the default instance, whose daemon is dead."""
-    from remains import bury, rig_of_this_boot
+    from support.real.remains import bury, rig_of_this_boot
 
     rig = rig_of_this_boot()
     bury(rig, runtime_dir)
@@ -198,7 +204,7 @@ def dead(runtime_dir: Path) -> Rig:
 @pytest.fixture(scope="session")
 def sound() -> bytes:
     """An arena in which everything is in use, and nothing wrong."""
-    from damage import busy_rig
+    from support.rig.damage import busy_rig
 
     return sound_memory(busy_rig())
 
@@ -206,7 +212,7 @@ def sound() -> bytes:
 @pytest.fixture(scope="session")
 def grouped() -> bytes:
     """The same with groups."""
-    from damage import grouped_rig
+    from support.rig.damage import grouped_rig
 
     return sound_memory(grouped_rig())
 

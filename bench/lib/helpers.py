@@ -10,10 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
+TESTS = Path(__file__).resolve().parents[2] / "tests"
 
-sys.path.insert(0, str(SUPPORT / "real"))
-from trees import python_path  # noqa: E402
+sys.path.insert(0, str(TESTS))
+from support.real.trees import python_path  # noqa: E402
 
 sys.path[:0] = python_path().split(os.pathsep)
-import interpreted  # noqa: E402, F401
+import support.real.interpreted  # noqa: E402, F401

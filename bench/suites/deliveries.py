@@ -151,8 +151,8 @@ class Trouble(threading.Thread):
 
 def play_real(suite: Suite, rate: int, collector: str) -> None:
     """Send, stop, and judge."""
-    from daemons import Daemon
-    from endpoint import Endpoint
+    from support.real.daemons import Daemon
+    from support.real.endpoint import Endpoint
 
     args = suite.args
     with tempfile.TemporaryDirectory(prefix="td-deliveries-") as directory, Endpoint() as endpoint:

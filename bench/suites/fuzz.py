@@ -41,7 +41,7 @@ INCARNATION, SESSION, FIRST_COMMAND = slice(8, 16), slice(16, 32), slice(32, 40)
 @functools.cache
 def bodies() -> tuple[tuple[int, bytes], ...]:
     """The corpus: (number of commands, frame)."""
-    from corpus import ATTACKS, UP, small_world
+    from support.rig.corpus import ATTACKS, UP, small_world
 
     peer = small_world().client()
     found = []
@@ -80,7 +80,7 @@ class Fuzzed:
     """One world."""
 
     def __init__(self, seed: int, number: int) -> None:
-        from corpus import small_world
+        from support.rig.corpus import small_world
 
         self.rng = Random(f"{seed}/{number}")
         self.world: Any = small_world()
@@ -88,9 +88,9 @@ class Fuzzed:
 
     def run(self, frames: int) -> None:
         """Send so many frames. Raises AssertionError when something is wrong, and whatever the daemon raises."""
-        from arenas import violations
-        from commands import Key, Register
-        from harness import MS, S, cancel
+        from support.rig.arenas import violations
+        from support.rig.commands import Key, Register
+        from support.rig.harness import MS, S, cancel
         from timerd_shm.declare.errors import SessionGoneError
         from timerd_shm.declare.states import Outcome
         from timerd_shm.declare.wire import UpKind

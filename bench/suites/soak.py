@@ -25,7 +25,7 @@ SAY_EVERY = 100  # seeds
 
 def one(seed: int, steps: int) -> Row:
     """Run one seed to its end."""
-    from simulation.run import START_NS, Failure, simulate
+    from simulation.engine.run import START_NS, Failure, simulate
 
     try:
         simulation = simulate(seed, steps)

@@ -84,7 +84,7 @@ class Storm:
     """The processes, and what is done to them."""
 
     def __init__(self, suite: Suite, directory: Path) -> None:
-        from daemons import Daemon
+        from support.real.daemons import Daemon
 
         self.rng = random.Random(suite.seed)
         self.suite = suite
@@ -273,7 +273,7 @@ class Storm:
 
     def _children(self) -> list[int]:
         """Pids of processes that are neither the daemon nor workers."""
-        from daemons import processes_of
+        from support.real.daemons import processes_of
 
         known = {self.daemon.pid, *(worker.process.pid for worker in self.workers)}
         return [process.pid for process in processes_of(self.directory, 0) if process.pid not in known]

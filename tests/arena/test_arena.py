@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import timerd as td
-from descriptors import free_files
+from support.fakes.descriptors import free_files
 from timerctl import main as timerctl
 from timerd.arena.arena import ATTACHED, Arena
 from timerd.arena.format import format_arena

@@ -8,12 +8,12 @@ from types import ModuleType
 import pytest
 
 import timerd.core
-from commands import Key, Register
-from copies import LINE, SteppedCopy, random_step
-from faults import core_faults
-from harness import Rig, S, fire
-from play import Play
-from tiers import in_tiers
+from support.oracle.copies import LINE, SteppedCopy, random_step
+from support.oracle.play import Play
+from support.real.tiers import in_tiers
+from support.rig.commands import Key, Register
+from support.rig.faults import core_faults
+from support.rig.harness import Rig, S, fire
 from timerd.arena.copier import CopyOverrunError
 from timerd.purgatory.twins import UnknownStoreError, logged, twinned
 from timerd_shm.declare.errors import InvalidValueError

@@ -8,8 +8,7 @@ from itertools import count, islice
 
 import pytest
 
-from arenas import SEED
-from collisions import (
+from support.fakes.collisions import (
     CHAIN_MOST,
     LONG,
     ids_of_one_chain,
@@ -22,11 +21,13 @@ from collisions import (
     register_keys,
     register_numbers,
 )
-from commands import Key, Mark, OperationAct, Register
-from damage import busy_rig
-from faults import core_faults
-from harness import Client, Rig, advance, cancel, fire, forget
-from rules import SLACK, TURN_BUDGET
+from support.oracle.truth import truth
+from support.rig.arenas import SEED
+from support.rig.commands import Key, Mark, OperationAct, Register
+from support.rig.damage import busy_rig
+from support.rig.faults import core_faults
+from support.rig.harness import Client, Rig, advance, cancel, fire, forget
+from support.rig.rules import SLACK, TURN_BUDGET
 from timerd_shm.check.check import check
 from timerd_shm.declare.errors import ErrorCode, InvalidValueError
 from timerd_shm.declare.fields import unpack
@@ -36,7 +37,6 @@ from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.read import hashing
 from timerd_shm.read.reader import ArenaReader
-from truth import truth
 
 MANY = 2_000
 

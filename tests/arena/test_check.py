@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from arenas import SEED, violations
-from commands import Key, KeyAct, Register
-from damage import Pen, busy_rig, slot_in
-from harness import MS, Rig, advance, forget
+from support.rig.arenas import SEED, violations
+from support.rig.commands import Key, KeyAct, Register
+from support.rig.damage import Pen, busy_rig, slot_in
+from support.rig.harness import MS, Rig, advance, forget
 from timerd_shm.check.check import check, examine, finished
 from timerd_shm.check.truth import SENTENCES_MAX
 from timerd_shm.declare.errors import LayoutMismatchError

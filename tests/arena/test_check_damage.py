@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from arenas import SEED, first_watcher
-from commands import Key, KeyAct, Register
-from damage import Pen, slot_in
-from harness import Rig
+from support.rig.arenas import SEED, first_watcher
+from support.rig.commands import Key, KeyAct, Register
+from support.rig.damage import Pen, slot_in
+from support.rig.harness import Rig
 from timerd_shm.check.check import check
 from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.layout import REGION_RECORDS, Region

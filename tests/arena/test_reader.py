@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from arenas import SEED, first_watcher, watched_keys
-from commands import Key, Register
-from damage import LONG_KEY, Pen
-from harness import MS, Rig
+from support.rig.arenas import SEED, first_watcher, watched_keys
+from support.rig.commands import Key, Register
+from support.rig.damage import LONG_KEY, Pen
+from support.rig.harness import MS, Rig
 from timerd_shm.declare.errors import (
     ArenaNotReadyError,
     ArenaTruncatedError,

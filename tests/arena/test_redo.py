@@ -11,15 +11,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from acts import turn
-from crashes import differences, known, look, record, recovers_from_a_crash_at_every_point, resume
-from faults import core_faults
-from harness import Client, Rig, advance, fire
-from situations import OFFSETS, SITUATIONS, WATCHERS
+from support.oracle.truth import truth
+from support.rig.acts import turn
+from support.rig.crashes import differences, known, look, record, recovers_from_a_crash_at_every_point, resume
+from support.rig.faults import core_faults
+from support.rig.harness import Client, Rig, advance, fire
+from support.rig.situations import OFFSETS, SITUATIONS, WATCHERS
 from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.wire import CommandFlag, CommandHeader, CommandKind, RegisterFlag
-from truth import truth
 
 pytestmark = pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import timerd as td
-from daemons import Daemon, arenas_of
-from patience import PATIENCE_S, eventually
-from registries import serve
+from support.real.daemons import Daemon, arenas_of
+from support.real.patience import PATIENCE_S, eventually
+from support.real.registries import serve
 from timerctl.exits import Exit
 from timerd.arena.seed import NoSeedError, make_seed, read_seed
 from timerd_shm.declare.errors import ResourceLimitError

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands import Key, Register
-from damage import CHANGES, NUMBERS, REFUSALS, Change, Pen, changed, read_arena
-from harness import MS, Rig, fire
-from mutations import EXAMPLES
-from soundness import BUSY, MEMORY, fenced, live_on
+from support.fakes.mutations import EXAMPLES
+from support.rig.commands import Key, Register
+from support.rig.damage import CHANGES, NUMBERS, REFUSALS, Change, Pen, changed, read_arena
+from support.rig.harness import MS, Rig, fire
+from support.rig.soundness import BUSY, MEMORY, fenced, live_on
 from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import Role, fields, offset_of, size_of
 from timerd_shm.declare.layout import FREE_LINKS, REDO_OFFSET, REGION_RECORDS, REGIONS_OFFSET, Region

@@ -10,19 +10,19 @@ import sys
 
 import pytest
 
-from arenas import SEED
-from churn import all_is_in_order, churned
-from harness import Rig
+from arena.churn import all_is_in_order, churned
+from support.oracle.truth import truth
+from support.real.trees import python_path
+from support.rig.arenas import SEED
+from support.rig.harness import Rig
 from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.records import ArenaHeader
-from trees import python_path
-from truth import truth
 
 # A thread needs room for its stack, 8 MiB as a rule, and here there is less.
 WITHOUT_A_THREAD = """
 import random, resource, sys, threading
-from churn import all_is_in_order, churned
+from arena.churn import all_is_in_order, churned
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 20), resource.RLIM_INFINITY))
 try:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from support.real.trees import ROOT
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.wire import CommandHeader
-from trees import ROOT
 
 BENCH = ROOT / "bench"
 TIMEOUT_S = 200

@@ -20,12 +20,12 @@ from typing import Any
 import psutil
 import pytest
 
-from daemons import LEAVE_TIMEOUT_S
-from tiers import in_tiers
+from support.real.daemons import LEAVE_TIMEOUT_S
+from support.real.tiers import in_tiers
+from support.real.trees import ROOT
 from timerctl.load.harness.messages import Fired, Registered, Usage
 from timerd_client.outcome import State
 from timerd_client.workload import Events, Workload, plan
-from trees import ROOT
 
 BENCH = ROOT / "bench"
 TIMEOUT_S = 120

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bench.attack.attackers.collisions import HEADS_MOST, NAMES, keys_of_one_chain
-from collisions import mix
-from daemons import arenas_of, processes_of
-from trees import ROOT
+from support.fakes.collisions import mix
+from support.real.daemons import arenas_of, processes_of
+from support.real.trees import ROOT
 
 BENCH = ROOT / "bench/suites/overload.py"
 TIMEOUT_S = 120

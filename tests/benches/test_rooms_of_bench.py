@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from imports import PACKAGES, circles, graph_of
-from trees import ROOT
+from support.real.imports import PACKAGES, circles, graph_of
+from support.real.trees import ROOT
 
 LEVEL = {"__init__": 0, "lib": 1, "attack": 2, "rivals": 2, "suites": 3, "run": 4}
 

@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
-from daemons import Daemon, arenas_of, processes_of
-from harness import MS, START_NS, US, Rig, fire
+from support.real.daemons import Daemon, arenas_of, processes_of
+from support.rig.harness import MS, START_NS, US, Rig, fire
 from timerctl import main
 from timerctl.exits import Exit
 from timerctl.load.harness import pace as pace_module

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness import MS, S
+from support.rig.harness import MS, S
 from timerd_client.workload import (
     MARGIN_NS,
     Workload,

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from arenas import SEED
-from commands import Key, Register
-from daemons import Daemon
-from damage import LONG_KEY, Pen
-from harness import Rig, S
-from patience import eventually
-from remains import bury, rig_of_this_boot
-from shell import LOOKING, Run, in_background, json_of
+from support.real.daemons import Daemon
+from support.real.patience import eventually
+from support.real.remains import bury, rig_of_this_boot
+from support.real.shell import LOOKING, Run, in_background, json_of
+from support.rig.arenas import SEED
+from support.rig.commands import Key, Register
+from support.rig.damage import LONG_KEY, Pen
+from support.rig.harness import Rig, S
 from timerctl.exits import Exit
 from timerd_client import connect
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
-from registries import serve
-from shell import Run, command_of, json_of
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.real.registries import serve
+from support.real.shell import Run, command_of, json_of
 from timerctl.exits import Exit
 from timerd_shm.declare.states import ClientState
 from timerd_shm.host.paths import read_location

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from harness import Rig
-from patience import eventually, stop
-from shell import LOOKING, Run, command_of
+from support.real.daemons import Daemon
+from support.real.patience import eventually, stop
+from support.real.shell import LOOKING, Run, command_of
+from support.rig.harness import Rig
 from timerctl.exits import Exit
 from timerd_client import connect
 from timerd_shm.host.paths import ArenaLocation, InstancePaths, read_location

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from harness import S
+from support.rig.harness import S
 from timerctl.show.table import Column, Table, grid
 from timerctl.show.text import columns_of, due_in, duration_ns, size, span
 from timerd_shm.declare.limits import NO_DEADLINE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakedaemon import FakeDaemon, World, kinds, live_world, state_of
+from support.fakes.fakedaemon import FakeDaemon, World, kinds, live_world, state_of
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.outcome import State
 from timerd_shm.declare.fields import unpack

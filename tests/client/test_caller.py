@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from fakedaemon import live_world, state_of
-from interrupts import Interrupt
-from prompt_sockets import Sockets
+from support.fakes.fakedaemon import live_world, state_of
+from support.fakes.interrupts import Interrupt
+from support.fakes.prompt_sockets import Sockets
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
 from timerd_client.threaded.client import Client

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
-from patience import until
+from support.real.patience import until
 from timerd_wire.channel import Channel
 from timerd_wire.poller import Poller
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from lazies import lazy_of
-from no_sockets import no_sockets
+from support.fakes.lazies import lazy_of
+from support.fakes.no_sockets import no_sockets
 from timerd_client.aio.link import drive as drive_in_loop
 from timerd_client.conditions import ANY
 from timerd_client.link import flows

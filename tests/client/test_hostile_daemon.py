@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import fakedaemon
-from fakedaemon import MS, FakeDaemon, state_of
-from mutations import EXAMPLES, MUTATIONS, Mutation, down
+from support.fakes import fakedaemon
+from support.fakes.fakedaemon import MS, FakeDaemon, state_of
+from support.fakes.mutations import EXAMPLES, MUTATIONS, Mutation, down
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
 from timerd_client.protocol.session import Naming

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakedaemon import MS, FakeDaemon, World, kinds, link_state, live_world, state_of
+from support.fakes.fakedaemon import MS, FakeDaemon, World, kinds, link_state, live_world, state_of
 from timerd_client.errors import SessionGoneError, TimerdUnavailableError
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link.batch import ThreadedBatch

@@ -17,9 +17,9 @@ from typing import Any, cast
 
 import pytest
 
-from faces import THREADED, Face
-from patience import eventually
-from prompt_sockets import Sockets
+from support.fakes.prompt_sockets import Sockets
+from support.real.faces import THREADED, Face
+from support.real.patience import eventually
 from timerd_client import aio
 from timerd_client.aio.link import LoopLink
 from timerd_client.groups.duties import Duty

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from lazies import lazy_of
-from no_sockets import no_sockets
-from registries import serve
+from support.fakes.lazies import lazy_of
+from support.fakes.no_sockets import no_sockets
+from support.real.registries import serve
 from timerd_client.conditions import ANY
 from timerd_client.groups.membership import Membership
 from timerd_client.groups.outcome import issue

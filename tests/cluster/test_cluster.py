@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon
-from patience import eventually
+from support.real.daemons import Daemon
+from support.real.patience import eventually
 from timerd_shm.host.paths import daemon_running, find_instance
 
 pyspark = pytest.importorskip("pyspark", reason="no Spark in this environment: `make test-cluster` makes .venv-spark")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 import timerd.core
-from commands import Key, OperationAct, Register
-from damage import Pen
-from groups import HOUR, WORKERS, answer, watch, work, worker
-from harness import BUDGET, MS, START_NS, Client, Rig, advance, fire
+from support.rig.commands import Key, OperationAct, Register
+from support.rig.damage import Pen
+from support.rig.groups import HOUR, WORKERS, answer, watch, work, worker
+from support.rig.harness import BUDGET, MS, START_NS, Client, Rig, advance, fire
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import ClientState, Condition, Orphans, Outcome

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from commands import Command, Key, Mark, Register
-from harness import MS, Client, Rig, cancel, fire
+from support.rig.commands import Command, Key, Mark, Register
+from support.rig.harness import MS, Client, Rig, cancel, fire
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import TIMEOUT_NS_MAX

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import timerd.core
-from commands import Key, OperationAct, Register
-from groups import WORKERS, answer, call, handler
-from harness import MS, START_NS, Client, Rig, S, cancel, done, fire
+from support.rig.commands import Key, OperationAct, Register
+from support.rig.groups import WORKERS, answer, call, handler
+from support.rig.harness import MS, START_NS, Client, Rig, S, cancel, done, fire
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidKeyError, InvalidValueError, NotAMemberError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import (

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from arenas import Memory
-from commands import Answer, Command, Key, Mark, OperationAct, Register
-from harness import BUDGET, MS, Rig, S, advance, cancel, fire, reschedule
-from rules import (
+from support.rig.arenas import Memory
+from support.rig.commands import Answer, Command, Key, Mark, OperationAct, Register
+from support.rig.harness import BUDGET, MS, Rig, S, advance, cancel, fire, reschedule
+from support.rig.rules import (
     ON_K,
     a_frame_sent_again_is_skipped,
     a_lost_frame_is_expected_again,

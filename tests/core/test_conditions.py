@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from acts import LONG, observe
-from commands import Delivered, Key, KeyAct, Mark, OperationAct, Register
-from harness import MS, Client, Rig, advance, cancel, cancel_for_key, fail, fire, forget, requeue
+from support.rig.acts import LONG, observe
+from support.rig.commands import Delivered, Key, KeyAct, Mark, OperationAct, Register
+from support.rig.harness import MS, Client, Rig, advance, cancel, cancel_for_key, fail, fire, forget, requeue
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome

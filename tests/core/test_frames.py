@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from commands import Key, Register
-from harness import MS, S
-from networks import Peer, World, fire
+from support.fakes.networks import Peer, World, fire
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, S
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState, Orphans, Outcome
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 import timerd.core
-from commands import KeyAct, OperationAct
-from frames import DeliveredForGroup
-from groups import HOUR, LONG, WORKERS, answer, silence, waiting, watch, work, worker
-from harness import MS, START_NS, Rig, S, cancel, fire
-from rules import a_silent_member_keeps_what_it_holds, delivered_to_one_at_a_time, done_by_a_former_holder_is_refused
+from support.rig.commands import KeyAct, OperationAct
+from support.rig.frames import DeliveredForGroup
+from support.rig.groups import HOUR, LONG, WORKERS, answer, silence, waiting, watch, work, worker
+from support.rig.harness import MS, START_NS, Rig, S, cancel, fire
+from support.rig.rules import (
+    a_silent_member_keeps_what_it_holds,
+    delivered_to_one_at_a_time,
+    done_by_a_former_holder_is_refused,
+)
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidNameError, NotAMemberError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, MET_SHIFT

@@ -11,10 +11,10 @@ from itertools import permutations
 
 import pytest
 
-from commands import Key, KeyAct, Register
-from harness import MS, Client, Rig, advance, cancel_for_key, fail, fire, forget
-from model import Model
-from rules import (
+from support.oracle.model import Model
+from support.rig.commands import Key, KeyAct, Register
+from support.rig.harness import MS, Client, Rig, advance, cancel_for_key, fail, fire, forget
+from support.rig.rules import (
     ONE,
     a_limited_event_is_taken_once,
     an_event_that_overtook_a_registration_counts,

@@ -10,15 +10,15 @@ import random
 import re
 from collections import Counter
 
-from commands import Key, KeyAct, Register
-from harness import BUDGET, MS, START_NS, Rig, S, advance, cancel, cancel_for_key, fail, fire, reschedule
+from support.real.trees import file_of_tests
+from support.rig.commands import Key, KeyAct, Register
+from support.rig.harness import BUDGET, MS, START_NS, Rig, S, advance, cancel, cancel_for_key, fail, fire, reschedule
 from timerctl.show.text import due_in
 from timerd.core import NEVER
 from timerd_shm.declare.layout import SPAN, Region
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandKind
-from trees import file_of_tests
 
 K = Key(b"k")
 CODES = {"T": 14, "L": 7, "W": 6, "O": 6, "P": 11, "R": 7}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from harness import BUDGET, MS, Client, Rig, fire
+from support.rig.harness import BUDGET, MS, Client, Rig, fire
 from timerd.core import NEVER
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.wire import CommandHeader, CommandKind, RegisterCommand, RegisterFlag, ReportHeader

@@ -7,10 +7,10 @@ import hashlib
 import pytest
 
 import timerd.core
-from commands import KeyAct
-from groups import watch
-from harness import BUDGET, MS, START_NS, Client, Rig, S, cancel, fire, requeue
-from rules import REQUEUED, grant_of_a_dead_owner_is_requeued
+from support.rig.commands import KeyAct
+from support.rig.groups import watch
+from support.rig.harness import BUDGET, MS, START_NS, Client, Rig, S, cancel, fire, requeue
+from support.rig.rules import REQUEUED, grant_of_a_dead_owner_is_requeued
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, NotAMemberError, SessionGoneError
 from timerd_shm.declare.layout import BATCH_MAX, Region
 from timerd_shm.declare.limits import TOMBSTONE_KEPT_NS

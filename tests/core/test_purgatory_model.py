@@ -13,9 +13,9 @@ from types import ModuleType
 import pytest
 
 import timerd.core
-from faults import core_faults
-from play import Play
-from tiers import in_tiers
+from support.oracle.play import Play
+from support.real.tiers import in_tiers
+from support.rig.faults import core_faults
 from timerd_shm.declare.errors import ErrorCode
 
 TURNS = 300

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from commands import Answer, Command, Key, KeyAct, Mark, Register
-from harness import Client, Rig, S, advance, cancel, done, fire, forget
+from support.rig.commands import Answer, Command, Key, KeyAct, Mark, Register
+from support.rig.harness import Client, Rig, S, advance, cancel, done, fire, forget
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, QuotaExceededError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import GROUP_KEPT_NS, KEYS_MAX, MET_SHIFT

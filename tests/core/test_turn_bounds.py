@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from commands import Key, KeyAct, Mark, Register
-from harness import BUDGET, MS, START_NS, Rig, fire
-from rules import (
+from support.rig.commands import Key, KeyAct, Mark, Register
+from support.rig.harness import BUDGET, MS, START_NS, Rig, fire
+from support.rig.rules import (
     CAPACITY,
     EVERY,
     MANY,

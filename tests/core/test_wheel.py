@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from commands import Key, Register
-from harness import MS, START_NS, US, Rig, S, cancel, fire, reschedule
-from rules import idle_costs_nothing, wakeups
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, START_NS, US, Rig, S, cancel, fire, reschedule
+from support.rig.rules import idle_costs_nothing, wakeups
 from timerd.core import NEVER
 from timerd_shm.declare.fields import offset_of, size_of
 from timerd_shm.declare.layout import FREE_LINKS, LEVELS, SPAN, Histogram, Region

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import timerd
+from support.real.trees import SETTINGS
 from timerctl.show.text import duration_ns
 from timerd.arena.plan import CONFIGURED, plan_of
 from timerd.config.command_line import parser, read_command_line
@@ -22,7 +23,6 @@ from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import CAPACITY_DEFAULT
 from timerd_shm.declare.records import ArenaHeader
-from trees import SETTINGS
 
 
 def settle(*flags: str, **environment: str) -> Settings:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from arenas import violations
-from commands import Key, Mark, Register
-from harness import MS, S
-from networks import Peer, World, fire, patched
+from support.fakes.networks import Peer, World, fire, patched
+from support.rig.arenas import violations
+from support.rig.commands import Key, Mark, Register
+from support.rig.harness import MS, S
 from timerd.clients.liveness import Kind
 from timerd.clients.sessions import BEAT_NS
 from timerd.conductor.bounds import RECORDS_PER_STEP

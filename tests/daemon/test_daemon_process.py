@@ -21,12 +21,12 @@ import pytest
 import zmq
 
 import msgpack
-from arenas import Memory
-from commands import Command, Key, KeyAct, Register
-from daemons import SMALL, Daemon, arenas_of
-from frames import encode
-from harness import MS, S
-from patience import PATIENCE_S, eventually, stop
+from support.real.daemons import SMALL, Daemon, arenas_of
+from support.real.patience import PATIENCE_S, eventually, stop
+from support.rig.arenas import Memory
+from support.rig.commands import Command, Key, KeyAct, Register
+from support.rig.frames import encode
+from support.rig.harness import MS, S
 from timerd.arena.plan import plan_of
 from timerd.config.command_line import read_command_line
 from timerd.host.lock import InstanceLock

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from commands import Command, Key, Register
-from groups import watch
-from harness import BUDGET, MS, Client, Rig, S, advance, cancel_for_key, fail, fire, reschedule
+from support.rig.commands import Command, Key, Register
+from support.rig.groups import watch
+from support.rig.harness import BUDGET, MS, Client, Rig, S, advance, cancel_for_key, fail, fire, reschedule
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import Condition, Outcome
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from arenas import violations
-from commands import Key, Register
-from harness import MS, Rig, S, fire
-from networks import Peer, World
+from support.fakes.networks import Peer, World
+from support.rig.arenas import violations
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, Rig, S, fire
 from timerd.conductor.bounds import RECORDS_PER_STEP
 from timerd.conductor.hello import HELLO_REST_NS
 from timerd.conductor.inbox import BYTES_PER_RECORD, RECORDS_PER_HELLO

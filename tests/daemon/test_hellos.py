@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from arenas import violations
-from commands import Key, Register
-from daemonrules import an_incarnation_is_not_enough, what_the_arena_shows_is_not_enough
-from harness import MS, S
-from networks import HERE, NOTHING, PROCESSES, Peer, World, fire
+from support.fakes.daemonrules import an_incarnation_is_not_enough, what_the_arena_shows_is_not_enough
+from support.fakes.networks import HERE, NOTHING, PROCESSES, Peer, World, fire
+from support.rig.arenas import violations
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, S
 from timerd.clients.session import session_hash
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arenas import violations
-from commands import Key, Register
-from corpus import UP, small_world
-from frames import encode
-from harness import MS, S, cancel
-from mutations import EXAMPLES, MUTATIONS, Mutation, down
-from networks import NOTHING, Peer
+from support.fakes.mutations import EXAMPLES, MUTATIONS, Mutation, down
+from support.fakes.networks import NOTHING, Peer
+from support.rig.arenas import violations
+from support.rig.commands import Key, Register
+from support.rig.corpus import UP, small_world
+from support.rig.frames import encode
+from support.rig.harness import MS, S, cancel
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.states import Outcome

@@ -9,9 +9,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from support.real.trees import ROOT
 from timerd.config.config import KNOBS, dashed
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
-from trees import ROOT
 
 MANIFESTS = ROOT / "systemd"
 NAMES = ("spark-executor.yaml", "timerd-daemonset.yaml")

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from arenas import violations
-from commands import Key, Register
-from daemonrules import (
+from support.fakes.daemonrules import (
     KEY,
     LEASE,
     a_daemon_that_was_stopped_suspects_nobody,
@@ -19,8 +17,10 @@ from daemonrules import (
     state_of,
     waits,
 )
-from harness import MS, S
-from networks import PROCESSES, Lifelines, Peer, World, fire
+from support.fakes.networks import PROCESSES, Lifelines, Peer, World, fire
+from support.rig.arenas import violations
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, S
 from timerd.clients.ends import LAST_WORDS_NS
 from timerd.clients.liveness import Kind
 from timerd.clients.sessions import BEAT_NS
@@ -281,7 +281,7 @@ def test_a_process_that_is_hidden_from_the_next_daemon_is_not_taken_for_dead(
     world: World, processes: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = world.client(pid=100, start_ticks=7)
-    monkeypatch.setattr("networks.Lifelines.start_ticks_of", lambda lifelines, pid: None)
+    monkeypatch.setattr("support.fakes.networks.Lifelines.start_ticks_of", lambda lifelines, pid: None)
     world.restart()
     world.run(S)
     assert state_of(alice) is ClientState.LIVE

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from descriptors import free_files
-from patience import PATIENCE_S, stop
-from polled import PolledWatches, would_wake
+from support.fakes.descriptors import free_files
+from support.real.patience import PATIENCE_S, stop
+from support.real.polled import PolledWatches, would_wake
 from timerd.clients.liveness import (
     ACCEPTS_PER_TURN,
     FULL_NS,

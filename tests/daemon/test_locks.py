@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 import timerd as td
-from daemons import Daemon, arenas_of
-from patience import PATIENCE_S
-from polled import PolledWatches
+from support.real.daemons import Daemon, arenas_of
+from support.real.patience import PATIENCE_S
+from support.real.polled import PolledWatches
 from timerctl import main
 from timerctl.exits import Exit
 from timerd.host.lock import InstanceLock

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-import fakedaemon
 import timerd as td
-from commands import Key, Register
-from daemons import Daemon
-from fakedaemon import MS, link_state
-from harness import S
-from networks import Peer, World
-from no_sockets import no_sockets
-from patience import eventually
-from shell import Run, json_of
+from support.fakes import fakedaemon
+from support.fakes.fakedaemon import MS, link_state
+from support.fakes.networks import Peer, World
+from support.fakes.no_sockets import no_sockets
+from support.real.daemons import Daemon
+from support.real.patience import eventually
+from support.real.shell import Run, json_of
+from support.rig.commands import Key, Register
+from support.rig.harness import S
 from timerctl.exits import Exit
 from timerd_client import aio
 from timerd_client.link.link import Link
@@ -393,7 +393,7 @@ def errors_of(world: World) -> dict[str, int]:
 def test_the_log_names_each_client_and_group_whose_share_is_used_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("networks.PROCESSES", {70: 7, 71: 8})
+    monkeypatch.setattr("support.fakes.networks.PROCESSES", {70: 7, 71: 8})
     world = World(capacity=64, clients=8, errors=64, quota_operations=4).until_quiet()
     alice, bob = Peer(world, "alice"), Peer(world, "bob")
     world.network.pids.update({alice.routing: 70, bob.routing: 71})
@@ -413,7 +413,7 @@ def test_the_log_names_each_client_and_group_whose_share_is_used_up(
 
 
 def test_a_client_that_comes_back_under_ever_new_names_has_sixteen_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("networks.PROCESSES", {70: 7, 71: 8})
+    monkeypatch.setattr("support.fakes.networks.PROCESSES", {70: 7, 71: 8})
     world = World(capacity=64, clients=8, errors=64, quota_operations=1).until_quiet()
     for number in range(40):
         peer = Peer(world, f"peer-{number}")

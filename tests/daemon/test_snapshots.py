@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon
-from harness import MS, S
-from networks import World
-from patience import eventually
-from shell import Run, in_background
+from support.fakes.networks import World
+from support.real.daemons import Daemon
+from support.real.patience import eventually
+from support.real.shell import Run, in_background
+from support.rig.harness import MS, S
 from timerctl import main
 from timerctl.exits import Exit
 from timerd.conductor.bounds import RECORDS_WHILE_COPYING

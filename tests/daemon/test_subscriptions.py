@@ -13,11 +13,11 @@ import pytest
 import zmq
 
 import timerd as td
-from commands import Key, Register
-from daemons import Daemon
-from harness import S
-from networks import World, fire
-from patience import PATIENCE_S, eventually
+from support.fakes.networks import World, fire
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.rig.commands import Key, Register
+from support.rig.harness import S
 from timerd_shm.declare.wire import UpKind
 from timerd_wire.outlet import SUBSCRIBE, UNSUBSCRIBE, connect_outlet
 

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
+from support.real.trees import ROOT
 from timerd.config.config import KNOBS, dashed
-from trees import ROOT
 
 UNITS = ROOT / "systemd"
 EXPOSURE_MAX = 2.0  # out of 10; systemd calls 0 to 2 "safe"

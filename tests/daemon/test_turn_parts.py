@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness import MS, S
-from networks import World
+from support.fakes.networks import World
+from support.rig.harness import MS, S
 from timerd.clients.process import Process
 from timerd.clients.session import Session
 from timerd.conductor.deferred import DEFERRED_BYTES_MAX, DEFERRED_FRAMES_MAX, Deferred

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from producing import Scene
+from support.fakes.producing import Scene
 from timerd.testing import Manual
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from frames import DeliveredForGroup
-from groups import ID, ask, call, cancel_id, handler
-from harness import Client, Rig, S, done
-from rules import a_call_that_runs_alone_gets_no_company, names
+from support.rig.frames import DeliveredForGroup
+from support.rig.groups import ID, ask, call, cancel_id, handler
+from support.rig.harness import Client, Rig, S, done
+from support.rig.rules import a_call_that_runs_alone_gets_no_company, names
 
 
 def test_a_call_that_is_to_run_alone_gets_no_company() -> None:

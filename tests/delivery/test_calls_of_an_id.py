@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from commands import OperationAct, Register
-from groups import HOUR, ID, NEW, answered, ask, call, cancel_id, due, handler
-from harness import Rig, begun, done, given_up
-from rules import (
+from support.rig.commands import OperationAct, Register
+from support.rig.groups import HOUR, ID, NEW, answered, ask, call, cancel_id, due, handler
+from support.rig.harness import Rig, begun, done, given_up
+from support.rig.rules import (
     all_names,
     calls_of_an_id_run_one_after_the_other,
     held,

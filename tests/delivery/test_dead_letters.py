@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from commands import Key, OperationAct, PhaseAct, Register
-from frames import DeliveredForGroup
-from groups import HOUR, ID, NEW, answered, ask, call, cancel_id, due, handler
-from harness import MS, Client, Rig, S, begun, done, fire, given_up
-from rules import (
+from support.rig.commands import Key, OperationAct, PhaseAct, Register
+from support.rig.frames import DeliveredForGroup
+from support.rig.groups import HOUR, ID, NEW, answered, ask, call, cancel_id, due, handler
+from support.rig.harness import MS, Client, Rig, S, begun, done, fire, given_up
+from support.rig.rules import (
     a_call_that_another_member_runs_is_not_given_up,
     held,
     the_end_of_a_process_is_counted,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import timerd as td
-from producing import Scene
+from support.fakes.producing import Scene
 from timerd_client.delivery import DeliveryTimeoutTooShortError, aio
 from timerd_client.delivery.options import DeliveryOptions
 from timerd_client.delivery.settings import Seconds, options_of

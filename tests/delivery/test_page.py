@@ -7,8 +7,8 @@ import re
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from trees import ROOT
+from support.real.daemons import Daemon
+from support.real.trees import ROOT
 
 PAGE = (ROOT / "docs" / "deliveries.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

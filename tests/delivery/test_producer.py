@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from endpoint import Endpoint, post
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.endpoint import Endpoint, post
+from support.real.patience import PATIENCE_S, eventually
 from timerd_client.delivery import (
     Delivery,
     DeliveryOutcome,

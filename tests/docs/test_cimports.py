@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trees import ROOT
+from support.real.trees import ROOT
 
 PURGATORY = ROOT / "timerd/purgatory"
 RULE = (PURGATORY / "__init__.pxd").read_text()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from imports import PACKAGES, imports
+from support.real.imports import PACKAGES, imports
+from support.real.trees import ROOT
 from timerd_shm import generate
 from timerd_shm.declare import layout
 from timerd_shm.declare.fields import Role, fields
-from trees import ROOT
 
 TYPED = ["shm_layout", "client", "timerd", "tests", "bench", "examples"]
 # What the user fixed, and what every Python project has beside it.

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from trees import ROOT, file_of_tests
+from support.real.trees import ROOT, file_of_tests
 
 TEXT = (ROOT / "timerd/DESIGN.md").read_text()
 RULE = re.compile(r"^### (\d+)\. ([^\n]+)\n\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import eventually
-from trees import ROOT
+from support.real.daemons import Daemon
+from support.real.patience import eventually
+from support.real.trees import ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CALLS = (

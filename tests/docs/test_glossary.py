@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trees import ROOT
+from support.real.trees import ROOT
 
 TEXT = (ROOT / "docs/glossary.md").read_text()
 ENTRY = re.compile(r"^### (.+)\n\n((?:.+\n)+)", re.MULTILINE)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import guarantees
-from guarantees import promises
-from trees import TESTS, python_path
+from support.real import guarantees
+from support.real.guarantees import promises
+from support.real.trees import TESTS, python_path
 
 # A small suite with the plugin of this one, and with two promises.
 CONFTEST = f"""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+from support.real.trees import ROOT
 from timerd.conductor.transport import CONNECTIONS_BESIDE
 from timerd.config.config import KNOBS, Config, dashed
 from timerd.config.knobs import Formula
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
 from timerd.host.shares import MEMORY_MAX
 from timerd.zmtp.peer import EASY_SIZE_MAX
-from trees import ROOT
 
 PAGE = (ROOT / "docs" / "neighbours.md").read_text()
 

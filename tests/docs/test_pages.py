@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trees import ROOT, SETTINGS
+from support.real.trees import ROOT, SETTINGS
 
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True).stdout.split()

@@ -7,11 +7,11 @@ from enum import IntEnum
 
 import pytest
 
+from support.real.trees import ROOT
 from timerd_shm.declare import limits
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import size_of
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
-from trees import ROOT
 
 DOC = (ROOT / "client" / "PROTOCOL.md").read_text()
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import SMALL_BY_ENVIRONMENT, Daemon
-from patience import PATIENCE_S, eventually
+from support.real.daemons import SMALL_BY_ENVIRONMENT, Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.real.trees import ROOT
 from timerd_client import aio
 from timerd_shm.host.paths import daemon_running, find_instance
-from trees import ROOT
 
 README = (ROOT / "README.md").read_text()
 RECIPES = (ROOT / "docs" / "recipes.md").read_text()

@@ -6,12 +6,13 @@ import ast
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from imports import PACKAGES, circles, graph_of
-from trees import ROOT, SETTINGS, TESTS, python_path
+from support.real.imports import PACKAGES, circles, graph_of
+from support.real.trees import ROOT, SETTINGS, TESTS, python_path
 
 # Each room may import from the lines above its own. Rooms of one line do not know each other.
 ORDERS: dict[str, tuple[set[str], ...]] = {
@@ -162,21 +163,59 @@ def test_an_upward_import_and_a_circle_are_found() -> None:
         upward(graph, "p", ({"a"}, {"__init__"}))
 
 
-def test_no_test_file_is_imported() -> None:
-    tests: set[str | None] = {path.stem for path in TESTS.rglob("test_*.py")}
+def imported_by(path: Path) -> dict[str, int]:
+    """The modules that a file imports, and the names that it takes from them, with their lines."""
+    found: dict[str, int] = {}
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name: node.lineno for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {node.module: node.lineno}
+            found |= {f"{node.module}.{alias.name}": node.lineno for alias in node.names}
+    return found
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[Path, dict[str, int]]:
+    """What each file of tests/ and bench/ imports."""
+    return {path: imported_by(path) for folder in ("tests", "bench") for path in sorted((ROOT / folder).rglob("*.py"))}
+
+
+def test_no_test_file_is_imported(imported: dict[Path, dict[str, int]]) -> None:
+    tests = {"conftest", *(path.stem for path in TESTS.rglob("test_*.py"))}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path, names in imported.items()
+        for name, line in names.items()
+        if tests & set(name.split("."))
+    ]
+    assert not wrong, "several test files share modules of tests/support:\n" + "\n".join(wrong)
+
+
+def test_a_file_of_tests_imports_from_its_own_folder_and_from_support(imported: dict[Path, dict[str, int]]) -> None:
     wrong = []
-    for folder in ("tests", "bench"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(), str(path))):
-                if isinstance(node, ast.Import | ast.ImportFrom):
-                    names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
-                    wrong += [f"{path.relative_to(ROOT)}:{node.lineno} imports {name}" for name in names & tests]
-    assert not wrong, "what two test files share lies in tests/support:\n" + "\n".join(wrong)
+    for path, names in imported.items():
+        if path.is_relative_to(TESTS):
+            allowed = {"support", path.relative_to(TESTS).parts[0]}
+            for name, line in names.items():
+                module = TESTS.joinpath(*name.split("."))
+                is_there = module.with_suffix(".py").exists() or (module / "__init__.py").exists()
+                if is_there and name.partition(".")[0] not in allowed:
+                    wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
 
 
-def test_no_folder_of_tests_is_on_the_path() -> None:
+@pytest.mark.skipif(not (TESTS / "spark").exists(), reason="without Spark some helpers have one user left")
+def test_several_files_use_each_module_of_support(imported: dict[Path, dict[str, int]]) -> None:
+    users = Counter(name for names in imported.values() for name in names)
+    modules = [path.relative_to(TESTS) for path in (TESTS / "support").glob("*/*.py") if path.stem != "__init__"]
+    alone = [str(path) for path in modules if users[".".join(path.with_suffix("").parts)] < 2]
+    assert not alone, f"a helper of one test file stands in this file, or beside it: {alone}"
+
+
+def test_the_tests_are_on_the_path_and_none_of_their_folders() -> None:
     path = SETTINGS["tool"]["pytest"]["ini_options"]["pythonpath"]
-    assert set(path) <= {*(f"tests/support/{room.name}" for room in (TESTS / "support").iterdir())}
+    assert [folder for folder in path if folder.startswith("tests")] == ["tests"]
 
 
 def test_a_folder_has_at_most_sixteen_modules() -> None:
@@ -219,10 +258,12 @@ def test_the_tests_of_the_client_need_no_compiled_core(how: str, tmp_path: Path,
     (tmp_path / "test_it.py").write_text("def test_it():\n    import timerd.core\n")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), python_path()]), "TIMERD_EXAMPLES": "5"}
 
-    def run(path: Path, how: str = "-q") -> subprocess.CompletedProcess[str]:
-        words = ("-m", "pytest", how, "-n0", "-p", "no:cacheprovider", f"--basetemp={runtime_dir / 't'}", str(path))
-        return subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+    def run(how: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+        words = ("-m", "pytest", how, "-n0", "-p", "no:cacheprovider", f"--basetemp={runtime_dir / 't'}")
+        return subprocess.run(
+            [sys.executable, *words, *paths], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
 
-    ended = run(TESTS / "client", how)
+    ended = run(how, TESTS / "client", TESTS / "hot")
     assert ended.returncode == 0, ended.stdout[-5_000:] + ended.stderr
-    assert "import of timerd.core halted" in run(tmp_path / "test_it.py").stdout
+    assert "import of timerd.core halted" in run("-q", tmp_path / "test_it.py").stdout

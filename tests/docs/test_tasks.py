@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trees import ROOT
+from support.real.trees import ROOT
 
 ITEM = re.compile(r"^(\d+)\. (.+(?:\n {3}.+)*)", re.MULTILINE)
 NAMES = re.compile(r"`([\w/]+/[\w.]+\.\w+)`: ((?:`[^`]+`(?:, )?)+)")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from daemons import Daemon
-from faces import Face
-from patience import PATIENCE_S
+from support.real.daemons import Daemon
+from support.real.faces import Face
+from support.real.patience import PATIENCE_S
 from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
 
 OVER_PACKETS = (  # in `make test`

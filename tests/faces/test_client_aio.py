@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
 from timerd import ALL, State
 from timerd_client import aio
 

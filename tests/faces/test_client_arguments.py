@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from faces import Face
-from patience import PATIENCE_S
+from support.real.daemons import Daemon
+from support.real.faces import Face
+from support.real.patience import PATIENCE_S
 from timerd.clients.session import client_name
 from timerd_client import aio
 from timerd_client.arguments import (

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from faces import THREADED, Face
-from patience import PATIENCE_S, eventually, stop
+from support.real.daemons import Daemon
+from support.real.faces import THREADED, Face
+from support.real.patience import PATIENCE_S, eventually, stop
 from timerd_client.protocol.state import LinkState
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S
 from timerd import ALL, State
 from timerd_client.types import Keys
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from faces import Face
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.faces import Face
+from support.real.patience import PATIENCE_S, eventually
 from timerd import ALL, ALL_SETTLED, State, at_least, total
 from timerd_client.link.link import Link
 from timerd_client.one_process import public_name

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import timerd_client as td
-from daemons import Daemon
-from faces import Face
-from patience import eventually, stop
+from support.real.daemons import Daemon
+from support.real.faces import Face
+from support.real.patience import eventually, stop
 
 
 def test_pending_operations_are_kept_or_cancelled_by_the_last_policy_of_their_client(

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from faces import THREADED
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.faces import THREADED
+from support.real.patience import PATIENCE_S, eventually
 from timerd import State
 
 

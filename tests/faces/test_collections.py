@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import timerd_client as td
-from faces import THREADED
-from patience import PATIENCE_S, eventually
+from support.real.faces import THREADED
+from support.real.patience import PATIENCE_S, eventually
 from timerd_client import aio
 
 

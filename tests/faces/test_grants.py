@@ -17,8 +17,8 @@ from contextlib import contextmanager
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
 
 FACES = ("threaded", "aio")
 JOBS = 10

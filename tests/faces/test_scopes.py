@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from faces import THREADED
-from patience import PATIENCE_S, eventually
-from pending import pending
+from support.real.daemons import Daemon
+from support.real.faces import THREADED
+from support.real.patience import PATIENCE_S, eventually
+from support.web.pending import pending
 from timerd_client import aio
 from timerd_client.waits.scope import Scope, current_scope
 

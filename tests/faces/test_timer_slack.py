@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, until
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, until
 
 
 def test_the_threads_of_the_client_and_of_the_daemon_are_woken_in_time(daemon: Daemon) -> None:

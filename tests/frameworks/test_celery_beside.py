@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
-from trees import ROOT
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.real.trees import ROOT
 
 EVERY_S = 0.5
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=warning")

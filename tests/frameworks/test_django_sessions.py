@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
-from servers import Server
-from trees import ROOT
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.real.trees import ROOT
+from support.web.servers import Server
 
 SESSION_S = 4.0
 USERS, TOUCHES = 24, 12

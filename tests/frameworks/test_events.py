@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import pollers
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
-from pending import pending
-from servers import ENDS_S, Polls, Server
-from streams import EventSource
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.web import pollers
+from support.web.pending import pending
+from support.web.servers import ENDS_S, Polls, Server
+from support.web.streams import EventSource
 from timerd_client.web import events, last_event_id
 
 EVENTS = 200

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from chatters import ALL, Chat, Reader
-from daemons import Daemon
-from patience import PATIENCE_S
-from servers import Server
-from streams import EventSource
-from trees import ROOT
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S
+from support.real.trees import ROOT
+from support.web.chatters import ALL, Chat, Reader
+from support.web.servers import Server
+from support.web.streams import EventSource
 
 
 class Stream(Reader):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from chatters import Chat
-from daemons import Daemon
-from servers import Server
-from trees import ROOT
+from support.real.daemons import Daemon
+from support.real.trees import ROOT
+from support.web.chatters import Chat
+from support.web.servers import Server
 
 KINDS = {"gthread": ("-k", "gthread", "--threads=30"), "gevent": ("-k", "gevent")}
 

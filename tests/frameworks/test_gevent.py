@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon
-from patience import PATIENCE_S
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S
 
 PATCH = "from gevent import monkey; monkey.patch_all()\nimport gevent, time\nimport timerd as td\n"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import pollers
 import timerd as td
-from daemons import Daemon
-from descriptors import BESIDE
-from patience import eventually
-from pending import pending
-from servers import ENDS_S, Polls, Server
+from support.fakes.descriptors import BESIDE
+from support.real.daemons import Daemon
+from support.real.patience import eventually
+from support.web import pollers
+from support.web.pending import pending
+from support.web.servers import ENDS_S, Polls, Server
 
 KINDS = {
     "sync": ("-k", "sync"),

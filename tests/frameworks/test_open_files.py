@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import pollers
-from daemons import Daemon
-from descriptors import limited
-from patience import eventually
-from pending import pending
-from servers import Polls, Server
+from support.fakes.descriptors import limited
+from support.real.daemons import Daemon
+from support.real.patience import eventually
+from support.web import pollers
+from support.web.pending import pending
+from support.web.servers import Polls, Server
 
 LIMIT = 144  # of open files
 FEW, MANY = 60, 100  # polls; a worker has 20 to 30 files beside them

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import pollers
 import timerd as td
-from daemons import Daemon
-from patience import eventually
-from pending import pending
-from servers import ENDS_S, Polls, Server
+from support.real.daemons import Daemon
+from support.real.patience import eventually
+from support.web import pollers
+from support.web.pending import pending
+from support.web.servers import ENDS_S, Polls, Server
 from timerd_client.web import ASGI
 
 WORKERS = 4

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
-from pending import pending
-from servers import ENDS_S, Polls, Server
-from streams import EventSource
-from trees import ROOT
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.real.trees import ROOT
+from support.web.pending import pending
+from support.web.servers import ENDS_S, Polls, Server
+from support.web.streams import EventSource
 
 BLOCK = re.compile(r"^```py\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGE = (ROOT / "docs/web.md").read_text()

@@ -14,9 +14,9 @@ import flask
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
-from pending import pending
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.web.pending import pending
 from timerd_client.web import WSGI
 from timerd_client.web.requests import _open
 

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from commands import Key, KeyAct, Register
-from faults import core_faults
-from harness import START_NS, Rig, S, cancel, cancel_for_key, fail, fire
-from journalplay import JournaledPlay, no_row_is_lost_or_written_twice, play
-from journals import SEGMENT_ROWS, JournaledRig, outcomes
-from modelstate import Settling
-from rules import (
+from support.oracle.journalplay import JournaledPlay, no_row_is_lost_or_written_twice, play
+from support.oracle.modelstate import Settling
+from support.rig.commands import Key, KeyAct, Register
+from support.rig.faults import core_faults
+from support.rig.harness import START_NS, Rig, S, cancel, cancel_for_key, fail, fire
+from support.rig.journals import SEGMENT_ROWS, JournaledRig, outcomes
+from support.rig.rules import (
     a_limited_event_is_taken_once,
     a_silent_member_keeps_what_it_holds,
     delivered_to_one_at_a_time,
     done_by_a_former_holder_is_refused,
     grant_of_a_dead_owner_is_requeued,
 )
-from situations import SITUATIONS
+from support.rig.situations import SITUATIONS
 from timerctl.journal.rows import RowFormat
 from timerd_client.audit.audited import Audited
 from timerd_client.audit.journal import audit_journal

@@ -9,13 +9,13 @@ from types import ModuleType
 import pytest
 
 import timerd.core
-from commands import Key, Register
-from crashes import record
-from faults import core_faults
-from harness import BUDGET, Rig, S, cancel, fire
-from journalplay import no_row_is_lost_or_written_twice
-from journals import BUFFER_ROWS, JournaledRig
-from situations import SITUATIONS
+from support.oracle.journalplay import no_row_is_lost_or_written_twice
+from support.rig.commands import Key, Register
+from support.rig.crashes import record
+from support.rig.faults import core_faults
+from support.rig.harness import BUDGET, Rig, S, cancel, fire
+from support.rig.journals import BUFFER_ROWS, JournaledRig
+from support.rig.situations import SITUATIONS
 from timerd_shm.declare.journal import RowKind
 from timerd_shm.read.journal_reader import Row
 

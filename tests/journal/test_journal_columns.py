@@ -14,17 +14,17 @@ from typing import NamedTuple
 
 import pytest
 
-from damage import with_right_sums
-from harness import MS, Rig, S, advance
-from journalplay import JournaledPlay
-from journals import SEGMENT_SIZE, JournaledRig, empty_buffer
+from support.oracle.journalplay import JournaledPlay
+from support.real.trees import ROOT
+from support.rig.damage import with_right_sums
+from support.rig.harness import MS, Rig, S, advance
+from support.rig.journals import SEGMENT_SIZE, JournaledRig, empty_buffer
 from timerd.journal.files import JournalPlan
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.fields import Field, fields
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, ROW_SIZE, ROWS, JournalLevel, RowKind, TextKind
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import JournalError, Offset, segment_path
-from trees import ROOT
 
 OF_REGISTRATIONS = (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY)
 STEPS = 90

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from arenas import SEED
-from harness import MS, Rig
-from journals import JournaledRig, numbered, settle
-from shell import Run
+from support.real.shell import Run
+from support.rig.arenas import SEED
+from support.rig.harness import MS, Rig
+from support.rig.journals import JournaledRig, numbered, settle
 from timerctl.exits import Exit
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.read.journal_reader import JournalReader

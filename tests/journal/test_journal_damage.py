@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from damage import CHANGES, Change, changed, read_journal, with_right_sums
-from journals import (
+from support.rig.damage import CHANGES, Change, changed, read_journal, with_right_sums
+from support.rig.journals import (
     SEGMENT_ROWS,
     JournaledRig,
     numbered,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from arenas import SEED
-from commands import Key, Register
-from harness import INCARNATION, MS, S, fire
-from journals import JournaledRig, kinds, numbered, settle
+from support.rig.arenas import SEED
+from support.rig.commands import Key, Register
+from support.rig.harness import INCARNATION, MS, S, fire
+from support.rig.journals import JournaledRig, kinds, numbered, settle
 from timerd_client.audit.journal import OPEN_END, audit_journal
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, ROW_SIZE, JournalLevel, RowKind
 from timerd_shm.read.segment import JournalError, parse_header, segment_path, segments_of

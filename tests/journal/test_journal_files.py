@@ -14,10 +14,10 @@ import pytest
 
 import timerd.journal.files
 import timerd.journal.writer
-from arenas import SEED, Memory
-from commands import Key, Register
-from harness import S, fire
-from journals import (
+from support.rig.arenas import SEED, Memory
+from support.rig.commands import Key, Register
+from support.rig.harness import S, fire
+from support.rig.journals import (
     BUFFER_ROWS,
     SEGMENT_SIZE,
     JournaledRig,

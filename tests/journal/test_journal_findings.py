@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from arenas import SEED, Memory
-from commands import Key, Register
-from damage import with_right_sums
-from harness import INCARNATION, MS, S, fire
-from journals import SEGMENT_ROWS, JournaledRig, numbered, settle
-from shell import Run
+from support.real.shell import Run
+from support.rig.arenas import SEED, Memory
+from support.rig.commands import Key, Register
+from support.rig.damage import with_right_sums
+from support.rig.harness import INCARNATION, MS, S, fire
+from support.rig.journals import SEGMENT_ROWS, JournaledRig, numbered, settle
 from timerd_client.audit.audited import FOLLOWS, AuditedArena
 from timerd_client.audit.journal import audit_journal
 from timerd_client.audit.records import Finding

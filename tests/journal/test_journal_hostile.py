@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from arenas import Memory
-from hostile import HOSTILE, within
-from journals import SEGMENT_SIZE, JournaledRig, numbered, outcomes, settle
-from shell import Run
+from support.real.hostile import HOSTILE, within
+from support.real.shell import Run
+from support.rig.arenas import Memory
+from support.rig.journals import SEGMENT_SIZE, JournaledRig, numbered, outcomes, settle
 from timerd_client.audit.audited import Audited
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack

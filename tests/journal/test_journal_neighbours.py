@@ -11,13 +11,13 @@ import pytest
 import timerd as td
 import timerd.journal.files
 import timerd.journal.writer
-from arenas import Memory
-from daemons import Daemon
-from descriptors import free_files
-from hostile import HOSTILE, within
-from journals import SEGMENT_SIZE, JournaledRig, numbered, settle
-from patience import PATIENCE_S, eventually
-from shell import Run
+from support.fakes.descriptors import free_files
+from support.real.daemons import Daemon
+from support.real.hostile import HOSTILE, within
+from support.real.patience import PATIENCE_S, eventually
+from support.real.shell import Run
+from support.rig.arenas import Memory
+from support.rig.journals import SEGMENT_SIZE, JournaledRig, numbered, settle
 from timerd.journal import blocks
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.declare.layout import Region

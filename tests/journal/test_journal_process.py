@@ -20,9 +20,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from daemons import SMALL, Daemon
-from patience import PATIENCE_S, eventually
-from shell import command_of
+from support.real.daemons import SMALL, Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.real.shell import command_of
 from timerd_client import connect
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import RowKind

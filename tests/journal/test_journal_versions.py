@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from journals import JournaledRig, numbered, settle
-from olderjournals import as_older
+from support.oracle.olderjournals import as_older
+from support.rig.journals import JournaledRig, numbered, settle
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import JOURNAL_VERSION, OLDER, RowKind, journal_fingerprint
 from timerd_shm.read.journal_reader import JournalReader

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from groupworld import Broker, Run
-from rawkafka import RawKafka
+from support.kafka.groupworld import Broker, Run
+from support.kafka.rawkafka import RawKafka
 from timerd.testing import Manual
 from timerd_kafka.testing import KafkaCluster
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trees import ROOT
+from support.real.trees import ROOT
 
 # Bounds of time, which a machine that does other things may miss: a member whose session is two seconds must get to its
 # heartbeats meanwhile. And what only a client says that is faster than its quota. The full form holds them.

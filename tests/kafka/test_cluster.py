@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from descriptors import many_open
-from rawkafka import FETCH, RawKafka, batch, fetch_fields, seconds
+from support.fakes.descriptors import many_open
+from support.kafka.rawkafka import FETCH, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka import quotas as quotas_module
 from timerd_kafka.__main__ import main
 from timerd_kafka.broker.producer_ids import ProducerIds

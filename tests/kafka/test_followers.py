@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from rawkafka import DELETE_TOPICS, FETCH, RawKafka, batch, fetch_fields, key_of_topic, seconds
+from support.kafka.rawkafka import DELETE_TOPICS, FETCH, RawKafka, batch, fetch_fields, key_of_topic, seconds
 from timerd_client.operations import DelayedFetch
 from timerd_kafka.apis.data import fetch
 from timerd_kafka.broker.broker import Broker, Call

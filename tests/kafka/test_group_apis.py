@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
-from groupworld import (
+from support.kafka.groupworld import (
     NONE,
     ORDERS,
     Broker,

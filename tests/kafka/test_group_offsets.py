@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
-from groupworld import (
+from support.kafka.groupworld import (
     NONE,
     Broker,
     Consumer,

@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 import timerd as td
-from groupworld import (
+from support.kafka.groupworld import (
     NONE,
     REBALANCE,
     SESSION,

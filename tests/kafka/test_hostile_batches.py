@@ -15,7 +15,7 @@ import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from rawkafka import LIST_OFFSETS, RawKafka, batch, record
+from support.kafka.rawkafka import LIST_OFFSETS, RawKafka, batch, record
 from timerd_kafka.apis.data.list_offsets import look
 from timerd_kafka.cluster.catalog import Topic
 from timerd_kafka.log import times

@@ -18,8 +18,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_schema_field_type
 
-from rawkafka import FETCH, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
-from realbrokers import brokers
+from support.kafka.rawkafka import FETCH, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
+from support.kafka.realbrokers import brokers
 from timerd.testing import Manual
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.testing import KafkaCluster

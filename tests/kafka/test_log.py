@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from rawkafka import batch
+from support.kafka.rawkafka import batch
 from timerd_kafka.log.batch import CorruptBatch, InvalidBatch, UnsupportedBatch, read_batches, read_produced
 from timerd_kafka.log.log import PartitionLog
 from timerd_kafka.log.producers import BATCHES_KEPT, SEQUENCES, Fenced, OutOfOrder, Producers

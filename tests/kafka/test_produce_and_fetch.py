@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from rawkafka import (
+from support.kafka.rawkafka import (
     DELETE_RECORDS,
     DELETE_TOPICS,
     FETCH,

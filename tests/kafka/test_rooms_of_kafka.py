@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from imports import PACKAGES
+from support.real.imports import PACKAGES
 
 SOURCES = PACKAGES["timerd_kafka"]
 # What lets time pass, or waits for another thread, process or socket.

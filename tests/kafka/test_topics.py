@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from patience import eventually
-from rawkafka import CREATE_TOPICS, METADATA, PRODUCE, RawKafka, batch, seconds
-from realbrokers import brokers
+from support.kafka.rawkafka import CREATE_TOPICS, METADATA, PRODUCE, RawKafka, batch, seconds
+from support.kafka.realbrokers import brokers
+from support.real.patience import eventually
 from timerd.testing import Manual
 from timerd_client.operations import topic_key
 from timerd_kafka.apis.topics.bounds import NAMED_MAX

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S
-from shell import Run
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S
+from support.real.shell import Run
 from timerd.testing import Manual
 from timerd_client import aio
 from timerd_client.metrics import COUNTERS, FIGURES, TimerdCollector

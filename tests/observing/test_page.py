@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from imports import PACKAGES
+from support.real.daemons import Daemon
+from support.real.imports import PACKAGES
+from support.real.trees import ROOT
 from timerd_client.metrics import FIGURES
-from trees import ROOT
 
 PAGE = (ROOT / "docs/observing.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

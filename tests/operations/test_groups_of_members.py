@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import timerd as td
-from manuals import pending
+from support.oracle.manuals import pending
 from timerd.testing import Manual
 from timerd_client.operations import DelayedHeartbeat, DelayedJoin, DelayedSync, Errors, join_key, member_key, sync_key
 from timerd_client.operations.join import Joined

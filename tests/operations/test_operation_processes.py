@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
-from tiers import in_tiers
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.real.tiers import in_tiers
 
 WAITS = """
 import json, os, sys, time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import timerd as td
-from manuals import pending
+from support.oracle.manuals import pending
 from timerd.testing import Manual
 from timerd_client.operations import Appended, DelayedProduce, Errors, Part, Replicas, partition_key
 

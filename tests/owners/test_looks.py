@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from acts import observe, owned, watch
-from commands import Register
-from harness import (
+from support.real.tiers import in_tiers
+from support.rig.acts import observe, owned, watch
+from support.rig.commands import Register
+from support.rig.harness import (
     MS,
     Client,
     Rig,
@@ -23,8 +24,7 @@ from harness import (
     looked,
     reschedule,
 )
-from rules import complete_counts_by_its_effective_time, looks_are_due_until_the_owner_has_looked
-from tiers import in_tiers
+from support.rig.rules import complete_counts_by_its_effective_time, looks_are_due_until_the_owner_has_looked
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import CHECKS_MAX, CHECKS_PER_CLIENT_MAX, MET_SHIFT
 from timerd_shm.declare.states import Condition, Orphans, Outcome

@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 
 import timerd_client
-from fakedaemon import MS, FakeDaemon, World, live_world, state_of
-from interrupts import Interrupt
+from support.fakes.fakedaemon import MS, FakeDaemon, World, live_world, state_of
+from support.fakes.interrupts import Interrupt
 from timerd_client.errors import ClosedError, OperationCancelled, SessionGoneError
 from timerd_client.hot import Ledger, Pending, is_held, settle_all
 from timerd_client.link.batch import Batch, ThreadedBatch

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from packetpeer import PacketPeer
-from patience import PATIENCE_S, until
-from polled import PolledTransport, would_wake
+from support.real.packetpeer import PacketPeer
+from support.real.patience import PATIENCE_S, until
+from support.real.polled import PolledTransport, would_wake
 from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
 from timerd.host.listener import ACCEPTS_PER_CALL

@@ -14,9 +14,9 @@ import sys
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from packetpeer import PacketPeer
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.packetpeer import PacketPeer
+from support.real.patience import PATIENCE_S, eventually
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.wire import DownKind, ReportHeader
 from timerd_shm.host.paths import read_location

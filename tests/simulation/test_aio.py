@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from simulation.looped import NOT_THERE, LoopedProcess
-from simulation.process import Process
-from simulation.run import STEPS, Failure, Simulation
-from tiers import in_tiers
+from simulation.engine.looped import NOT_THERE, LoopedProcess
+from simulation.engine.process import Process
+from simulation.engine.run import STEPS, Failure, Simulation
+from support.real.tiers import in_tiers
 from timerd_client.aio.link import LoopLink
 from timerd_client.protocol.incoming import Incoming
 

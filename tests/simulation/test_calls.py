@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from harness import S
-from jobs import (
+from simulation.jobs import (
     PERIOD_NS,
     Job,
     begun,
@@ -25,7 +24,9 @@ from jobs import (
     through_handler,
     worker_of,
 )
-from networks import World
+from simulation.workers import Failed, Worker
+from support.fakes.networks import World
+from support.rig.harness import S
 from timerd_client.groups.outcome import issue
 from timerd_client.groups.plan import CALL_PAYLOAD_MAX, unpack
 from timerd_client.groups.schedule import datetime_of
@@ -45,7 +46,6 @@ from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState
 from timerd_shm.declare.wire import CommandFlag
 from timerd_shm.read.reader import ArenaReader
-from workers import Failed, Worker
 
 # names that some do not know ------------------------------------------------------------------------------------------
 

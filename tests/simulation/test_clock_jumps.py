@@ -11,13 +11,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from harness import S
-from jobs import Job, pending
-from networks import World
+from simulation.jobs import Job, pending
+from simulation.workers import Worker
+from support.fakes.networks import World
+from support.rig.harness import S
 from timerd_client.groups.schedule import Cron, Every, Schedule
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState
-from workers import Worker
 
 MINUTE, HOUR = 60 * S, 3_600 * S
 EACH_SECOND = Cron("* * * * * *", ZoneInfo("UTC"))

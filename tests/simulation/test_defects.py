@@ -18,21 +18,21 @@ from typing import Any
 
 import pytest
 
-from collisions import keys_of_a_known_seed_share_no_chain
-from commands import Key, Register
-from copies import SteppedCopy
-from crashes import recovers_from_a_crash_at_every_point
-from daemonrules import (
+from support.fakes.collisions import keys_of_a_known_seed_share_no_chain
+from support.fakes.daemonrules import (
     a_daemon_that_was_stopped_suspects_nobody,
     a_restart_makes_leases_whole,
     an_incarnation_is_not_enough,
     what_the_arena_shows_is_not_enough,
 )
-from harness import MS, START_NS, Rig, S, fire
-from journalplay import no_row_is_lost_or_written_twice
-from journals import JournaledRig
-from networks import World
-from rules import (
+from support.fakes.networks import World
+from support.oracle.copies import SteppedCopy
+from support.oracle.journalplay import no_row_is_lost_or_written_twice
+from support.rig.commands import Key, Register
+from support.rig.crashes import recovers_from_a_crash_at_every_point
+from support.rig.harness import MS, START_NS, Rig, S, fire
+from support.rig.journals import JournaledRig
+from support.rig.rules import (
     CAPACITY,
     a_call_that_another_member_runs_is_not_given_up,
     a_call_that_runs_alone_gets_no_company,

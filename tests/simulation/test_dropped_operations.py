@@ -12,9 +12,9 @@ from random import Random
 
 import pytest
 
-from simulation.process import Process
-from simulation.run import JOURNALED, STEPS, Simulation
-from tiers import in_tiers
+from simulation.engine.process import Process
+from simulation.engine.run import JOURNALED, STEPS, Simulation
+from support.real.tiers import in_tiers
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.grants import Grants

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness import S
-from jobs import (
+from simulation.jobs import (
     Job,
     begun,
     cancel,
@@ -22,7 +21,9 @@ from jobs import (
     through_handler,
     worker_of,
 )
-from networks import World
+from simulation.workers import Failed, Worker
+from support.fakes.networks import World
+from support.rig.harness import S
 from timerd_client.errors import CallGivenUpError
 from timerd_client.groups.plan import CALL, ENDS_MAX, PAUSE_S_MAX, Plan
 from timerd_client.groups.schedule import Every
@@ -30,7 +31,6 @@ from timerd_client.groups.steps import Acknowledge, Ask, Call, Run
 from timerd_client.protocol.state import LinkState
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader
-from workers import Failed, Worker
 
 AFTER_HANDLER = 2  # steps: it is said that the handler begins, and the handler
 

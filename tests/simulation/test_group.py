@@ -6,10 +6,11 @@ from typing import cast
 
 import pytest
 
-from commands import Key, Register
-from frames import encode
-from harness import S
-from networks import World
+from simulation.workers import Answer, Worker
+from support.fakes.networks import World
+from support.rig.commands import Key, Register
+from support.rig.frames import encode
+from support.rig.harness import S
 from timerd_client.groups.outcome import GroupOutcome
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
@@ -20,7 +21,6 @@ from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.limits import LEASE_NS
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import CommandHeader, UpKind
-from workers import Answer, Worker
 
 MS = 1_000_000
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from arenas import violations
-from daemonrules import LEASE, keep_alive, state_of
-from groups import HOUR, work
-from harness import MS, S
-from networks import PROCESSES, STOPPED, Peer, World, fire
+from support.fakes.daemonrules import LEASE, keep_alive, state_of
+from support.fakes.networks import PROCESSES, STOPPED, Peer, World, fire
+from support.rig.arenas import violations
+from support.rig.groups import HOUR, work
+from support.rig.harness import MS, S
 from timerd.clients.keepers import LOOKED_UP_MAX
 from timerd.clients.sessions import BEAT_NS
 from timerd_shm.declare.errors import ErrorCode

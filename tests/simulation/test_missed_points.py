@@ -13,15 +13,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from harness import S
-from jobs import Job, pending
-from networks import World
+from simulation.jobs import Job, pending
+from simulation.workers import Failed, Worker
+from support.fakes.networks import World
+from support.rig.harness import S
 from timerd_client.groups.points import MISSED_MAX, count, in_time
 from timerd_client.groups.registry import Calls
 from timerd_client.groups.schedule import Cron, Every, Schedule
 from timerd_client.groups.steps import Call
 from timerd_shm.declare.errors import InvalidValueError
-from workers import Failed, Worker
 
 MINUTE, HOUR, DAY = 60 * S, 3_600 * S, 86_400 * S
 EACH_MINUTE = Cron("* * * * *", ZoneInfo("UTC"))

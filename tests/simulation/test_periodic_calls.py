@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from harness import S
-from jobs import (
+from simulation.jobs import (
     PERIOD_NS,
     Job,
     cancel,
@@ -19,7 +18,8 @@ from jobs import (
     through_handler,
     worker_of,
 )
-from networks import World
+from support.fakes.networks import World
+from support.rig.harness import S
 from timerd_client.groups.steps import Ask, Call, Pause
 from timerd_shm.declare.errors import ArenaFullError, SessionGoneError
 from timerd_shm.declare.limits import GROUP_KEPT_NS

@@ -9,11 +9,11 @@ from contextlib import suppress
 
 import pytest
 
-from simulation.daemon import core_faults
-from simulation.measured import Measure
-from simulation.measured import lines_executed as coverage
-from simulation.run import TRANSPORTS, Failure, Simulation, simulate
-from tiers import in_tiers
+from simulation.engine.daemon import core_faults
+from simulation.engine.measured import Measure
+from simulation.engine.measured import lines_executed as coverage
+from simulation.engine.run import TRANSPORTS, Failure, Simulation, simulate
+from support.real.tiers import in_tiers
 from timerd.conductor.transport import SocketTransport
 from timerd.packets.connection import PacketConnection
 from timerd_client.groups.carrier import Carrier

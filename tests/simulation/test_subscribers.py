@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import timerd as td
-from simulation.books import is_expected
-from simulation.looped import LoopedProcess
-from simulation.process import Process
-from simulation.run import JOURNALED, STEPS, Simulation
-from simulation.workload import KEYS
-from tiers import in_tiers
+from simulation.engine.books import is_expected
+from simulation.engine.looped import LoopedProcess
+from simulation.engine.process import Process
+from simulation.engine.run import JOURNALED, STEPS, Simulation
+from simulation.engine.workload import KEYS
+from support.real.tiers import in_tiers
 from timerd_client.events.watch import Watch
 from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.journal import EventRow

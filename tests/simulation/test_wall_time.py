@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from commands import Key, OperationAct, Register
-from groupacts import call, handler
-from harness import MS, Client, Rig, S
+from support.rig.commands import Key, OperationAct, Register
+from support.rig.groupacts import call, handler
+from support.rig.harness import MS, Client, Rig, S
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import NO_DEADLINE, TIMEOUT_NS_MAX
 from timerd_shm.declare.states import OpState

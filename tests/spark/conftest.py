@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from daemons import Daemon, arenas_of
+from support.real.daemons import Daemon, arenas_of
+from support.real.trees import TESTS
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 from timerd_spark.session import MAP_CLASSES
-from trees import TESTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,7 @@ def sidecar(sidecar_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daem
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The journal of a random program, with groups, kills and long keys, in several segments."""
-    from spans import random_journal
+    from support.spark.spans import random_journal
 
     return random_journal(tmp_path_factory.mktemp("journal"))
 
@@ -78,7 +78,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A journal of three segments: Spark takes a long time for each."""
-    from spans import small_journal
+    from support.spark.spans import small_journal
 
     return small_journal(tmp_path_factory.mktemp("small"))
 
@@ -118,12 +118,12 @@ def spark(is_connect: bool, sidecar_dir: Path, tmp_path_factory: pytest.TempPath
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
         "spark.python.task.killTimeout": "200ms",
-        "spark.python.daemon.module": "preloaded",
+        "spark.python.daemon.module": "spark.preloaded",
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # it would look at the stack at each use of a column
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUNTIME_DIR_VARIABLE, str(sidecar_dir))
-        patch.setenv("PYTHONPATH", str(TESTS / "support/spark"), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
         try:
             session = connected(settings) if is_connect else local_session(2, **settings)
         except JavaMissingError as error:

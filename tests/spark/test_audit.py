@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from commands import Key, Register
-from daemons import SMALL, Daemon
-from falsify import changed, of_kind, record_of, rows_for_audit
-from harness import MS, fire
-from journalplay import play
-from journals import JournaledRig
-from olderjournals import as_older
-from patience import PATIENCE_S
+from support.oracle.journalplay import play
+from support.oracle.olderjournals import as_older
+from support.real.daemons import SMALL, Daemon
+from support.real.patience import PATIENCE_S
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, fire
+from support.rig.journals import JournaledRig
+from support.spark.falsify import changed, of_kind, record_of, rows_for_audit
 from timerd_client import ALL, connect
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.errors import InvalidValueError

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from commands import Key, Register
-from falsify import changed, of_kind, record_of, rows_for_audit
-from harness import MS, S, cancel, fire
-from journals import JournaledRig
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, S, cancel, fire
+from support.rig.journals import JournaledRig
+from support.spark.falsify import changed, of_kind, record_of, rows_for_audit
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.fields import fields
 from timerd_shm.declare.journal import ROWS, RowKind

@@ -13,8 +13,8 @@ import pytest
 
 import timerd_client as td
 import timerd_spark
-from daemons import Daemon
-from patience import eventually
+from support.real.daemons import Daemon
+from support.real.patience import eventually
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.tasks.task import Sidecar
 from timerd_spark.tasks.waiter import Awaiting

@@ -13,9 +13,9 @@ import pyarrow
 import pytest
 
 import timerd_spark
-from daemons import Daemon
-from endpoint import Endpoint
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.endpoint import Endpoint
+from support.real.patience import PATIENCE_S, eventually
 from timerd_client.delivery.errors import DeliveryTimeoutTooShortError, is_retriable
 from timerd_client.delivery.options import MS, DeliveryOptions, S
 from timerd_shm.declare.errors import InvalidValueError

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from daemons import SMALL, Daemon
+from support.real.daemons import SMALL, Daemon
 from timerd_client.workload import expected_share
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE

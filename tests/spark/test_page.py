@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lives import life, lives
+from support.spark.lives import life, lives
 from timerd_spark import report, rollup, what_if
 from timerd_spark.pipeline import markup, plots, verdicts
 from timerd_spark.pipeline.options import Options

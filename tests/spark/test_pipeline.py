@@ -17,8 +17,8 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 import timerd_spark.__main__
-from journals import JournaledRig, numbered, settle
-from lives import life, lives
+from support.rig.journals import JournaledRig, numbered, settle
+from support.spark.lives import life, lives
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.read.segment import JournalError, segment_path
 from timerd_spark import report, rollup, what_if

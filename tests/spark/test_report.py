@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lives import MS, START, life, lives
+from support.spark.lives import MS, START, life, lives
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.records import HISTOGRAM_BUCKETS
 from timerd_shm.read.histogram import index_of, upper_bound

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError, TimerdUnavailableError
 from timerd_spark.sink.options import WriteOptions
 from timerd_spark.sink.sender import EVENTS, Row, send

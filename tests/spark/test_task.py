@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import timerd_client as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
 from timerd_shm.declare.errors import SessionGoneError, TimerdUnavailableError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import ClientState

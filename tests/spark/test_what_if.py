@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lives import MS, life, lives
+from support.spark.lives import MS, life, lives
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark import rollup, what_if
 

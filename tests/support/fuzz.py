@@ -1,9 +1,9 @@
 """Coverage-guided fuzzing of what timerd reads, with atheris (opt-in: `make fuzz`).
 
-    python tests/support/run.py fuzz daemon [options of libFuzzer]     frames up, against the real conductor and core
-    python tests/support/run.py fuzz client                            frames down, against the client's protocol
-    python tests/support/run.py fuzz arena                             damaged arenas: a start, a reader, the checker
-    python tests/support/run.py fuzz journal                           damaged segments: a journal's reader, and a start
+    python tests/support/run.py support.fuzz daemon [OPTIONS]     frames up, against the real conductor and core
+    python tests/support/run.py support.fuzz client               frames down, against the client's protocol
+    python tests/support/run.py support.fuzz arena                damaged arenas: a start, a reader, the checker
+    python tests/support/run.py support.fuzz journal              damaged segments: a journal's reader, and a start
 
 An input of the first two is a list of frames, each behind its length (2 bytes). The seeds of these two are the frames
 of corpus.py. An input of the others is a list of changes: where (4 bytes, as a share of what is in use), how many
@@ -24,17 +24,17 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 import atheris
-import fakedaemon
-from arenas import violations
-from commands import Key, Register
-from corpus import UP, small_world
-from damage import REFUSALS, Change, changed, read_arena, read_journal, with_right_sums
-from fakedaemon import FakeDaemon
-from harness import MS, fire
-from journals import JournaledRig
-from mutations import down
-from networks import World
-from soundness import MEMORY, live_on
+from support.fakes import fakedaemon
+from support.fakes.fakedaemon import FakeDaemon
+from support.fakes.mutations import down
+from support.fakes.networks import World
+from support.rig.arenas import violations
+from support.rig.commands import Key, Register
+from support.rig.corpus import UP, small_world
+from support.rig.damage import REFUSALS, Change, changed, read_arena, read_journal, with_right_sums
+from support.rig.harness import MS, fire
+from support.rig.journals import JournaledRig
+from support.rig.soundness import MEMORY, live_on
 from timerd.clients import ends, messages, sessions
 from timerd.conductor import deferred, hello, inbox, queries, subscriptions, turn
 from timerd.journal import files, writer

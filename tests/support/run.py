@@ -1,8 +1,9 @@
-"""Runs a program of the tests, with their helpers on its path.
+"""Runs a program of the tests, by the name of its module, with their helpers on its path.
 
-python tests/support/run.py simulation --seed 7 --trace      the whole system simulated
-python tests/support/run.py fuzz daemon                      coverage-guided fuzzing
-python tests/support/run.py clientprogram 1 24               random programs over a client (modelprogram: its model)
+python tests/support/run.py simulation.engine --seed 7 --trace      the whole system simulated
+python tests/support/run.py support.fuzz daemon                     coverage-guided fuzzing
+python tests/support/run.py hot.clientprogram 1 24                  random programs over a client
+python tests/support/run.py hot.modelprogram 1 24                   the same over its model
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ import runpy
 import sys
 from pathlib import Path
 
-SUPPORT = Path(__file__).resolve().parent
-sys.path[:0] = [str(SUPPORT), str(SUPPORT / "real")]
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder: it has a `kafka` of its own
 
-import interpreted  # noqa: E402, F401 - before anything of timerd is imported
-from trees import python_path  # noqa: E402
+import support.real.interpreted  # noqa: E402, F401 - before anything of timerd is imported
+from support.real.trees import python_path  # noqa: E402
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:

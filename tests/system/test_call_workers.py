@@ -17,8 +17,8 @@ from typing import NamedTuple
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
 
 
 @pytest.fixture

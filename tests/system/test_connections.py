@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from descriptors import BESIDE
-from patience import PATIENCE_S, eventually
+from support.fakes.descriptors import BESIDE
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
 from timerd.conductor.transport import CONNECTIONS_BESIDE
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT
 

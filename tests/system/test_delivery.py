@@ -17,9 +17,9 @@ from urllib.error import HTTPError, URLError
 import pytest
 
 import timerd_client as td
-from daemons import Daemon
-from endpoint import Endpoint, post
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.endpoint import Endpoint, post
+from support.real.patience import PATIENCE_S, eventually
 from timerd_client.delivery.batch import Delivery, DeliveryOutcome
 from timerd_client.delivery.courier import Courier
 from timerd_client.delivery.errors import RetriableError, is_retriable

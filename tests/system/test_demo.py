@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from daemons import arenas_of, processes_of
-from trees import ROOT
+from support.real.daemons import arenas_of, processes_of
+from support.real.trees import ROOT
 
 RUN = ROOT / "examples/demo/run.py"
 TIMEOUT_S = 60

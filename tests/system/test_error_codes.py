@@ -16,8 +16,8 @@ import zmq
 
 import msgpack
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, stop
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, stop
 from timerd import at_least
 from timerd.config.command_line import read_command_line
 from timerd.core import Core

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
 from timerd_client import aio
 from timerd_client.errors import CallTimeLimitError
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, stop
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, stop
 from timerd.zmtp.connection import QUEUED_MAX
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 

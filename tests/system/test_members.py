@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually, stop
-from registries import serve
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually, stop
+from support.real.registries import serve
 from timerd import State
 from timerd_client import aio
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
-from registries import serve
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.real.registries import serve
 from timerd_client import aio
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from daemons import Daemon
-from descriptors import BESIDE
+from support.fakes.descriptors import BESIDE
+from support.real.daemons import Daemon
+from support.real.trees import python_path
 from timerd.host.descriptors import CONNECTIONS_PER_CLIENT, DESCRIPTORS_BESIDE
-from trees import python_path
 
 WAITS = 100  # of each client
 DESCRIPTORS_PER_CLIENT_MAX = 8

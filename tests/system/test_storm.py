@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from daemons import Daemon
-from patience import PATIENCE_S, eventually
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually
 from timerd_client import Client, State, connect, total
 from timerd_client.link.operation import ThreadedOperation
 

@@ -12,8 +12,8 @@ from datetime import timedelta
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from patience import PATIENCE_S, eventually, stop
+from support.real.daemons import Daemon
+from support.real.patience import PATIENCE_S, eventually, stop
 from timerd_shm.declare.states import ClientFlag, ClientState, OpState
 from timerd_shm.host.paths import read_location
 from timerd_shm.read.reader import ArenaReader

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from daemons import SMALL, SMALL_BY_ENVIRONMENT
-from patience import PATIENCE_S, eventually
-from shell import command_of
+from support.real.daemons import SMALL, SMALL_BY_ENVIRONMENT
+from support.real.patience import PATIENCE_S, eventually
+from support.real.shell import command_of
+from support.real.trees import python_path
 from timerctl.exits import Exit
-from trees import python_path
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write every directory")
@@ -54,7 +54,7 @@ def test_timerctl_says_how_to_start_a_daemon(run_there: Run) -> None:
 def test_the_support_of_the_tests_is_imported_there(run_there: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest itself does not end well there: `make -C` enters the tree."""
     monkeypatch.setenv("PYTHONPATH", python_path())
-    done = run_there(sys.executable, "-c", "import interpreted")
+    done = run_there(sys.executable, "-c", "import support.real.interpreted")
     assert done.returncode == 0, done.stderr
 
 

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from descriptors import at_least, limited
+from support.fakes.descriptors import at_least, limited
 
 
 def soft_limit() -> int:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trees import ROOT
+from support.real.trees import ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from daemons import arenas_of
-from patience import PATIENCE_S
+from support.real.daemons import arenas_of
+from support.real.patience import PATIENCE_S
 
 REAL = """
 import os

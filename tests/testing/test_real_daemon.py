@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 import timerd as td
-from daemons import arenas_of
-from descriptors import many_open
+from support.fakes.descriptors import many_open
+from support.real.daemons import arenas_of
 from timerd.testing import Daemon, DaemonEndedError
 
 

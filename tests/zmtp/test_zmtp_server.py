@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import zmq
 
-from patience import PATIENCE_S, until
-from polled import PolledTransport, would_wake
+from support.real.patience import PATIENCE_S, until
+from support.real.polled import PolledTransport, would_wake
 from timerd.conductor.transport import CONNECTIONS_BESIDE, NOT_ADMITTED
 from timerd.host.shares import MEMORY_MAX, Share, Shares
 from timerd.zmtp.connection import QUEUED_MAX

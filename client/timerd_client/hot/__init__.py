@@ -14,7 +14,7 @@ The other .pxd files are plain C under these: pending_table and pending_batches 
 kept has how an operation has settled, command_buffer keeps the bytes of commands, fast_arguments checks arguments, and
 watch the keys and the condition.
 
-A model in Python gives the same frames and the same outcomes (tests/support/oracle/hotmodel.py): random programs
+A model in Python gives the same frames and the same outcomes (tests/hot/hotmodel.py): random programs
 compare both.
 """
 

@@ -22,11 +22,11 @@ import psutil
 import pytest
 
 import timerd as td
-from daemons import SMALL_BY_ENVIRONMENT, Daemon
-from descriptors import BESIDE
-from faces import THREADED, Face
-from patience import PATIENCE_S, eventually
-from shell import command_of
+from support.fakes.descriptors import BESIDE
+from support.real.daemons import SMALL_BY_ENVIRONMENT, Daemon
+from support.real.faces import THREADED, Face
+from support.real.patience import PATIENCE_S, eventually
+from support.real.shell import command_of
 from timerd_client.discovery.autostart import _alone
 from timerd_shm.host.paths import daemon_running, find_instance
 

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import timerd_client as td
-from daemons import Daemon
-from faces import THREADED, Face
-from patience import PATIENCE_S, eventually, stop
-from registries import serve
+from support.real.daemons import Daemon
+from support.real.faces import THREADED, Face
+from support.real.patience import PATIENCE_S, eventually, stop
+from support.real.registries import serve
 from timerd_client import aio
 from timerd_client.link.process_end import ProcessEnd
 from timerd_client.threaded.seat import Seat

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from faces import Face
-from patience import PATIENCE_S, stop
+from support.real.daemons import Daemon
+from support.real.faces import Face
+from support.real.patience import PATIENCE_S, stop
 from timerd_client.discovery import find_daemon
 from timerd_client.discovery.find_daemon import RESTART_S, Search, has_run_lately
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S, IPC_PATH_MAX

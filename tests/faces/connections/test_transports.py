@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import timerd as td
-from daemons import Daemon
-from descriptors import BESIDE
-from faces import Face
-from patience import PATIENCE_S, eventually
+from support.fakes.descriptors import BESIDE
+from support.real.daemons import Daemon
+from support.real.faces import Face
+from support.real.patience import PATIENCE_S, eventually
 from timerd_client import aio
 from timerd_client.discovery.late_sockets import LateSockets
 from timerd_client.link import lazy, link

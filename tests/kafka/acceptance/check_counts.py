@@ -10,7 +10,7 @@ from bench.lib.common import Suite
 from clients.peers import CLIENTS, SHORT_NAMES
 from clients.rawgroup import RawMember
 from processes import Peer, several
-from rawkafka import RawKafka, batch
+from support.kafka.rawkafka import RawKafka, batch
 from timerd_kafka.testing import KafkaCluster
 from world import cluster, ends, eventually, registered, settled
 

@@ -9,7 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from bench.lib.common import Suite
-from rawkafka import FETCH, PRODUCE, RawKafka, batch, fetch_fields
+from support.kafka.rawkafka import FETCH, PRODUCE, RawKafka, batch, fetch_fields
 from timerd_kafka.testing import KafkaCluster
 from world import WORKERS, arrivals, cluster, percentile, percentiles, produce_fields, registered, settled
 

@@ -14,7 +14,7 @@ from bench.lib.common import Failed, Suite
 from clients.peers import CLIENTS
 from clients.rawgroup import RawMember, coordinator_address
 from processes import Peer, several
-from rawkafka import RawKafka
+from support.kafka.rawkafka import RawKafka
 from timerd_kafka.cluster.placement import coordinator_of
 from timerd_kafka.testing import KafkaCluster
 from world import WORKERS, cluster, eventually, side_by_side

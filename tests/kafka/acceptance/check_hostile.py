@@ -12,7 +12,7 @@ from collections import Counter
 
 from bench.lib.common import Suite
 from processes import RawPeer, resident_bytes
-from rawkafka import RawKafka
+from support.kafka.rawkafka import RawKafka
 from timerd_kafka.cluster.settings import FRAME_MAX
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.connection import BYTES_MAX

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from bench.lib.common import Suite
 from clients.rawgroup import RawMember
 from processes import RawPeer
-from rawkafka import CREATE_TOPICS, FETCH, PRODUCE, RawKafka, batch, fetch_fields, seconds
+from support.kafka.rawkafka import CREATE_TOPICS, FETCH, PRODUCE, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
 from world import arrivals, cluster, eventually, percentiles, produce_fields

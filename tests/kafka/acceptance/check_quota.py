@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from bench.lib.common import Failed, Suite
 from clients.peers import CLIENTS
 from processes import Peer, several
-from rawkafka import PRODUCE, RawKafka, batch
+from support.kafka.rawkafka import PRODUCE, RawKafka, batch
 from timerd_kafka.testing import KafkaCluster
 from world import cluster, percentile, percentiles, produce_fields, settled
 

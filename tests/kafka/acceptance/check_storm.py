@@ -12,7 +12,7 @@ from typing import Any
 from bench.lib.common import Failed, Suite
 from clients.peers import CLIENTS, SHORT_NAMES
 from processes import Peer, RawPeer, several
-from rawkafka import RawKafka
+from support.kafka.rawkafka import RawKafka
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.testing.cluster import KafkaClusterError
 from world import WORKERS, cluster, ends, logs_equal, percentile, percentiles

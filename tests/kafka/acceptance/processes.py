@@ -23,7 +23,7 @@ from bench.lib.common import Failed
 from timerd_shm.host.descriptors import is_ready
 
 HERE = Path(__file__).resolve().parent
-SUPPORT = HERE.parents[1] / "support" / "kafka"
+TESTS = HERE.parents[1]
 END_S = 30.0
 _numbers = itertools.count(1)
 
@@ -36,7 +36,7 @@ class Nursery:
         with its:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "clients.nursery", str(its.fileno())],
-                env={**os.environ, "PYTHONPATH": f"{SUPPORT}{os.pathsep}{HERE}"},
+                env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{HERE}"},
                 pass_fds=[its.fileno()],
                 start_new_session=True,
             )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lib.common import Failed, Suite
-from rawkafka import PRODUCE, RawKafka, seconds
+from support.kafka.rawkafka import PRODUCE, RawKafka, seconds
 from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
 

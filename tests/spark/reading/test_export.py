@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from commands import Key, Register
-from harness import MS, Client, S
-from journals import JournaledRig, numbered, settle
-from shell import Run
-from tiers import in_tiers
+from support.real.shell import Run
+from support.real.tiers import in_tiers
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, Client, S
+from support.rig.journals import JournaledRig, numbered, settle
 from timerd_shm.read.segment import segments_of
 from timerd_spark import read_journal
 from timerd_spark.source.decode import SegmentRows

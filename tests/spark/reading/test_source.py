@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from harness import S
-from journals import JournaledRig, numbered, settle
-from olderjournals import as_older
-from spans import rows_of, source, spans_of
-from tiers import in_tiers
+from support.oracle.olderjournals import as_older
+from support.real.tiers import in_tiers
+from support.rig.harness import S
+from support.rig.journals import JournaledRig, numbered, settle
+from support.spark.spans import rows_of, source, spans_of
 from timerctl.journal.rows import RowFormat
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, JOURNAL_VERSION, OLDER, TextKind
 from timerd_shm.read.journal_reader import JournalReader

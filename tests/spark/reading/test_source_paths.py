@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spans import source, stream
+from support.spark.spans import source, stream
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.read.segment import LOCK_NAME, JournalError
 from timerd_spark.format import TimerdDataSource

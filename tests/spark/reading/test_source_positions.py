@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from commands import Key, Register
-from harness import MS, S
-from journals import JournaledRig
-from patience import eventually
-from spans import read, rows_of, settle_all, source, spans_of, stream
+from support.real.patience import eventually
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, S
+from support.rig.journals import JournaledRig
+from support.spark.spans import read, rows_of, settle_all, source, spans_of, stream
 from timerd_client.arguments import id_hash as hash_of
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE

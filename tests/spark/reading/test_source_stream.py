@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from journals import JournaledRig, numbered, settle
-from spans import read, rows_of, settle_all, spans_of, stream
+from support.rig.journals import JournaledRig, numbered, settle
+from support.spark.spans import read, rows_of, settle_all, spans_of, stream
 from timerd_shm.declare.journal import BLOCK_ROWS
 from timerd_shm.read.holds import holds_of
 from timerd_shm.read.segment import JournalError, segments_of

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable
 from itertools import count, islice
 
-from commands import Key, Register
-from harness import MS, Rig, cancel
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, Rig, cancel
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import HANDLE_LANES, Region
 from timerd_shm.declare.records import ArenaHeader

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from commands import Key, Register
-from harness import S, cancel
-from networks import NOTHING, Peer, World, fire
+from support.fakes.networks import NOTHING, Peer, World, fire
+from support.rig.commands import Key, Register
+from support.rig.harness import S, cancel
 from timerd.clients.session import session_hash
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.records import ClientRecord

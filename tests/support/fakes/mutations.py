@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import msgpack
-from fakedaemon import MS
+from support.fakes.fakedaemon import MS
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.wire import PROTOCOL_VERSION, DownKind, OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer

@@ -14,10 +14,10 @@ import os
 from typing import Any
 
 import msgpack
-from commands import Command, KeyAct
-from frames import encode
-from harness import START_NS, Rig, S
-from harness import Client as Talker
+from support.rig.commands import Command, KeyAct
+from support.rig.frames import encode
+from support.rig.harness import START_NS, Rig, S
+from support.rig.harness import Client as Talker
 from timerd.clients.liveness import Kind, Sign
 from timerd.clients.process import Host
 from timerd.clock import ManualClock

@@ -10,7 +10,7 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
-from fakedaemon import FakeDaemon
+from support.fakes.fakedaemon import FakeDaemon
 from timerd_client.protocol.deadlines import NEVER
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.limits import FRAME_SIZE_MAX

@@ -9,12 +9,12 @@ from types import ModuleType
 from typing import Any
 
 import timerd.core
-from crashes import record
-from faults import core_faults
-from harness import BUDGET, Rig
-from journals import JournaledRig
-from play import Play
-from situations import SITUATIONS
+from support.oracle.play import Play
+from support.rig.crashes import record
+from support.rig.faults import core_faults
+from support.rig.harness import BUDGET, Rig
+from support.rig.journals import JournaledRig
+from support.rig.situations import SITUATIONS
 from timerd_shm.declare.journal import RowKind
 from timerd_shm.read.journal_reader import Row
 

@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commands import Answer, Command, Delivered, GroupOutcome, KeyAct, LookAct, OperationAct, Register
-from modelstate import EVENT_OF, UNLIMITED, Client, Event, Limits, Operation, Remembered, Settled, Settling
+from support.oracle.modelstate import (
+    EVENT_OF,
+    UNLIMITED,
+    Client,
+    Event,
+    Limits,
+    Operation,
+    Remembered,
+    Settled,
+    Settling,
+)
+from support.rig.commands import Answer, Command, Delivered, GroupOutcome, KeyAct, LookAct, OperationAct, Register
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import GROUP_KEPT_NS, NO_DEADLINE, TIMEOUT_NS_MAX
 from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from commands import Answer, Delivered, Key
+from support.rig.commands import Answer, Delivered, Key
 from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 

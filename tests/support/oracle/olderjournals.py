@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from damage import with_right_sums
+from support.rig.damage import with_right_sums
 from timerd_shm.declare.fields import fields, offset_of
 from timerd_shm.declare.journal import BLOCK_SIZE, OLDER, ROW_SIZE, ROWS, SegmentHeader
 from timerd_shm.read.segment import segment_path, segments_of

@@ -9,13 +9,13 @@ from types import ModuleType
 from typing import Any
 
 import timerd.core
-from commands import Command, Delivered, GroupOutcome, Key, KeyAct, LookAct, Mark, OperationAct, Register
-from faults import core_faults
-from frames import DeliveredForGroup
-from harness import BUDGET, MS, Client, Rig, done
-from model import Model
-from modelstate import Client as ModelClient
-from modelstate import Limits
+from support.oracle.model import Model
+from support.oracle.modelstate import Client as ModelClient
+from support.oracle.modelstate import Limits
+from support.rig.commands import Command, Delivered, GroupOutcome, Key, KeyAct, LookAct, Mark, OperationAct, Register
+from support.rig.faults import core_faults
+from support.rig.frames import DeliveredForGroup
+from support.rig.harness import BUDGET, MS, Client, Rig, done
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import ClientFlag, ClientState, Condition, OpState, Orphans, Outcome

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from arenas import Memory
+from support.rig.arenas import Memory
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import EventRecord, OpRecord
 from timerd_shm.declare.states import ClientState, IdState, OpFlag, OpState

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import psutil
 
+from support.real.trees import TESTS
 from timerctl.instance import open_arena
 from timerd_shm.host.paths import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths, read_location
 from timerd_shm.read.statistics import collect, look
@@ -27,7 +28,7 @@ END_TIMEOUT_S = 20.0
 LEAVE_TIMEOUT_S = 5.0  # for processes that a test has left, but that are about to end
 SMALL = ("--capacity=2048", "--ring-events=1024", "--clients=64")
 # What comes before a patch, which could not replace what was compiled.
-INTERPRETED = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import interpreted\n"
+INTERPRETED = f"import sys; sys.path.append({str(TESTS)!r}); import support.real.interpreted\n"
 SMALL_BY_ENVIRONMENT = {"TIMERD_CAPACITY": "2048", "TIMERD_RING_EVENTS": "1024"}  # for daemons that others start
 
 

@@ -29,7 +29,7 @@ from typing import Any, Self
 import pytest
 
 import timerd as td
-from patience import PATIENCE_S
+from support.real.patience import PATIENCE_S
 from timerd_client import aio
 from timerd_client.aio.waiting import Waited
 from timerd_client.link.surface import Surface

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from trees import ROOT
+from support.real.trees import ROOT
 
 DOCUMENT = ROOT / "timerd" / "GUARANTEES.md"
 TIERS = ("", "not long", "long")  # what -m says in a run of the whole suite, in `make test`, in `make test-long`

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trees import ROOT
+from support.real.trees import ROOT
 
 PACKAGES = {
     "timerd_shm": ROOT / "shm_layout/timerd_shm",

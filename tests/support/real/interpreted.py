@@ -16,7 +16,7 @@ from os.path import exists, getmtime, join
 from pathlib import Path
 from types import ModuleType
 
-from trees import ROOT
+from support.real.trees import ROOT
 
 LISTED = (ROOT / "timerd" / "compiled.txt").read_text().split()
 SOURCES = {line.removeprefix("client/").replace("/", "."): ROOT / f"{line}.py" for line in LISTED}

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Self
 
-from patience import PATIENCE_S
+from support.real.patience import PATIENCE_S
 from timerd_shm.declare.limits import PACKET_SIZE_MAX
 
 

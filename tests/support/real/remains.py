@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from damage import Pen, busy_rig
-from harness import Rig, S
+from support.rig.damage import Pen, busy_rig
+from support.rig.harness import Rig, S
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.host.paths import ArenaLocation, InstancePaths, write_location
 from timerd_shm.host.process import boot_id

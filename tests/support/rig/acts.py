@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from arenas import SEED
-from commands import Command, Key, Register
-from harness import BUDGET, MS, Client, Rig, fire, requeue
+from support.rig.arenas import SEED
+from support.rig.commands import Command, Key, Register
+from support.rig.harness import BUDGET, MS, Client, Rig, fire, requeue
 from timerd_shm.declare.limits import TOMBSTONE_KEPT_NS
 from timerd_shm.declare.states import Condition, Orphans
 from timerd_shm.read.hashing import key_hash

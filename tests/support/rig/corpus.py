@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import msgpack
-from commands import Command, Key, KeyAct, Mark, OperationAct, PhaseAct, Register
-from frames import encode
-from harness import S, ask_owners, cancel, complete, fire, looked, requeue, reschedule
-from networks import NOTHING, Peer, World
+from support.fakes.networks import NOTHING, Peer, World
+from support.rig.commands import Command, Key, KeyAct, Mark, OperationAct, PhaseAct, Register
+from support.rig.frames import encode
+from support.rig.harness import S, ask_owners, cancel, complete, fire, looked, requeue, reschedule
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, TAKEOVER_MS, TIMEOUT_NS_MAX
 from timerd_shm.declare.states import CallPhase, Condition, Orphans

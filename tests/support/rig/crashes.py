@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from acts import Act
-from arenas import violations
-from faults import core_faults
-from harness import BUDGET, Rig
-from situations import SERIES, SITUATIONS
+from support.oracle.truth import Truth, truth
+from support.rig.acts import Act
+from support.rig.arenas import violations
+from support.rig.faults import core_faults
+from support.rig.harness import BUDGET, Rig
+from support.rig.situations import SERIES, SITUATIONS
 from timerd_shm.declare.layout import REDO_OFFSET, REGIONS_OFFSET
-from truth import Truth, truth
 
 POINTS_MAX = 20_000
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from commands import Key, KeyAct, Register
-from harness import MS, Rig, S, fire
+from support.rig.commands import Key, KeyAct, Register
+from support.rig.harness import MS, Rig, S, fire
 from timerd_shm.check.check import check
 from timerd_shm.declare.errors import ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
 from timerd_shm.declare.fields import fields, offset_of, size_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from commands import Command, KeyAct, LookAct, Mark, OperationAct, PhaseAct, Register
+from support.rig.commands import Command, KeyAct, LookAct, Mark, OperationAct, PhaseAct, Register
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.states import KeyKind, Orphans, Outcome
 from timerd_shm.declare.wire import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from acts import GROUP, HOUR, ID, LONG, Act, Situation, applied, die, finish, watch, wheel_moves
-from commands import Key, OperationAct, Register
-from harness import BUDGET, MS, Client, Rig, begun, done, fire, given_up
+from support.rig.acts import GROUP, HOUR, ID, LONG, Act, Situation, applied, die, finish, watch, wheel_moves
+from support.rig.commands import Key, OperationAct, Register
+from support.rig.harness import BUDGET, MS, Client, Rig, begun, done, fire, given_up
 from timerd_shm.declare.limits import GROUP_KEPT_NS
 from timerd_shm.declare.states import CallPhase, Orphans
 from timerd_shm.declare.wire import CommandKind

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from commands import Answer, Command, Key, OperationAct, Register
-from frames import DeliveredForGroup
-from harness import Client, Rig, S, done
+from support.rig.commands import Answer, Command, Key, OperationAct, Register
+from support.rig.frames import DeliveredForGroup
+from support.rig.harness import Client, Rig, S, done
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState, Orphans

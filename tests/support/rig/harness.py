@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import Any
 
 import timerd.core
-from arenas import SEED, Memory, violations
-from commands import Answer, Command, Delivered, KeyAct, LookAct, Mark, OperationAct, PhaseAct
-from frames import DeliveredForGroup, codes_of, encode, read_delivered_for_group
+from support.rig.arenas import SEED, Memory, violations
+from support.rig.commands import Answer, Command, Delivered, KeyAct, LookAct, Mark, OperationAct, PhaseAct
+from support.rig.frames import DeliveredForGroup, codes_of, encode, read_delivered_for_group
 from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena
 from timerd_shm.declare.fields import size_of, struct_of, unpack

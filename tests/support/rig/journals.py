@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from arenas import SEED
-from commands import Key, Register
-from harness import MS, Client, Rig, S, fire
+from support.rig.arenas import SEED
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, Client, Rig, S, fire
 from timerd.journal.files import JournalFiles, JournalPlan
 from timerd.journal.writer import Journal
 from timerd_client.audit.audited import Audited

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from acts import owned
-from commands import Key, KeyAct, Register
-from groups import answer, call, handler, silence, watch, work, worker
-from harness import BUDGET, MS, Client, Rig, S, begun, complete, done, fire, given_up, looked
+from support.rig.acts import owned
+from support.rig.commands import Key, KeyAct, Register
+from support.rig.groups import answer, call, handler, silence, watch, work, worker
+from support.rig.harness import BUDGET, MS, Client, Rig, S, begun, complete, done, fire, given_up, looked
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import CallPhase, ClientFlag, Condition, Orphans, Outcome

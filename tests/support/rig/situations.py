@@ -6,7 +6,7 @@ twice is applied once. test_redo cuts each off at every ordering point, test_jou
 
 from __future__ import annotations
 
-from acts import (
+from support.rig.acts import (
     GROUP,
     HOUR,
     ID,
@@ -35,8 +35,8 @@ from acts import (
     watch,
     wheel,
 )
-from commands import Key, Mark, OperationAct, Register
-from groupacts import (
+from support.rig.commands import Key, Mark, OperationAct, Register
+from support.rig.groupacts import (
     call,
     call_begins,
     call_is_done,
@@ -71,7 +71,7 @@ from groupacts import (
     running_call_ends_its_process,
     work,
 )
-from harness import (
+from support.rig.harness import (
     MS,
     advance,
     ask_owners,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 
-from damage import LONG_KEY, busy_rig
-from harness import MS, S, fire
+from support.rig.damage import LONG_KEY, busy_rig
+from support.rig.harness import MS, S, fire
 from timerd_shm.declare.errors import QuotaExceededError
 
 LIBC = ctypes.CDLL(None)

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from commands import Key, Register
-from harness import MS, Client, S
-from journalplay import play
-from journals import JournaledRig, numbered, settle
+from support.oracle.journalplay import play
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, Client, S
+from support.rig.journals import JournaledRig, numbered, settle
 from timerd_shm.read.segment import segments_of
 from timerd_spark.format import TimerdDataSource
 from timerd_spark.source.batches import batches

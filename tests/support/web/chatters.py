@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Self
 
-from patience import PATIENCE_S, eventually
+from support.real.patience import PATIENCE_S, eventually
 
 ROOMS = ("a", "b", "c")
 READERS, WRITERS = 4, 2  # of each room

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daemons import Daemon
+from support.real.daemons import Daemon
 
 
 def pending(daemon: Daemon) -> int:

@@ -22,7 +22,7 @@ from typing import NamedTuple, Self
 
 import psutil
 
-from patience import PATIENCE_S, eventually
+from support.real.patience import PATIENCE_S, eventually
 
 ENDS_S = 10.0  # at SIGTERM on a busy machine: a second or two on one at rest, and 30 s without drain
 START_S = 4 * PATIENCE_S  # four workers import a framework each, on a busy machine

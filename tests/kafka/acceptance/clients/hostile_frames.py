@@ -18,7 +18,7 @@ from kio.serial._introspect import (
     get_schema_field_type,
 )
 
-from rawkafka import batch
+from support.kafka.rawkafka import batch
 from timerd_kafka.apis.table import APIS
 from timerd_kafka.wire.codec import Question, versions_of
 

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from clients import attack
 from clients.errand import Role, say, stop
-from rawkafka import FETCH, LIST_OFFSETS, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
+from support.kafka.rawkafka import FETCH, LIST_OFFSETS, METADATA, PRODUCE, RawKafka, batch, fetch_fields, seconds
 from timerd_kafka.wire.codec import Question
 
 HEARTBEAT = 12

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from kio.schema.errors import ErrorCode
 
-from rawkafka import RawKafka, seconds
+from support.kafka.rawkafka import RawKafka, seconds
 from timerd_kafka.wire.codec import Question
 
 FIND_COORDINATOR, JOIN, HEARTBEAT, LEAVE, SYNC = 10, 11, 12, 13, 14

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness import S
-from networks import World
+from simulation.workers import Worker
+from support.fakes.networks import World
+from support.rig.harness import S
 from timerd.clients.messages import bare_header
 from timerd_client.groups.commands import Made
 from timerd_client.groups.schedule import Every
@@ -16,7 +17,6 @@ from timerd_shm.declare.errors import OperationExistsError, UnknownOperationErro
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState
 from timerd_shm.declare.wire import CommandFlag, DownKind
-from workers import Worker
 
 PERIOD_NS = 10 * S
 

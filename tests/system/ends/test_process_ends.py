@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-import lastacts
 import timerd as td
-from daemons import SMALL_BY_ENVIRONMENT, Daemon
-from lastacts import STARTS, VERBS
-from patience import PATIENCE_S, eventually
-from shell import command_of
+from support.real.daemons import SMALL_BY_ENVIRONMENT, Daemon
+from support.real.patience import PATIENCE_S, eventually
+from support.real.shell import command_of
+from support.real.trees import ROOT
+from system.ends import lastacts
+from system.ends.lastacts import STARTS, VERBS
 from timerd_client.link.process_end import PATIENCE_S as EXIT_S
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.host.paths import InstancePaths, daemon_running
 from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS
-from trees import ROOT
 
 PROGRAM = Path(lastacts.__file__)
 STATUS = {"unhandled exception": 1}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clientprogram import Program
+from hot.clientprogram import Program
 from timerd_client import hot
 from timerd_client.hot.ids import Ids
 from timerd_client.link.operation import ThreadedOperation

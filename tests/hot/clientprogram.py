@@ -1,6 +1,6 @@
 """Random programs over a client, whose trace must be the same over the compiled hot/ and over its model.
 
-    python tests/support/run.py clientprogram FIRST COUNT [STEPS]       modelprogram: the same over the model
+    python tests/support/run.py hot.clientprogram FIRST COUNT [STEPS]       modelprogram: the same over the model
 
 A program registers, fires, cancels and waits, with usual, unusual and wrong arguments, against a daemon in memory that
 is lost, restarted and slow, and that sends hostile frames. Its trace has what every call returned or raised, each frame
@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from fakedaemon import MS, FakeDaemon, World
-from lazies import lazy_of
-from mutations import down
-from no_sockets import no_sockets
+from support.fakes.fakedaemon import MS, FakeDaemon, World
+from support.fakes.lazies import lazy_of
+from support.fakes.mutations import down
+from support.fakes.no_sockets import no_sockets
 from timerd_client import ALL, ALL_SETTLED, ANY, at_least, hot, total
 from timerd_client.conditions import When
 from timerd_client.link.batch import ThreadedBatch

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from arenas import Memory
-from copies import SteppedCopy, random_step
-from journals import empty_buffer
-from networks import DAEMON_PID, Lifelines, is_running
+from support.fakes.networks import DAEMON_PID, Lifelines, is_running
+from support.oracle.copies import SteppedCopy, random_step
+from support.rig.arenas import Memory
+from support.rig.journals import empty_buffer
 from timerd.arena.copier import CopyOverrunError
 from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena

@@ -1,8 +1,8 @@
 """The whole system in one process on a manual clock: the real conductor, the real clients, and everything that can go
 wrong between them, drawn from a seed.
 
-    python tests/support/run.py simulation --seed N --steps M --trace     reproduces a failure, which prints this line
-    make soak                                                             seed after seed, until stopped
+    python tests/support/run.py simulation.engine --seed N --steps M --trace   repeats a failure, which prints this line
+    make soak                                                                  seed after seed, until stopped
 
     schedule.py   events in the order of their time; callers: threads of which one runs at a time
     network.py    sockets in memory that drop, delay, double, reorder and break; connections that tell of an end

@@ -10,7 +10,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-from networks import PROCESSES, STOPPED
+from support.fakes.networks import PROCESSES, STOPPED
 from timerd.testing.manual.clock import JumpingClock
 from timerd_client.audit.journal import audit_journal
 from timerd_client.groups.commands import CallCommands
@@ -61,7 +61,7 @@ class Failure(AssertionError):
     def __init__(
         self, what: str, seed: int = 0, steps: int = 0, step: int = 0, transports: str = "", trace: Iterable[str] = ()
     ) -> None:
-        again = f"python tests/support/run.py simulation --seed {seed} --steps {steps} --trace"
+        again = f"python tests/support/run.py simulation.engine --seed {seed} --steps {steps} --trace"
         self.short = f"seed {seed}, step {step}, {transports}: {what}\n    again: {again}"
         super().__init__("\n".join((*trace, self.short)))
 

@@ -1,7 +1,7 @@
 """One seed, or seed after seed; see the package.
 
-python tests/support/run.py simulation --seed 7 --steps 3000 --trace
-python tests/support/run.py simulation --seed 100 --soak
+python tests/support/run.py simulation.engine --seed 7 --steps 3000 --trace
+python tests/support/run.py simulation.engine --seed 100 --soak
 """
 
 from __future__ import annotations

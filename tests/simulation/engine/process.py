@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from networks import HERE, PROCESSES, STOPPED
+from support.fakes.networks import HERE, PROCESSES, STOPPED
 from timerd_client.link import link as link_module
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol

@@ -14,7 +14,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
-from networks import HERE, Lifelines, World
+from support.fakes.networks import HERE, Lifelines, World
 from timerd_client.groups.carrier import Carrier
 from timerd_client.groups.duties import Duties
 from timerd_client.groups.outcome import acknowledge, issue

@@ -1,6 +1,6 @@
 """The programs of clientprogram.py over the model of hot/ (hotmodel.py).
 
-    python tests/support/run.py modelprogram FIRST COUNT [STEPS]
+    python tests/support/run.py hot.modelprogram FIRST COUNT [STEPS]
 
 The client is the same, but `timerd_client.hot` is imported from the model's file.
 """
@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from types import ModuleType
 
-from trees import ROOT, TESTS
+from support.real.trees import ROOT, TESTS
 
 
 class Model:
@@ -25,9 +25,9 @@ class Model:
         if name != "timerd_client.hot":
             return None
         rest = [str(ROOT / "client/timerd_client/hot")]  # commands.py and ids.py are of both
-        return spec_from_file_location(name, TESTS / "support/oracle/hotmodel.py", submodule_search_locations=rest)
+        return spec_from_file_location(name, TESTS / "hot/hotmodel.py", submodule_search_locations=rest)
 
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, Model)
-    runpy.run_module("clientprogram", run_name="__main__", alter_sys=True)
+    runpy.run_module("hot.clientprogram", run_name="__main__", alter_sys=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from arenas import Memory
+from support.rig.arenas import Memory
 from timerd_client.groups.plan import unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import IdState, OpState

@@ -21,12 +21,12 @@ from typing import Any, cast
 
 import pytest
 
-import clientprogram
-import hotmodel as slow
-import modelprogram
-from clientprogram import Program
-from lazies import lazy_of
-from tiers import in_tiers
+from hot import clientprogram, modelprogram
+from hot import hotmodel as slow
+from hot.clientprogram import Program
+from support.fakes.lazies import lazy_of
+from support.real.tiers import in_tiers
+from support.real.trees import ROOT, python_path
 from timerd_client import hot as fast
 from timerd_client.conditions import When
 from timerd_client.hot.commands import NOTHING
@@ -36,7 +36,6 @@ from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdErro
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.states import Condition
 from timerd_shm.declare.wire import OutcomeRecord, ReportHeader
-from trees import ROOT, python_path
 
 PROGRAMS = int(os.environ.get("TIMERD_PROGRAMS", "24"))
 PATIENCE_S = 30

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from networks import Lifelines
+from support.fakes.networks import Lifelines
 from timerd.testing.manual.network import DaemonEnd
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport.sockets import Held

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from commands import Key, Register
-from harness import MS, Client, Rig, cancel
+from support.rig.commands import Key, Register
+from support.rig.harness import MS, Client, Rig, cancel
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import OpState

@@ -1,0 +1,13 @@
+"""Helpers that several files of tests share. A helper of one test file stands in this file, or beside it.
+
+fakes/     stand in for a part of the system: networks, a daemon, sockets
+kafka/     raw requests to a Kafka broker, and members of its groups
+oracle/    expected results: the model of the core, checks of journals and arenas
+real/      real processes: daemons, both faces of the client, timerctl; and the sources of this project
+rig/       drives the core: commands in, frames out; random programs, damage, crashes
+spark/     journals for the tests on Spark
+stubs/     types of packages that have none
+web/       web servers and their users
+fuzz.py    coverage-guided fuzzing
+run.py     runs a program of the tests
+"""

@@ -1,0 +1,1 @@
+"""Raw requests to a Kafka broker, and members of its groups."""

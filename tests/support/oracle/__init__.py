@@ -1,0 +1,1 @@
+"""Expected results: the model of the core, checks of journals and arenas."""

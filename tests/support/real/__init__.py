@@ -1,0 +1,1 @@
+"""Real processes: daemons, both faces of the client, timerctl; and the sources of this project."""

@@ -1,0 +1,1 @@
+"""Drives the core: commands in, frames out; random programs, damage, crashes."""

@@ -1,0 +1,1 @@
+"""Journals for the tests on Spark."""

@@ -1,0 +1,1 @@
+"""Web servers and their users."""
