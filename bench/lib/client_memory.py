@@ -25,14 +25,13 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from bench.lib.client_rig import KEY, PAYLOAD, TOGETHER, Rig, keys_of, pieces_of
+from bench.lib.memory import resident
 from timerd_client.hot import Ledger, Pending
 from timerd_client.types import Keys
 
@@ -44,12 +43,6 @@ COMMANDS = 32_768
 STATES = ("pending", "settled", "read")
 WAYS = ("traced", "resident")
 PARTS = ("object", "collector's header", "key", "table entry", "settlement", "command")
-
-
-def resident() -> int:
-    """Bytes of this process's memory that are in RAM, without garbage."""
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def register(rig: Rig, rows: list[Keys], kept: list[Any]) -> None:

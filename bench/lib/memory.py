@@ -1,4 +1,4 @@
-"""Memory for a measurement, with small pages or pages of 2 MiB. All pages are there before it begins.
+"""Memory of a process; and memory for a measurement, with small pages or pages of 2 MiB, all there before it begins.
 
 The small pages are shared, as the arena's are. Where the machine gives huge pages to private memory only, the huge ones
 are private: a page in use costs the same.
@@ -6,9 +6,12 @@ are private: a page in use costs the same.
 
 from __future__ import annotations
 
+import gc
 import mmap
 import re
 from pathlib import Path
+
+import psutil
 
 from bench.lib.common import Suite
 from timerd.arena.pages import huge_bytes, map_huge
@@ -42,6 +45,12 @@ def measures_huge(suite: Suite) -> bool:
         suite.say(f"no huge pages here, so only small ones are measured: as root, echo madvise > {PRIVATE}")
         return False
     return True
+
+
+def resident() -> int:
+    """Bytes of memory that this process has, without garbage."""
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
 
 
 def huge_share(size: int) -> float:

@@ -45,6 +45,7 @@ SUITES = (
     "journal",
     "overload",
     "deliveries",
+    "subscribe",
 )
 # Each of these takes long, and is run by itself: the gate (`python bench/suites/overload.py --gate`), faults at length
 # (`python bench/suites/soak.py --json bench/results/soak.json`), and that of the Kafka broker (`make accept-kafka`).

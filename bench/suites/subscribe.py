@@ -11,14 +11,12 @@ of fire_many() until the first subscriber had its event, and until all had. *eve
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import sys
 import time
 
-import psutil
-
 from bench.lib.common import Parser, Row, Suite, amount, listed, run_suite
+from bench.lib.memory import resident
 from timerctl.load.own_daemon import private_daemon
 from timerctl.load.report import percentiles
 from timerd_client import aio
@@ -50,12 +48,6 @@ class Meter:
             self.got += 1
             if self.got == self.subscribers:
                 self.all.set()
-
-
-def resident() -> int:
-    """Bytes of memory that this process has, without garbage."""
-    gc.collect()
-    return int(psutil.Process().memory_info().rss)
 
 
 async def measure(suite: Suite, instance: str, subscribers: int, keys: int, events: int) -> None:

@@ -95,6 +95,7 @@ TINY = {
     "deliveries": ("--count=500", "--rates=500", "--collector=off", "--seconds-stopped=0.2"),
     "scale": ("--processes=2", "--polls=10", "--rate=200", "--seconds=0.2", "--rounds=1"),
     "cost": ("--seconds=0.2", "--rounds=1", "--transports=unix"),
+    "subscribe": ("--subscribers=20", "--keys=1,20", "--events=2"),
     "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),
     "article": ("--rates=5k", "--requests=1k", "--full", "--purge=100,never", "--memory=20"),
 }
