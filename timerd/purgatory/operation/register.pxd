@@ -17,7 +17,7 @@ from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_register
 from timerd.purgatory.index.ids cimport find_id, free_id
-from timerd.purgatory.index.remembered cimport fill_id, leave_remembered
+from timerd.purgatory.index.remembered_ids cimport fill_id, leave_remembered
 from timerd.purgatory.index.keys cimport fill_node, free_nodes
 from timerd.purgatory.index.operation_table cimport handle_insert
 from timerd.purgatory.index.purgatories cimport is_before
