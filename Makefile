@@ -30,7 +30,7 @@ COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard bench/rivals/*.p[yx]
 	timerd/compile_python.py timerd/compiled.txt $(addsuffix .py,$(shell cat timerd/compiled.txt))
 
 SANITIZED := $(foreach name,adoption check check_damage client_fast handles commands conditions groups_core ids interleavings journal \
-	journal_damage journal_files kafka kafka_664 old_purgatory owners purgatory_model hostile redo batches soundness turn_bounds \
+	journal_damage journal_files kafka kafka_664 old_purgatory owners purgatory_model damaged_frames redo batches soundness turn_bounds \
 	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 

@@ -21,8 +21,8 @@ from timerd.purgatory.members.membership cimport set_silence
 from timerd.purgatory.members.reports cimport Round
 from timerd.purgatory.members.looks cimport has_looks, send_looks_again
 from timerd.purgatory.members.lifecycle cimport Facts, close_client, resume_client
+from timerd.purgatory.commands.acknowledge cimport acknowledge_client
 from timerd.purgatory.commands.frame cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED
-from timerd.purgatory.turn.acknowledge cimport acknowledge_client
 from timerd.purgatory.turn.expiry cimport advance
 from timerd.purgatory.turn.new_plans cimport set_wall_clock
 from timerd.purgatory.turn.duty_cycle cimport (

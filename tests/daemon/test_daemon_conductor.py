@@ -473,7 +473,7 @@ def test_a_wrong_question_is_answered_with_its_code(world: World, question: Any,
         assert error["id"] == 1, "who asks learns of it"
 
 
-# hostile frames ---------------------------------------------------------------------------------------------------
+# damaged frames ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The journal beside hostile members: whatever lies in holds/, its thread goes on; and a thread that ended is seen."""
+"""The journal beside members that plant files: whatever lies in holds/, its thread goes on; its end is seen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ATTACKS: dict[str, Callable[[Path], object]] = HOSTILE | {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_hostile_file_in_holds_is_left_out_and_the_others_count(tmp_path: Path, attack: str) -> None:
+def test_a_planted_file_in_holds_is_left_out_and_the_others_count(tmp_path: Path, attack: str) -> None:
     (tmp_path / HOLDS).mkdir()
     for name in ("a-spark", "zz-spark"):
         hold(tmp_path, name, 17)

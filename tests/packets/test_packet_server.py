@@ -184,7 +184,7 @@ def test_sessions_that_are_shown_again_and_again_are_looked_at_once_a_turn(
         pass
     peer.drain()
     received(transport)
-    assert len(list(transport.hear(64))) == 1
+    assert len(list(transport.outlet_messages(64))) == 1
 
 
 def test_a_turn_answers_a_bounded_number_of_sessions_that_are_shown(
@@ -196,8 +196,8 @@ def test_a_turn_answers_a_bounded_number_of_sessions_that_are_shown(
             peer.send(SUBSCRIBE, SESSION)
         for _ in range(4):
             received(transport)
-        assert len(list(transport.hear(20))) == 20 and transport.has_input()
-        assert len(list(transport.hear(20))) == 10 and not transport.has_input()
+        assert len(list(transport.outlet_messages(20))) == 20 and transport.has_input()
+        assert len(list(transport.outlet_messages(20))) == 10 and not transport.has_input()
 
 
 def test_what_one_look_does_not_report_is_not_taken_for_silence(
@@ -408,11 +408,11 @@ def test_parts_of_a_process_are_bounded_and_frames_still_become_complete(
 def admit(transport: PolledTransport, peer: PacketPeer, session: bytes, slot: int) -> None:
     peer.send(SUBSCRIBE, session)
     received(transport)
-    heard = list(transport.hear(10))
+    heard = list(transport.outlet_messages(10))
     number = heard[-1].connection
     assert heard[-1][1:] == (NOT_ADMITTED, session)
     transport.admit(number, slot)
-    assert [each[1:] for each in transport.hear(10)] == [(slot, SUBSCRIBED)]
+    assert [each[1:] for each in transport.outlet_messages(10)] == [(slot, SUBSCRIBED)]
 
 
 def test_the_newest_connection_that_shows_a_session_hears_it(transport: PolledTransport, paths: InstancePaths) -> None:
@@ -423,12 +423,12 @@ def test_the_newest_connection_that_shows_a_session_hears_it(transport: PolledTr
         admit(transport, second, SESSION, 3)
         transport.publish(3, b"second")
         assert second.receive() == (FRAME, b"second") and first.is_ended()
-        assert list(transport.hear(10)) == [], "the end of a connection that was replaced is nobody's news"
+        assert list(transport.outlet_messages(10)) == [], "the end of a connection that was replaced is nobody's news"
         assert transport.adopted == [(1, SESSION), (1, False), (2, SESSION)], "its client has not ended"
         assert share_of(transport).clients == 1
         second.close()
         received(transport)
-        assert [each[1:] for each in transport.hear(10)] == [(3, UNSUBSCRIBE)]
+        assert [each[1:] for each in transport.outlet_messages(10)] == [(3, UNSUBSCRIBE)]
         assert transport.adopted[3:] == [(2, True)], "the end of its connection is the client's"
 
 
@@ -458,7 +458,7 @@ def test_a_connection_that_shows_another_session_is_watched_for_that_one_alone(
 def test_a_stranger_hears_nothing_and_may_still_say_hello(transport: PolledTransport, peer: PacketPeer) -> None:
     peer.send(SUBSCRIBE, bytes(16))
     received(transport)
-    ((connection, slot, message),) = transport.hear(10)
+    ((connection, slot, message),) = transport.outlet_messages(10)
     assert (slot, message) == (NOT_ADMITTED, bytes(16))
     transport.publish(NOT_ADMITTED, b"secret")
     peer.send(FRAME, b"hello")
@@ -540,13 +540,13 @@ def test_an_end_in_the_midst_of_anything_leaves_nothing(
                     break
             if rng.random() < 0.5:
                 received(transport)
-            for connection, _, _ in transport.hear(10):
+            for connection, _, _ in transport.outlet_messages(10):
                 if rng.random() < 0.5:
                     transport.admit(connection, rng.randrange(3))
                 transport.send(connection, rng.randbytes(rng.randrange(200_000)))
     while transport.connections() or transport.has_input():
         received(transport)
-        list(transport.hear(10))
+        list(transport.outlet_messages(10))
     assert len(os.listdir("/proc/self/fd")) == before
     assert all(isinstance(error, MalformedError) for _, error in transport.complaints())
     assert not transport._shares._by_pid and not would_wake(transport.selector)
@@ -561,7 +561,7 @@ def test_descriptors_that_come_along_are_not_kept(transport: PolledTransport, pa
         sender.connect(str(path))
         for _ in range(3):
             received(transport)
-            list(transport.hear(10))
+            list(transport.outlet_messages(10))
         before = len(os.listdir("/proc/self/fd"))
         along = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()] * 200))]
         refused = 0
@@ -571,7 +571,7 @@ def test_descriptors_that_come_along_are_not_kept(transport: PolledTransport, pa
             except (PermissionError, BrokenPipeError):
                 refused += 1
             received(transport)
-            list(transport.hear(10))
+            list(transport.outlet_messages(10))
         assert len(os.listdir("/proc/self/fd")) <= before
         release = tuple(int(part) for part in os.uname().release.split(".")[:2])
         assert refused == 20 or release < (6, 16), "closing the last copy may block the daemon"

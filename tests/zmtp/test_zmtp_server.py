@@ -97,7 +97,7 @@ def test_an_xsub_hears_its_slot_and_a_newer_one_takes_its_place(
         connect_outlet(xsub, paths.outcomes_endpoint, SESSION)
         heard: list[tuple[int, bytes]] = []
         while len(heard) < 2:
-            for connection, slot, message in transport.hear(10):
+            for connection, slot, message in transport.outlet_messages(10):
                 heard.append((slot, message))
                 if slot == NOT_ADMITTED:
                     transport.admit(connection, 3)
@@ -107,9 +107,9 @@ def test_an_xsub_hears_its_slot_and_a_newer_one_takes_its_place(
         subscribers.append(xsub)
     transport.publish(3, b"second")
     assert subscribers[1].poll(int(PATIENCE_S * 1_000)) and not subscribers[0].poll(50)
-    assert list(transport.hear(10)) == [], "the end of a connection that was replaced is nobody's news"
+    assert list(transport.outlet_messages(10)) == [], "the end of a connection that was replaced is nobody's news"
     subscribers[1].close()
-    assert [each[1:] for each in until(lambda: list(transport.hear(10)))] == [(3, UNSUBSCRIBE)]
+    assert [each[1:] for each in until(lambda: list(transport.outlet_messages(10)))] == [(3, UNSUBSCRIBE)]
 
 
 def test_a_stranger_is_closed_and_nothing_is_published_to_it(
@@ -119,7 +119,7 @@ def test_a_stranger_is_closed_and_nothing_is_published_to_it(
     stranger.set(zmq.RECONNECT_IVL, -1)
     stranger.send(SUBSCRIBE)
     connect_outlet(stranger, paths.outcomes_endpoint, bytes(16))
-    heard = until(lambda: list(transport.hear(10)))
+    heard = until(lambda: list(transport.outlet_messages(10)))
     assert [(each.slot, each.message) for each in heard] == [(NOT_ADMITTED, bytes(16))]
     assert transport.connections() == 0
     transport.publish(NOT_ADMITTED, b"secret")
@@ -209,7 +209,7 @@ def test_a_process_has_only_so_many_connections(transport: PolledTransport, path
             stack.enter_context(raw((paths.commands, paths.outcomes)[number % 2], b""))
         for _ in range(20):
             received(transport)
-            list(transport.hear(10))
+            list(transport.outlet_messages(10))
         assert transport.connections() == MOST
         refused = transport.complaints()
         pid, error = refused[0]
@@ -218,7 +218,7 @@ def test_a_process_has_only_so_many_connections(transport: PolledTransport, path
         assert len(refused) == 30, "one error, with a count"
     while transport.connections():
         received(transport)
-        list(transport.hear(10))
+        list(transport.outlet_messages(10))
     assert transport.complaints() == []
 
 
@@ -357,11 +357,11 @@ def test_an_end_in_the_midst_of_anything_leaves_nothing(
             peer.send(wire[: rng.randrange(len(wire))])
             if rng.random() < 0.5:
                 received(transport)
-                list(transport.hear(10))
+                list(transport.outlet_messages(10))
             peer.close()
     while transport.connections() or transport.has_input():
         received(transport)
-        list(transport.hear(10))
+        list(transport.outlet_messages(10))
     received(transport)
     assert len(os.listdir("/proc/self/fd")) == before
     assert all(isinstance(error, MalformedError) for _, error in transport.complaints())

@@ -1,4 +1,4 @@
-"""The msgpack messages of clients, checked field by field: what comes from a socket is hostile until it is checked.
+"""The msgpack messages of clients, checked field by field: bytes from a socket are not trusted until they are checked.
 
 A message that is not of the agreed form raises MalformedError. One that is, but cannot be done, raises the error for
 that: InvalidNameError for a name, NotSupportedError for an orphans policy that there is not.

@@ -52,7 +52,7 @@ class Subscriptions:
     def accept(self, now_ns: int) -> int:
         """Admit connections, and announce the newest numbers to subscribers; how much was dealt with."""
         heard = 0
-        for connection, slot, message in self._transport.hear(MESSAGES_PER_TURN):
+        for connection, slot, message in self._transport.outlet_messages(MESSAGES_PER_TURN):
             heard += 1
             if slot == NOT_ADMITTED:
                 self._answer(connection, message, now_ns)

@@ -36,7 +36,7 @@ OUTCOMES = Side(b"XPUB", (b"XSUB", b"SUB"), 64, is_plain=True)  # bytes of the o
 CONNECTIONS_BESIDE = 64  # of a process, beyond those of its clients: tools, and clients that connect again
 
 
-class Heard(NamedTuple):
+class OutletMessage(NamedTuple):
     """What came over a connection for outcomes: a session, from one that asks to be admitted, or a message."""
 
     connection: int  # a number that is never used twice
@@ -59,7 +59,7 @@ class Transport(Protocol):
     def send(self, connection: int, frame: bytes) -> None:
         """Send a frame over a connection for commands; dropped when the client is lost or does not keep up."""
 
-    def hear(self, limit: int) -> Iterable[Heard]:
+    def outlet_messages(self, limit: int) -> Iterable[OutletMessage]:
         """Up to `limit` messages of connections for outcomes. One that asks is admitted at once, or it is refused."""
 
     def admit(self, connection: int, slot: int) -> None:
@@ -96,8 +96,8 @@ class SocketTransport:
         self._liveness = liveness
         self._shares = shares = Shares(CONNECTIONS_PER_CLIENT * clients_max + CONNECTIONS_BESIDE, connections_max)
         self._complaints: list[tuple[int, TimerdError]] = []
-        self._heard_by: dict[int, Connection | PacketConnection] = {}  # by slot
-        self._news: dict[int, Heard] = {}  # by slot: its connection has ended, or a packet has subscribed
+        self._outlets: dict[int, Connection | PacketConnection] = {}  # by slot
+        self._ready: dict[int, OutletMessage] = {}  # by slot: its connection has ended, or a packet has subscribed
         self._takes_packets_first = False
         with ExitStack() as undo:
             self._commands = Server(paths.commands, COMMANDS, shares, selector, group_id, on_error=self._on_error)
@@ -117,7 +117,7 @@ class SocketTransport:
             self._commands.has_input()
             or self._packets.has_input()
             or self._outcomes.has_input()
-            or bool(self._news or self._packets.asking)
+            or bool(self._ready or self._packets.asking)
         )
 
     def connections(self) -> int:
@@ -157,25 +157,25 @@ class SocketTransport:
 
     # Outcomes ---------------------------------------------------------------------------------------------------------
 
-    def hear(self, limit: int) -> Iterable[Heard]:
-        if self._news or self._packets.asking or self._outcomes.has_input():
-            return self._hear(limit)
+    def outlet_messages(self, limit: int) -> Iterable[OutletMessage]:
+        if self._ready or self._packets.asking or self._outcomes.has_input():
+            return self._outlet_messages(limit)
         return ()
 
-    def _hear(self, limit: int) -> Iterator[Heard]:
+    def _outlet_messages(self, limit: int) -> Iterator[OutletMessage]:
         asking = self._packets.asking
         while asking and limit > 0:
             limit -= 1
             number = next(iter(asking))
-            yield Heard(number, NOT_ADMITTED, asking.pop(number).session)  # refused, it may still say hello
-        while self._news and limit > 0:
+            yield OutletMessage(number, NOT_ADMITTED, asking.pop(number).session)  # refused, it may still say hello
+        while self._ready and limit > 0:
             limit -= 1
-            yield self._news.popitem()[1]
+            yield self._ready.popitem()[1]
         for number, message in self._outcomes.received(limit):
             connection = self._outcomes.get(number)
             assert connection is not None, f"connection {number} is closed, and gave a message"
             is_asking = connection.slot == NOT_ADMITTED
-            yield Heard(number, connection.slot, message)
+            yield OutletMessage(number, connection.slot, message)
             if is_asking and connection.slot == NOT_ADMITTED:
                 self._outcomes.close_connection(connection)
 
@@ -183,34 +183,34 @@ class SocketTransport:
         found = self._outcomes.get(connection)
         if found is not None:
             self._end_outlet(slot)
-            self._heard_by[slot] = found
+            self._outlets[slot] = found
             found.admit(slot)
             return
         packets = self._packets.get(connection)
         if packets is None:
             return
-        if self._heard_by.get(slot) is not packets:
+        if self._outlets.get(slot) is not packets:
             self._end_outlet(slot)
             self.close_outlet(packets.slot)  # it has shown another session before
             packets.slot, packets.watch = slot, self._liveness.adopt(packets.session)
             packets.is_admitted = True
             packets.share.clients += 1
-            self._heard_by[slot] = packets
-        self._news[slot] = Heard(connection, slot, SUBSCRIBE)
+            self._outlets[slot] = packets
+        self._ready[slot] = OutletMessage(connection, slot, SUBSCRIBE)
 
     def close_outlet(self, slot: int) -> None:
-        found = self._heard_by.get(slot)
+        found = self._outlets.get(slot)
         if isinstance(found, PacketConnection):  # commands may still come over it
-            self._news.pop(slot, None)
-            del self._heard_by[slot]
+            self._ready.pop(slot, None)
+            del self._outlets[slot]
             self._leave_slot(found)
         else:
             self._end_outlet(slot)
 
     def _end_outlet(self, slot: int) -> None:
         """Close the connection that hears a slot, also one over which commands come: another one takes its place."""
-        self._news.pop(slot, None)
-        found = self._heard_by.pop(slot, None)
+        self._ready.pop(slot, None)
+        found = self._outlets.pop(slot, None)
         if isinstance(found, PacketConnection):
             self._leave_slot(found)
             self._packets.close_connection(found)
@@ -225,7 +225,7 @@ class SocketTransport:
         packets.share.clients -= 1
 
     def publish(self, slot: int, frame: bytes) -> None:
-        found = self._heard_by.get(slot)
+        found = self._outlets.get(slot)
         if found is not None:
             found.deliver(frame)
 
@@ -258,9 +258,9 @@ class SocketTransport:
         self._left(connection.slot, connection)
 
     def _left(self, slot: int, connection: Connection | PacketConnection) -> None:
-        if self._heard_by.get(slot) is connection:
-            del self._heard_by[slot]
-            self._news[slot] = Heard(connection.number, slot, UNSUBSCRIBE)
+        if self._outlets.get(slot) is connection:
+            del self._outlets[slot]
+            self._ready[slot] = OutletMessage(connection.number, slot, UNSUBSCRIBE)
 
     def _on_error(self, connection: Connection | PacketConnection, error: ProtocolError | ValueError) -> None:
         pid = connection.share.pid

@@ -14,8 +14,8 @@ without a circle. tests/docs/test_cimports.py reads the levels from here:
     events     the ring of events
     members    slots of clients, groups and their members, answers, reports
     operation  an operation from its registration to its settlement; conditions, quotas
-    commands   frames, commands, batches of them, prefetching
-    turn       a turn's work besides commands: expiry, acknowledgements, sweep, retention
+    commands   frames, acknowledgements, commands, batches of them, prefetching
+    turn       a turn's work besides frames: expiry, sweep, the retention of groups
     start      a start checks an arena, finishes the transaction that was cut, and makes anew what is derived
     binding    Python's objects become arguments in C, and results become Python's objects; no other room knows Python
 

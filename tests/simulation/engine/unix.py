@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from timerd.clients.liveness import Adopter
-from timerd.conductor.transport import Heard, SocketTransport
+from timerd.conductor.transport import OutletMessage, SocketTransport
 from timerd.host.selector import Selector
 from timerd_client.transport.unix_sockets import End, UnixSockets
 from timerd_shm.declare.errors import TimerdError
@@ -122,9 +122,9 @@ class Transports:
         self._network.send(connection, frame)
         self.packets.send(connection, frame)
 
-    def hear(self, limit: int) -> Iterable[Heard]:
-        yield from self._network.hear(limit)
-        yield from self.packets.hear(limit)
+    def outlet_messages(self, limit: int) -> Iterable[OutletMessage]:
+        yield from self._network.outlet_messages(limit)
+        yield from self.packets.outlet_messages(limit)
 
     def admit(self, connection: int, slot: int) -> None:
         if connection:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from timerd.clients.liveness import Sign, Watches
-from timerd.conductor.transport import Heard, SocketTransport
+from timerd.conductor.transport import OutletMessage, SocketTransport
 from timerd.host.selector import Selector
 from timerd_shm.host.paths import InstancePaths
 
@@ -38,9 +38,9 @@ class PolledTransport(SocketTransport):
         self.selector.poll(0)
         return super().receive(limit)
 
-    def hear(self, limit: int) -> Iterable[Heard]:
+    def outlet_messages(self, limit: int) -> Iterable[OutletMessage]:
         self.selector.poll(0)
-        return super().hear(limit)
+        return super().outlet_messages(limit)
 
     def close(self) -> None:
         super().close()

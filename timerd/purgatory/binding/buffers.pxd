@@ -16,7 +16,7 @@ from timerd.purgatory.memory.hash cimport Seed
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd.purgatory.journal.buffer cimport buffer_is_sound, make_texts
 from timerd.purgatory.journal.rows cimport open_journal, tend_journal
-from timerd.purgatory.turn.acknowledge cimport receive_frame
+from timerd.purgatory.commands.frame cimport receive_frame
 from timerd.purgatory.turn.duty_cycle cimport take_time
 from timerd.purgatory.start.attach cimport attach_arena, drop_rooms
 from timerd.purgatory.start.redo cimport finish_transaction, redo_is_sound

@@ -7,7 +7,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd.purgatory.memory.arena cimport Arena, capacity, effective_ns, unused
 from timerd.purgatory.memory.blob cimport blob_length, blocks_for, drop_blob, fill_blob
-from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.hash cimport handle_tag, id_hash, key_hash
 from timerd.purgatory.memory.nodes cimport first_node
@@ -20,7 +19,7 @@ from timerd.purgatory.index.purgatories cimport purgatory_is_open
 from timerd.purgatory.index.watermarks cimport fill_watermark, find_watermark, free_watermark
 from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
 from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest, without_room
-from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_answer, met, refuse, stage_answer
+from timerd.purgatory.members.answers cimport apply_plain, commit_command, keep_answer, met, refuse
 from timerd.purgatory.members.checks cimport begin_check, has_check, take_tickets_back
 from timerd.purgatory.members.calls cimport due_call, is_running, phase_of, stage_phase, stage_runs
 from timerd.purgatory.members.clients cimport charge, setter_generation
@@ -166,8 +165,7 @@ cdef inline void apply_event(
             &a.tx, WatermarkRecord_word_used(a.watermarks + (known - 1)),
             WatermarkRecord_with_used(WatermarkRecord_word_used(a.watermarks + (known - 1))[0], 0),
         )
-    td_put(&a.tx, &c.last_command, number)
-    commit(a)
+    commit_command(a, slot, number, False, ERROR_CODE_NONE, 0)  # finish_delivery() leaves the answer
     a.header.ring_bytes += command.value_length + blob_length(a, key_blob)
     counter(a, command.purgatory, COUNT_EVENTS)[0] += 1
     a.turn.touched += 1
@@ -186,13 +184,11 @@ cdef inline void apply_cancel(
 
     With REQUEUE its owner has given up: an unacknowledged grant is requeued.
     """
-    cdef AnswerRecord *answer = NULL
+    cdef AnswerRecord *answer
     cdef Verdict v
     if op != NULL and command.flags & COMMAND_FLAG_REQUEUE and op.state == OP_STATE_SETTLED:
         if op.flags & OP_FLAG_GRANTED and op.outcome_number > a.clients[slot].acknowledged:
-            if wants:
-                answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
-            requeue_grant(a, op, slot, number, command, answer)
+            requeue_grant(a, op, slot, number, command)
             return
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
@@ -201,21 +197,16 @@ cdef inline void apply_cancel(
     v = unmoved(op)
     journal_action(a, slot, number, op, command, op.deadline_ns)
     stage_settle(a, op, OUTCOME_CANCELLED, 0, NULL, &v)
-    if wants:
-        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
-        stage_answer(a, answer)
-    td_put(&a.tx, &a.clients[slot].last_command, number)
-    commit(a)
+    answer = commit_command(a, slot, number, wants, ERROR_CODE_NONE, 1)
     finish_settle(a, op, True)
-    if answer != NULL:
-        keep_answer(a, answer)
+    keep_answer(a, answer)
 
 
 cdef inline void apply_reschedule(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
     """Give a pending operation a new deadline. A deadline in the past expires at the next tick."""
-    cdef AnswerRecord *answer = NULL
+    cdef AnswerRecord *answer
     cdef uint64_t deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
@@ -227,36 +218,24 @@ cdef inline void apply_reschedule(
     if wall_time_of(op):
         td_put(&a.tx, &first_node(op).target, 0)  # the caller's delay counts, whatever the wall clock shows
     journal_action(a, slot, number, op, command, deadline_ns)
-    if wants:
-        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
-        stage_answer(a, answer)
-    td_put(&a.tx, &a.clients[slot].last_command, number)
-    commit(a)
+    answer = commit_command(a, slot, number, wants, ERROR_CODE_NONE, 1)
     count_endless(a, op, 1)
     wheel_remove(a, op)
     wheel_insert(a, op)
     counter(a, op.purgatory, COUNT_RESCHEDULED)[0] += 1
-    if answer != NULL:
-        keep_answer(a, answer)
+    keep_answer(a, answer)
 
 
 cdef inline void apply_orphans(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
-    cdef AnswerRecord *answer = NULL
     # An operation that observes is for its client alone: an event would be no outcome to a group.
     if op == NULL or op.state != OP_STATE_PENDING or op.condition == CONDITION_OBSERVE:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
     td_put(&a.tx, OpRecord_word_orphans(op), OpRecord_with_orphans(OpRecord_word_orphans(op)[0], command.orphans))
     journal_action(a, slot, number, op, command, op.deadline_ns)
-    if wants:
-        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
-        stage_answer(a, answer)
-    td_put(&a.tx, &a.clients[slot].last_command, number)
-    commit(a)
-    if answer != NULL:
-        keep_answer(a, answer)
+    apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 1)
 
 
 cdef inline void apply_done(
@@ -266,7 +245,7 @@ cdef inline void apply_done(
 
     `freed_id`: this id (index + 1) counts as cancelled from now on, so that its name is free; 0 = none.
     """
-    cdef AnswerRecord *answer = NULL
+    cdef AnswerRecord *answer
     cdef uint64_t *word
     cdef bint was_held = op != NULL and op.client_generation != 0
     if op == NULL and freed_id == 0:
@@ -277,33 +256,23 @@ cdef inline void apply_done(
         td_put(&a.tx, word, IdRecord_with_outcome(word[0], OUTCOME_CANCELLED))
     if op != NULL:
         stage_done(a, op, slot, number)
-    if wants:
-        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, op != NULL)
-        stage_answer(a, answer)
-    td_put(&a.tx, &a.clients[slot].last_command, number)
-    commit(a)
+    answer = commit_command(a, slot, number, wants, ERROR_CODE_NONE, op != NULL)
     if op != NULL:
         finish_done(a, op, was_held)
-    if answer != NULL:
-        keep_answer(a, answer)
+    keep_answer(a, answer)
 
 
 cdef inline void apply_cancel_due(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, IdRecord *id, bint wants
 ) noexcept nogil:
     """CANCEL_ID of a call that is due and that no member runs: it is freed, and its id counts as cancelled."""
-    cdef AnswerRecord *answer = NULL
+    cdef AnswerRecord *answer
     cdef uint64_t *word = IdRecord_word_outcome(id)
     td_put(&a.tx, word, IdRecord_with_outcome(word[0], OUTCOME_CANCELLED))
     stage_withdrawn(a, op, slot, number)
-    if wants:
-        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
-        stage_answer(a, answer)
-    td_put(&a.tx, &a.clients[slot].last_command, number)
-    commit(a)
+    answer = commit_command(a, slot, number, wants, ERROR_CODE_NONE, 1)
     finish_free(a, op)
-    if answer != NULL:
-        keep_answer(a, answer)
+    keep_answer(a, answer)
 
 
 cdef inline void apply_call_phase(
@@ -319,7 +288,7 @@ cdef inline void apply_call_phase(
     the last attempt, which fails. Meanwhile another member runs the call, and may succeed.
     """
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, gives_up = command.phase == CALL_PHASE_FAILED
-    cdef AnswerRecord *answer = NULL
+    cdef AnswerRecord *answer
     cdef OpRecord *op
     cdef uint32_t old, value = 0
     a.turn.touched += 1
@@ -353,16 +322,11 @@ cdef inline void apply_call_phase(
     journal_group(
         a, op, GROUP_STEP_BEGAN, op.group, slot, a.clients[slot].generation, op.deliveries, op.outcome_number, number
     )
-    if wants:
-        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, command.phase)
-        stage_answer(a, answer)
-    td_put(&a.tx, &a.clients[slot].last_command, number)
-    commit(a)
+    answer = commit_command(a, slot, number, wants, ERROR_CODE_NONE, command.phase)
     if value:
         charge(a, op, 0, 0, 0, <int64_t>length - <int64_t>blob_length(a, old))
         drop_blob(a, old)
-    if answer != NULL:
-        keep_answer(a, answer)
+    keep_answer(a, answer)
 
 
 cdef inline uint32_t id_of(Arena *a, OperationCommand *command, const uint8_t *id) noexcept nogil:
@@ -452,7 +416,7 @@ cdef inline void apply_complete(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, LookCommand *command, bint wants
 ) noexcept nogil:
     """COMPLETE: the owner says that its condition holds. `op`: pending, or NULL. The deadline wins if it is past."""
-    cdef AnswerRecord *answer = NULL
+    cdef AnswerRecord *answer
     cdef uint32_t outcome = OUTCOME_COMPLETED
     cdef Verdict v
     if op == NULL:
@@ -464,16 +428,11 @@ cdef inline void apply_complete(
         journal_command(a, slot, number, op, COMMAND_KIND_COMPLETE, command.flags, 0, op.deadline_ns)
     v = unmoved(op)
     stage_settle(a, op, outcome, 0, NULL, &v)
-    if wants:
-        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, outcome == OUTCOME_COMPLETED)
-        stage_answer(a, answer)
-    td_put(&a.tx, &a.clients[slot].last_command, number)
-    commit(a)
+    answer = commit_command(a, slot, number, wants, ERROR_CODE_NONE, outcome == OUTCOME_COMPLETED)
     if outcome == OUTCOME_COMPLETED:
         take_tickets_back(a, op, command.sequence, True)
     finish_settle(a, op, True)
-    if answer != NULL:
-        keep_answer(a, answer)
+    keep_answer(a, answer)
 
 
 cdef inline void apply_look(Arena *a, uint32_t slot, uint64_t number, LookCommand *command) noexcept nogil:

@@ -1,8 +1,10 @@
 """Frames: commands are numbered one by one, and each is applied exactly once (DESIGN.md, rule 7).
 
-Input from a socket is hostile until checked. Nothing beyond the frame is read. Every length is compared with the bytes
-that there are, every index with the records that exist. A command with a wrong structure ends the frame (MALFORMED). A
-command with a wrong value is refused by its code, and its number passes.
+A frame enters the core in receive_frame(), at the end of this file.
+
+Bytes from a socket are not trusted until they are checked. Nothing beyond the frame is read. Every length is compared
+with the bytes that there are, every index with the records that exist. A command with a wrong structure ends the frame
+(MALFORMED). A command with a wrong value is refused by its code, and its number passes.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -15,6 +17,7 @@ from timerd.purgatory.members.answers cimport can_answer
 from timerd.purgatory.members.clients cimport confirm_later, queue_report
 from timerd_shm.generated.records cimport *
 
+from .acknowledge cimport acknowledge_client
 from .command_batch cimport cancel_batch, fire_batch, register_batch
 from .commands cimport apply_command
 from .prefetch cimport (
@@ -132,3 +135,12 @@ cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64
     if p != end:
         return FRAME_MALFORMED
     return FRAME_UNFINISHED if a.header.unfinished else FRAME_APPLIED
+
+
+cdef inline int receive_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
+    """Free what a COMMANDS frame acknowledges, then apply its commands."""
+    cdef CommandHeader *header = <CommandHeader *>data
+    if size < sizeof(CommandHeader) or size > FRAME_SIZE_MAX:
+        return FRAME_MALFORMED
+    acknowledge_client(a, slot, header.acknowledged_outcome, header.acknowledged_answer)
+    return apply_frame(a, slot, data, size)

@@ -1,4 +1,4 @@
-"""Ids, given by users. An id names one pending operation, and is remembered for a time after it settled (remembered.pxd).
+"""Ids, given by users. An id names one pending operation, and is remembered for a time after it settled (remembered_ids.pxd).
 
 An id is 16 bytes of its client's choice, so its chain is found by a keyed hash of them. Steps count as records.
 """

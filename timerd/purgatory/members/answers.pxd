@@ -29,7 +29,7 @@ cdef inline bint can_answer(Arena *a, uint32_t slot) noexcept nogil:
 cdef inline AnswerRecord *fill_answer(
     Arena *a, uint32_t slot, uint64_t command, uint32_t code, uint64_t value
 ) noexcept nogil:
-    """An answer that nothing reaches yet. The caller has asked can_answer()."""
+    """An answer that nothing reaches yet."""
     cdef AnswerRecord *answer = a.answers + (allocate(a, REGION_ANSWERS) - 1)
     answer.command = command
     answer.client = slot
@@ -40,12 +40,19 @@ cdef inline AnswerRecord *fill_answer(
     return answer
 
 
-cdef inline void stage_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
+cdef inline AnswerRecord *stage_answer(
+    Arena *a, uint32_t slot, uint64_t command, uint32_t code, uint64_t value
+) noexcept nogil:
+    """Stage an answer. The caller has asked can_answer(), commits, and then calls keep_answer()."""
+    cdef AnswerRecord *answer = fill_answer(a, slot, command, code, value)
     td_put(&a.tx, AnswerRecord_word_used(answer), AnswerRecord_with_used(AnswerRecord_word_used(answer)[0], 1))
+    return answer
 
 
 cdef inline void keep_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
-    """The answer is true: keep it in its client's list until it is acknowledged."""
+    """The answer is true: keep it in its client's list until it is acknowledged. NULL: the command left none."""
+    if answer == NULL:
+        return
     append(a, &a.clients[answer.client].answers_next, &answer.next)
     a.clients[answer.client].answers += 1
     queue_report(a, answer.client)
@@ -59,18 +66,24 @@ cdef inline void free_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
     free_record(a, REGION_ANSWERS, <uint32_t>(answer - a.answers))
 
 
+cdef inline AnswerRecord *commit_command(
+    Arena *a, uint32_t slot, uint64_t command, bint wants_answer, uint32_t code, uint64_t value
+) noexcept nogil:
+    """Commit what is staged, together with the number of the command that caused it and the answer that it wants.
+
+    The caller makes anew what is derived, and then gives the answer (NULL if none) to keep_answer().
+    """
+    cdef AnswerRecord *answer = stage_answer(a, slot, command, code, value) if wants_answer else NULL
+    td_put(&a.tx, &a.clients[slot].last_command, command)
+    commit(a)
+    return answer
+
+
 cdef inline void apply_plain(
     Arena *a, uint32_t slot, uint64_t command, bint wants_answer, uint32_t code, uint64_t value
 ) noexcept nogil:
-    """Apply a command that changes nothing: its number passes, and it may leave an answer."""
-    cdef AnswerRecord *answer = NULL
-    if wants_answer:
-        answer = fill_answer(a, slot, command, code, value)
-        stage_answer(a, answer)
-    td_put(&a.tx, &a.clients[slot].last_command, command)
-    commit(a)
-    if answer != NULL:
-        keep_answer(a, answer)
+    """Commit a command after which nothing derived is made anew, and keep the answer that it wants."""
+    keep_answer(a, commit_command(a, slot, command, wants_answer, code, value))
 
 
 cdef inline uint64_t met(uint32_t what, uint64_t limit) noexcept nogil:

@@ -235,3 +235,21 @@ cdef inline void close_client(Arena *a, uint32_t slot, bint goodbye) noexcept no
     end_checks(a, slot)
     leave_group(a, slot)
     a.turn.sweeping = 1
+
+
+cdef inline void end_tombstones(Arena *a) noexcept nogil:
+    """Free the slots of clients that did not come back within the hour."""
+    cdef uint32_t slot
+    cdef ClientRecord *c
+    if a.turn.now_ns < a.members.tombstones_due_ns:
+        return
+    a.members.tombstones_due_ns = NO_DEADLINE
+    for slot in range(a.regions[REGION_CLIENTS].count):
+        c = a.clients + slot
+        if c.state != CLIENT_STATE_TOMBSTONE:
+            continue
+        a.turn.touched += 1
+        if c.died_ns + TOMBSTONE_KEPT_NS <= a.turn.now_ns:
+            free_client(a, slot)
+        elif c.died_ns + TOMBSTONE_KEPT_NS < a.members.tombstones_due_ns:
+            a.members.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS

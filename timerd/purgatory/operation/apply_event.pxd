@@ -21,7 +21,7 @@ from timerd.purgatory.journal.rows cimport journal_action
 from timerd.purgatory.index.keys cimport find_first, next_to_visit, node_is
 from timerd.purgatory.index.watchers cimport detach
 from timerd.purgatory.events.ring cimport event_at, fill_event, stage_event
-from timerd.purgatory.members.answers cimport fill_answer, keep_answer, stage_answer
+from timerd.purgatory.members.answers cimport commit_command, keep_answer, stage_answer
 from timerd.purgatory.members.clients cimport is_live, owner_of
 from timerd.purgatory.members.checks cimport end_check_delivery
 from timerd.purgatory.members.groups cimport adopt_if_orphaned
@@ -124,8 +124,7 @@ cdef inline void finish_delivery(Arena *a, EventRecord *e) noexcept nogil:
         return
     if not is_empty(a, &c.answers_next) and answer_at(a, c.answers_prev).command >= e.command:
         return
-    answer = fill_answer(a, e.client, e.command, ERROR_CODE_NONE, e.completed)
-    stage_answer(a, answer)
+    answer = stage_answer(a, e.client, e.command, ERROR_CODE_NONE, e.completed)
     commit(a)
     keep_answer(a, answer)
 
@@ -189,25 +188,25 @@ cdef inline EventRecord *fill_requeued_event(Arena *a, OpRecord *op) noexcept no
 
 
 cdef inline void requeue_grant(
-    Arena *a, OpRecord *op, uint32_t slot, uint64_t number, OperationCommand *command, AnswerRecord *answer
+    Arena *a, OpRecord *op, uint32_t slot, uint64_t number, OperationCommand *command
 ) noexcept nogil:
     """The owner does not take its grant: free the operation, and fire again. No event is in delivery.
 
-    One transaction does it, with the `number` of the `command` that asks for it and its answer (NULL = none).
+    One transaction does it, with the number of the command that asks for it and its answer. NULL: the owner is dead.
     """
     cdef EventRecord *e = fill_requeued_event(a, op)
+    cdef AnswerRecord *answer = NULL
     stage_free(a, op)
     if command != NULL:
-        td_put(&a.tx, &a.clients[slot].last_command, number)
         journal_action(a, slot, number, op, command, op.deadline_ns)
     stage_event(a, e, op)
-    if answer != NULL:
-        stage_answer(a, answer)
-    commit(a)
+    if command != NULL:
+        answer = commit_command(a, slot, number, command.flags & COMMAND_FLAG_WANTS_ANSWER != 0, ERROR_CODE_NONE, 1)
+    else:
+        commit(a)
     a.header.ring_bytes += blob_length(a, e.value) + blob_length(a, e.key_blob)
     a.daemon[DAEMON_REQUEUED] += 1
     finish_free(a, op)
-    if answer != NULL:
-        keep_answer(a, answer)
+    keep_answer(a, answer)
     begin_delivery(a, e)
     deliver(a)

@@ -10,7 +10,6 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 from timerd.purgatory.memory.arena cimport Arena, capacity, effective_ns, unused
 from timerd.purgatory.memory.blob cimport blob_length, drop_blob, fill_blob
-from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.hash cimport id_hash
 from timerd.purgatory.memory.nodes cimport allocate_node, first_node, next_node, node_of
@@ -18,7 +17,7 @@ from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_register
 from timerd.purgatory.index.ids cimport find_id, free_id
-from timerd.purgatory.index.remembered cimport fill_id, leave_remembered
+from timerd.purgatory.index.remembered_ids cimport fill_id, leave_remembered
 from timerd.purgatory.index.keys cimport fill_node, free_nodes
 from timerd.purgatory.index.operation_table cimport handle_insert
 from timerd.purgatory.index.purgatories cimport is_before
@@ -26,7 +25,7 @@ from timerd.purgatory.index.watchers cimport attach
 from timerd.purgatory.index.watermarks cimport find_watermark
 from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found, without_room
-from timerd.purgatory.members.answers cimport fill_answer, keep_answer, met, refuse, refuse_for, stage_answer
+from timerd.purgatory.members.answers cimport commit_command, keep_answer, met, refuse, refuse_for
 from timerd.purgatory.members.clients cimport charge, charge_id, nodes_of
 from timerd.purgatory.members.calls cimport due_call, phase_of, stage_id_calls
 from timerd.purgatory.members.groups cimport adopt_if_orphaned
@@ -363,13 +362,12 @@ cdef inline void link_registered(
 cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
     """Apply a REGISTER command; False if it is malformed. A command with another fault is refused by its code."""
     cdef RegisterCommand *command = r.command
-    cdef ClientRecord *c = a.clients + r.slot
     cdef OpRecord *op
     cdef OpRecord *replaced = NULL
     cdef OpRecord *followed = NULL
     cdef OpRecord *waiting = NULL
     cdef OpRecord *superseded = NULL
-    cdef AnswerRecord *answer = NULL
+    cdef AnswerRecord *answer
     cdef EventRecord *by = NULL
     cdef IdRecord *id_record
     cdef Verdict v, old
@@ -478,11 +476,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
             td_put(&a.tx, IdRecord_word_state(id_record), IdRecord_with_op(IdRecord_with_outcome(word, 0), index + 1))
     if known and op.flags & OP_FLAG_CALL:
         stage_calls_of_id(a, a.ids + (known - 1), op, v.outcome != OUTCOME_NONE, followed, superseded)
-    if command.flags & REGISTER_FLAG_WANTS_ANSWER:
-        answer = fill_answer(a, r.slot, r.number, ERROR_CODE_NONE, 0)
-        stage_answer(a, answer)
-    td_put(&a.tx, &c.last_command, r.number)
-    commit(a)
+    answer = commit_command(a, r.slot, r.number, command.flags & REGISTER_FLAG_WANTS_ANSWER != 0, ERROR_CODE_NONE, 0)
     # The operation is true. What is derived from it follows.
     pending = op.state == OP_STATE_PENDING
     a.header.registrations = op.registration
@@ -506,6 +500,5 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         if by != NULL:
             counter(a, op.purgatory, COUNT_REPLAYED)[0] += 1
         finish_settle(a, op, False)
-    if answer != NULL:
-        keep_answer(a, answer)
+    keep_answer(a, answer)
     return True

@@ -15,7 +15,7 @@ from timerd.purgatory.memory.nodes cimport first_node, free_node, next_node
 from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE, td_put
 from timerd.purgatory.journal.rows cimport journal_outcome
-from timerd.purgatory.index.remembered cimport remember_id, settled_word
+from timerd.purgatory.index.remembered_ids cimport remember_id, settled_word
 from timerd.purgatory.index.keys cimport free_nodes
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.index.watchers cimport leave_key

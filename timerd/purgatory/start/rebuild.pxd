@@ -23,7 +23,7 @@ from timerd.purgatory.memory.nodes cimport first_node, next_node
 from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.index.ids cimport chain_id
-from timerd.purgatory.index.remembered cimport remember_id
+from timerd.purgatory.index.remembered_ids cimport remember_id
 from timerd.purgatory.index.watermarks cimport chain_watermark
 from timerd.purgatory.wheel.state cimport Joined
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty

@@ -3,17 +3,18 @@
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE
-from timerd.purgatory.index.remembered cimport forget_old_ids
+from timerd.purgatory.index.remembered_ids cimport forget_old_ids
 from timerd.purgatory.wheel.wheel cimport next_tick, wheel_jump
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
 from timerd.purgatory.members.groups cimport dispatch_outcomes
+from timerd.purgatory.members.lifecycle cimport end_tombstones
 from timerd.purgatory.operation.apply_event cimport deliver
+from timerd.purgatory.commands.acknowledge cimport free_acknowledged
 from timerd_shm.generated.records cimport *
 
-from .acknowledge cimport free_acknowledged
+from .group_retention cimport drop_kept
 from .new_plans cimport plan_calls_anew
 from .reclaim cimport reclaim
-from .retention cimport drop_kept, end_tombstones
 from .sweep cimport sweep
 
 

@@ -47,7 +47,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         elif a.header.unfinished:
             return False
         else:
-            requeue_grant(a, op, 0, 0, NULL, NULL)
+            requeue_grant(a, op, 0, 0, NULL)
     elif op.orphans == ORPHANS_CANCEL:
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1

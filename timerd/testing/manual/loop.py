@@ -17,8 +17,8 @@ from timerd_client.discovery.target import Target
 from timerd_wire import native
 from timerd_wire.native import ident
 
+from .driver import ManualDriver
 from .network import ManualSockets
-from .whole import Whole
 
 OTHERS_S = 0.5  # so long (of real time) a loop that waits for nothing of timerd waits for other threads
 
@@ -26,7 +26,7 @@ OTHERS_S = 0.5  # so long (of real time) a loop that waits for nothing of timerd
 class ManualLoopLink(LoopLink):
     """An asyncio link whose passes are made when they are due, in the thread of its loop."""
 
-    def __init__(self, manual: Whole, target: Target, purgatories: Sequence[str]) -> None:
+    def __init__(self, manual: ManualDriver, target: Target, purgatories: Sequence[str]) -> None:
         self.manual = manual
         self.is_woken = False
         self.passing = False
@@ -119,7 +119,7 @@ class JumpingSelector(DefaultSelector):
 
     loop: ManualLoop
 
-    def __init__(self, manual: Whole) -> None:
+    def __init__(self, manual: ManualDriver) -> None:
         super().__init__()
         self._manual = manual
 
@@ -146,7 +146,7 @@ class ManualLoop(asyncio.SelectorEventLoop):
     _scheduled: Any
     _clock_resolution: float
 
-    def __init__(self, manual: Whole) -> None:
+    def __init__(self, manual: ManualDriver) -> None:
         self._manual = manual
         selector = JumpingSelector(manual)
         selector.loop = self

@@ -79,7 +79,7 @@ class Manual:
         self._settling = threading.RLock()  # held by who has things done
         self._depth = 0
         self._settling_by = 0
-        self._news = threading.Condition(threading.Lock())  # a leaf: whoever holds it takes no other lock
+        self._changed = threading.Condition(threading.Lock())  # a leaf: whoever holds it takes no other lock
         self._changes = 0
         self._running_helpers = 0
         self._parked_helpers = 0
@@ -157,8 +157,8 @@ class Manual:
 
     def until_waiting(self, threads: int = 1, timeout: Patience = 10) -> None:
         """Return when so many threads that the test has begun wait for timerd. `timeout` is real time."""
-        with self._news:
-            if not self._news.wait_for(lambda: self._parked >= threads, patience_s(timeout)):
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._parked >= threads, patience_s(timeout)):
                 raise AssertionError(f"{self._parked} of {threads} threads wait for timerd after {timeout} s")
 
     # for links --------------------------------------------------------------------------------------------------------
@@ -181,25 +181,25 @@ class Manual:
 
     def changed(self) -> None:
         """Have those who wait look again. With any lock held."""
-        with self._news:
+        with self._changed:
             self._changes += 1
             # They run from now on, though the system has not let them yet: who moves the clock waits for them.
             self._running_helpers += self._parked_helpers
             self._parked_helpers = 0
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         """A thread of a client, for handlers."""
         return Helper(self, run, name)
 
     def begin_helper(self) -> None:
-        with self._news:
+        with self._changed:
             self._running_helpers += 1
 
     def end_helper(self) -> None:
-        with self._news:
+        with self._changed:
             self._running_helpers -= 1
-            self._news.notify_all()
+            self._changed.notify_all()
 
     # time -------------------------------------------------------------------------------------------------------------
 
@@ -243,11 +243,11 @@ class Manual:
     def _helpers_rest(self) -> bool:
         """Wait until no handler runs; whether any has run."""
         end = time.monotonic() + HANDLER_S_MAX
-        with self._news:
+        with self._changed:
             if not self._running_helpers:
                 return False
             while self._running_helpers:
-                if not self._news.wait(end - time.monotonic()):
+                if not self._changed.wait(end - time.monotonic()):
                     raise AssertionError(f"a handler of a named call still runs after {HANDLER_S_MAX:g} s of real time")
             return True
 
@@ -276,7 +276,7 @@ class Manual:
     def jump(self, end_ns: int | None, is_enough: Callable[[], bool]) -> None:
         """Move the clock until `is_enough()`, to `end_ns` at most. Raises WouldBlockError if nothing is ever due."""
         if end_ns is None and self.is_idle:
-            raise WouldBlockError(f"{self._plight()}: fire an event, or give the wait a timeout")
+            raise WouldBlockError(f"{self._why_blocked()}: fire an event, or give the wait a timeout")
         last_ns = self.clock.now_ns() + JUMP_NS_MAX if end_ns is None else end_ns
         while self.clock.now_ns() < last_ns and not is_enough():
             self._step(last_ns)
@@ -293,7 +293,7 @@ class Manual:
         """
         end_ns = None if seconds is None else self.clock.now_ns() + math.ceil(seconds * S)
         while True:
-            with self._news:
+            with self._changed:
                 seen = self._changes
             self.settle()
             if condition():
@@ -305,12 +305,12 @@ class Manual:
             elif self._jumps:
                 self.jump(end_ns, condition)
             else:
-                raise WouldBlockError(f"{self._plight()}; or `with timerd_manual.autojump():`")
+                raise WouldBlockError(f"{self._why_blocked()}; or `with timerd_manual.autojump():`")
 
     def _park(self, seen: int, end_ns: int | None) -> None:
         """Another thread waits until something has changed."""
         is_helper = isinstance(threading.current_thread(), Helper)
-        with self._news:
+        with self._changed:
             if self._changes != seen:
                 return
             if end_ns is not None:
@@ -320,15 +320,15 @@ class Manual:
                 self._parked_helpers += 1  # changed() counts it as running again
             else:
                 self._parked += 1
-            self._news.notify_all()
-            self._news.wait_for(lambda: self._changes != seen)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._changes != seen)
             if end_ns is not None:
                 self._ends.remove(end_ns)
             if not is_helper:
                 self._parked -= 1
 
-    def _plight(self) -> str:
-        """Why a wait would not end."""
+    def _why_blocked(self) -> str:
+        """Why a wait would not end, and the remedy."""
         what = f"nothing will settle it before the clock moves (now {self.now:g} s)"
         if not self.daemon.serves:
             return f"{what}, and the daemon of this test is stopped: timerd_manual.start()"

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from timerd.conductor.transport import NOT_ADMITTED, Heard
+from timerd.conductor.transport import NOT_ADMITTED, OutletMessage
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.transport.sockets import Held
 from timerd_shm.declare.errors import TimerdError
@@ -43,13 +43,13 @@ class DaemonEnd(Generic[Subscriber]):
     def sender(self, connection: int) -> int:
         return self.pids.get(connection, 0)
 
-    def hear(self, limit: int) -> Iterator[Heard]:
+    def outlet_messages(self, limit: int) -> Iterator[OutletMessage]:
         for _ in range(limit):
             if self.asking:
                 self._asker, session = self.asking.popleft()
-                yield Heard(0, NOT_ADMITTED, session)
+                yield OutletMessage(0, NOT_ADMITTED, session)
             elif self.up_subscriptions:
-                yield Heard(0, *self.up_subscriptions.popleft())
+                yield OutletMessage(0, *self.up_subscriptions.popleft())
             else:
                 return
 

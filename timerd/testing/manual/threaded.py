@@ -10,9 +10,9 @@ from timerd_client.discovery.target import Target
 from timerd_client.threaded.link import ThreadedLink
 from timerd_wire import native
 
+from .driver import ManualDriver
 from .network import ManualSockets
 from .waiting import ManualCondition, ManualGate, ManualQueue
-from .whole import Whole
 
 
 class NoSpacing:
@@ -46,7 +46,7 @@ class Pump:
 class ManualLink(ThreadedLink):
     """A threaded link whose passes are made when they are due."""
 
-    def __init__(self, manual: Whole, target: Target, purgatories: Sequence[str]) -> None:
+    def __init__(self, manual: ManualDriver, target: Target, purgatories: Sequence[str]) -> None:
         self.manual = manual
         self.is_woken = True
         self.passing = 0  # the thread that makes a pass

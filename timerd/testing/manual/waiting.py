@@ -7,13 +7,13 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from .whole import Whole
+from .driver import ManualDriver
 
 
 class ManualGate:
     """As link.Gate: where a caller waits for one promise. (That class is compiled, so none derives from it.)"""
 
-    def __init__(self, manual: Whole) -> None:
+    def __init__(self, manual: ManualDriver) -> None:
         self._manual = manual
         self._is_open = False
 
@@ -28,7 +28,7 @@ class ManualGate:
 class ManualCondition:
     """As link.Condition: callers wait with a lock held, and hold it afterwards."""
 
-    def __init__(self, manual: Whole, lock: threading.Lock) -> None:
+    def __init__(self, manual: ManualDriver, lock: threading.Lock) -> None:
         self._manual = manual
         self._lock = lock
 
@@ -55,7 +55,7 @@ class ManualCondition:
 class ManualQueue(SimpleQueue[Any]):
     """A queue whose getter waits on the manual clock."""
 
-    def __init__(self, manual: Whole) -> None:
+    def __init__(self, manual: ManualDriver) -> None:
         self._manual = manual
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the links of a manual daemon, and those who wait, need of the whole: see manual.py."""
+"""What links, gates and loops of a manual daemon need of Manual (manual.py), which implements it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .daemon import ManualDaemon
 from .ends import Lifeline
 
 
-class Whole(Interface):
-    """The daemon, the clock, and whoever has things done."""
+class ManualDriver(Interface):
+    """Drives a test without waiting: it has the daemon and the clock, and does what is due."""
 
     clock: JumpingClock
     daemon: ManualDaemon

@@ -3,7 +3,7 @@
 free_parts() in operation/settle.pxd frees what belongs to an operation, its payload and its value among it.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, spent
 from timerd.purgatory.memory.blob cimport blob_length
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
@@ -15,7 +15,6 @@ from timerd.purgatory.members.state cimport ReportState
 from timerd.purgatory.members.answers cimport free_answer
 from timerd.purgatory.members.clients cimport leave_outcomes, touch_outcome, nodes_of
 from timerd.purgatory.operation.settle cimport free_parts, stage_free
-from timerd.purgatory.commands.frame cimport FRAME_MALFORMED, apply_frame
 from timerd_shm.generated.records cimport *
 
 
@@ -129,12 +128,3 @@ cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, u
         return True
     a.turn.acknowledging = 1
     return False
-
-
-cdef inline int receive_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
-    """Free what a COMMANDS frame acknowledges, then apply its commands."""
-    cdef CommandHeader *header = <CommandHeader *>data
-    if size < sizeof(CommandHeader) or size > FRAME_SIZE_MAX:
-        return FRAME_MALFORMED
-    acknowledge_client(a, slot, header.acknowledged_outcome, header.acknowledged_answer)
-    return apply_frame(a, slot, data, size)

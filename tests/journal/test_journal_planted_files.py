@@ -1,4 +1,4 @@
-"""A journal's directory with hostile entries among its segments: no reader hangs, and a start goes on behind them."""
+"""Planted files, which a neighbour has made among a journal's segments: no reader hangs, and a start goes on."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def audited(directory: Path) -> Audited:
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
-def test_an_audit_names_a_hostile_entry_behind_the_newest_segment(rig: JournaledRig, run: Run, attack: str) -> None:
+def test_an_audit_names_a_planted_file_behind_the_newest_segment(rig: JournaledRig, run: Run, attack: str) -> None:
     directory = rig.plan.directory
     rig.end()
     newest = segments_of(directory)[-1] + 1
@@ -71,7 +71,7 @@ def test_an_audit_names_a_hostile_entry_behind_the_newest_segment(rig: Journaled
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
-def test_an_audit_names_a_hostile_entry_among_the_segments(rig: JournaledRig, attack: str) -> None:
+def test_an_audit_names_a_planted_file_among_the_segments(rig: JournaledRig, attack: str) -> None:
     directory = rig.plan.directory
     rig.end()
     path = segment_path(directory, 2)
@@ -82,7 +82,7 @@ def test_an_audit_names_a_hostile_entry_among_the_segments(rig: JournaledRig, at
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
-def test_the_newest_rows_are_printed_beside_a_hostile_entry(rig: JournaledRig, run: Run, attack: str) -> None:
+def test_the_newest_rows_are_printed_beside_a_planted_file(rig: JournaledRig, run: Run, attack: str) -> None:
     directory = rig.plan.directory
     rig.end()
     wanted = run("journal", "tail", "--directory", str(directory))
@@ -91,7 +91,7 @@ def test_the_newest_rows_are_printed_beside_a_hostile_entry(rig: JournaledRig, r
     assert wanted[0] == 0
 
 
-def test_a_hostile_entry_that_is_alone_is_no_journal(tmp_path: Path, run: Run) -> None:
+def test_a_planted_file_that_is_alone_is_no_journal(tmp_path: Path, run: Run) -> None:
     os.mkfifo(segment_path(tmp_path, 1))
     with pytest.raises(JournalError, match="is no plain file"):
         audit_journal(tmp_path)
@@ -139,7 +139,7 @@ def test_a_directory_of_many_segments_is_not_listed_for_each_of_them(
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
-def test_a_start_goes_on_behind_a_hostile_entry_and_loses_no_row(rig: JournaledRig, attack: str) -> None:
+def test_a_start_goes_on_behind_a_planted_file_and_loses_no_row(rig: JournaledRig, attack: str) -> None:
     directory = rig.plan.directory
     before = len(outcomes(rig.rows()))
     newest = segments_of(directory)[-1] + 1
@@ -205,7 +205,7 @@ def test_a_running_daemon_passes_over_the_names_that_are_taken(tmp_path: Path, a
 
 
 @pytest.mark.parametrize("attack", ["a FIFO", "a directory", "a link to nothing"])
-def test_old_segments_are_removed_beside_hostile_entries(tmp_path: Path, attack: str) -> None:
+def test_old_segments_are_removed_beside_planted_files(tmp_path: Path, attack: str) -> None:
     HOSTILE[attack](segment_path(tmp_path, 1))
     rig = JournaledRig(tmp_path, keep=3 * SEGMENT_SIZE, capacity=512, quota_operations=512)
     client = rig.client()

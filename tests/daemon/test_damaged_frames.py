@@ -1,4 +1,4 @@
-"""Hostile input: whatever comes from a socket, nobody falls, nobody else is touched, and the sender is told."""
+"""Damaged frames and any other bytes: the daemon runs on, no other client is touched, and the sender gets an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from timerd_shm.declare.wire import CommandHeader, CommandKind, DownKind, UpKind
 SECRET = b"nobody else knows this key"
 THIRD = 1_000_000  # a connection for outcomes, of nobody
 SECRET_ID = b"nor knows it id!"
-SENDERS = ("itself", "nobody", "someone")  # whose session a hostile frame shows
+SENDERS = ("itself", "nobody", "someone")  # whose session a damaged frame shows
 
 # Codes that never come from a daemon as the answer to a frame: the caller's own, a file's, a start's.
 ELSEWHERE = {
@@ -116,7 +116,7 @@ def test_mutated_frames_harm_no_other_client(seed: int) -> None:
     attack()
 
 
-def test_hostile_subscriptions_get_no_outcomes_of_other_clients(seed: int) -> None:
+def test_damaged_subscriptions_get_no_outcomes_of_other_clients(seed: int) -> None:
     @hypothesis.seed(seed)
     @settings(EXAMPLES, max_examples=100)
     @given(

@@ -1,11 +1,11 @@
-"""Retention: outcomes in groups, and tombstones, are kept for a time. Then they end."""
+"""The retention of groups: outcomes and calls that no member takes are kept for a time. Then they are dropped."""
 
 from libc.stdint cimport uint32_t
 from timerd.purgatory.memory.arena cimport Arena, spent
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport is_empty, op_at
 from timerd.purgatory.journal.rows cimport journal_group
-from timerd.purgatory.members.clients cimport following, free_client
+from timerd.purgatory.members.clients cimport following
 from timerd.purgatory.members.groups cimport (
     after_retention, is_abandoned, is_handled, kept_until, look_again_at, look_for_calls_again,
 )
@@ -95,21 +95,3 @@ cdef inline bint drop_kept(Arena *a) noexcept nogil:
             return False
     a.turn.dropping = 0
     return True
-
-
-cdef inline void end_tombstones(Arena *a) noexcept nogil:
-    """Free the slots of clients that did not come back within the hour."""
-    cdef uint32_t slot
-    cdef ClientRecord *c
-    if a.turn.now_ns < a.members.tombstones_due_ns:
-        return
-    a.members.tombstones_due_ns = NO_DEADLINE
-    for slot in range(a.regions[REGION_CLIENTS].count):
-        c = a.clients + slot
-        if c.state != CLIENT_STATE_TOMBSTONE:
-            continue
-        a.turn.touched += 1
-        if c.died_ns + TOMBSTONE_KEPT_NS <= a.turn.now_ns:
-            free_client(a, slot)
-        elif c.died_ns + TOMBSTONE_KEPT_NS < a.members.tombstones_due_ns:
-            a.members.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
