@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 
 import msgpack
-from timerd_client.link.identity import identity
+from timerd_client.discovery.identity import identity
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.state import LinkState
 from timerd_client.transport.zmq_sockets import RECONNECT_MS

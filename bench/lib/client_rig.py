@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import msgpack
+from timerd_client.discovery.identity import identity
 from timerd_client.discovery.target import target_of
 from timerd_client.link.lazy import Lazy
 from timerd_client.link.link import Link
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.protocol.deadlines import NEVER
+from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_client.transport.sockets import Sockets
@@ -49,8 +51,9 @@ class Rig:
         nothing = SimpleNamespace(
             lifeline=SimpleNamespace(), subscribe=lambda message: None, frame_size_max=FRAME_SIZE_MAX, due_ns=NEVER
         )
+        who = identity("", Orphans.CANCEL, None)
         self.link = QuietLink(
-            InstancePaths(Path("/nowhere"), "bench"), "", Orphans.CANCEL, None, cast(Sockets, nothing)
+            InstancePaths(Path("/nowhere"), "bench"), Protocol(who, time.monotonic_ns()), cast(Sockets, nothing)
         )
         self.protocol = self.link.protocol
         lazy = Lazy(target_of(None, None, False, None, "cancel", "", None), QuietLink, self.link)

@@ -142,7 +142,7 @@ def counters(client: td.Client) -> dict[str, int]:
     from timerctl.instance import open_arena
     from timerd_shm.read.statistics import collect, look
 
-    paths = client._link.paths
+    paths = client._link.connection.paths
     with open_arena(paths) as reader:
         seen = reader.between_turns(lambda: look(reader))
     found: dict[str, int] = collect(seen, paths)["counters"]

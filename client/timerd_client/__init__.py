@@ -17,6 +17,7 @@ import timerd_client.main_thread  # noqa: F401  # before `threading` is imported
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from timerd_client.discovery.settings import configure
 from timerd_client.events.event import Event, Gap
 from timerd_client.groups.listing import CallInfo, CallState
 from timerd_client.groups.registry import Calls
@@ -25,7 +26,6 @@ from timerd_client.link.batch import Row
 from timerd_client.link.batch import ThreadedBatch as Batch
 from timerd_client.link.operation import GroupOperation
 from timerd_client.link.operation import ThreadedOperation as Operation
-from timerd_client.link.settings import configure
 from timerd_client.protocol.state import LinkState
 from timerd_client.protocol.statistics import Statistics
 from timerd_client.threaded.client import Client, connect

@@ -100,7 +100,7 @@ class TimerdCollector(Collector):
             totals = self._add_up(links)
         yield from self._of_clients(totals)
         if self._daemon:
-            yield from self._of_daemons({link.paths for link in links})
+            yield from self._of_daemons({link.connection.paths for link in links})
 
     def _links(self) -> list[Link]:
         if self._client is None:
@@ -110,7 +110,7 @@ class TimerdCollector(Collector):
 
     def _add_up(self, links: list[Link]) -> dict[str, Counter[str]]:
         """The figures of each instance, with the counters of links that have ended since."""
-        now = {weakref.ref(link): (link.paths.instance, figures_of(link)) for link in links}
+        now = {weakref.ref(link): (link.connection.paths.instance, figures_of(link)) for link in links}
         for ref, (instance, figures) in self._seen.items():
             if ref not in now:
                 link = ref()
@@ -149,7 +149,7 @@ def figures_of(link: Link) -> dict[str, int]:
             "clients": 1,
             "connected": int(protocol.state is LIVE),
             "window": protocol.ledger.window,
-            "losses": link.losses,
+            "losses": link.connection.losses,
             **counted._asdict(),
         }
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 
 from support.fakes.fakedaemon import live_world, state_of
 from support.fakes.interrupts import Interrupt
+from support.fakes.no_sockets import NOWHERE, new_protocol
 from support.fakes.prompt_sockets import Sockets
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
@@ -25,8 +25,6 @@ from timerd_client.threaded.client import Client
 from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.seat import Seat
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.states import Orphans
-from timerd_shm.host.paths import InstancePaths
 
 PATIENCE_S = 3.0
 TRACED = ("/threaded/caller.py", "/threaded/seat.py", "/waits/", "/protocol/")
@@ -62,10 +60,10 @@ def sockets() -> Observed:
 
 @pytest.fixture
 def client(sockets: Observed) -> Iterator[Client]:
-    client = Client._over(ThreadedLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets))
+    client = Client._over(ThreadedLink(NOWHERE, new_protocol(), sockets))
     client.ready(timeout=PATIENCE_S)
     client.flush(timeout=PATIENCE_S)
-    client._link._mapped = client._link.protocol.session.arena  # there is none to map
+    client._link.connection.mapped = client._link.protocol.session.arena  # there is none to map
     rest()
     sockets.receivers.clear()
     yield client
@@ -96,17 +94,17 @@ def test_a_caller_receives_its_outcome_itself(client: Client, sockets: Observed)
 def test_a_result_wakes_the_links_thread_for_nothing(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its acknowledgement rides with the next frame, or follows when the daemon reminds."""
     link, wakers = client._link, list[str]()
-    wake_thread = link.wake_thread
+    ring = link.sender.bell.ring
 
     def noted() -> None:
         wakers.append(threading.current_thread().name)
-        wake_thread()
+        ring()
 
     for number in range(20):
         operation = client.register(f"k{number}", timeout=60)
         thread = later(partial(client.fire, f"k{number}"))
         with monkeypatch.context() as patch:
-            patch.setattr(link, "wake_thread", noted)
+            patch.setattr(link.sender.bell, "ring", noted)
             operation.result(PATIENCE_S)
         thread.join()
     assert wakers.count("MainThread") <= 4, wakers
@@ -207,7 +205,7 @@ def test_a_flush_ends_when_a_caller_has_received_its_confirmation(client: Client
         confirming = later(sockets.remind)
         began = time.monotonic()
         with link.lock:
-            link.wait_locked(lambda: bool(sockets.receivers), PATIENCE_S)
+            link.waiters.moved.wait_for(lambda: bool(sockets.receivers), PATIENCE_S)
         took_s.append(time.monotonic() - began)
         confirming.join()
         client.fire(f"k{number}")

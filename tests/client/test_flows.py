@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from support.fakes.lazies import lazy_of
-from support.fakes.no_sockets import no_sockets
+from support.fakes.no_sockets import NOWHERE, NobodyWaits, new_protocol, no_sockets
 from timerd_client.aio.link import drive as drive_in_loop
 from timerd_client.conditions import ANY
 from timerd_client.link import flows
@@ -21,6 +19,7 @@ from timerd_client.link.link import Link
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
+from timerd_client.threaded.io_thread import IoThread
 from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.link import drive as drive_in_thread
 from timerd_client.types import WhenLost
@@ -33,9 +32,6 @@ from timerd_shm.declare.errors import (
     TimerdUnavailableError,
     error_for,
 )
-from timerd_shm.declare.states import Orphans
-from timerd_shm.host.paths import InstancePaths
-from timerd_wire import native
 
 DRIVES: dict[str, Callable[[Flow[Any]], Any]] = {
     "threaded": drive_in_thread,
@@ -46,23 +42,15 @@ DRIVES: dict[str, Callable[[Flow[Any]], Any]] = {
 class StillLink(Link):
     """A link that sends nothing, on a clock that stands; it notes how it was ended."""
 
+    WAITERS = NobodyWaits
+
     def __init__(self) -> None:
         self.at_ns = 10**9
-        super().__init__(
-            InstancePaths(Path("/nowhere"), "none"),
-            "",
-            Orphans.CANCEL,
-            None,
-            no_sockets(),
-            lambda: self.at_ns,
-        )
+        super().__init__(NOWHERE, new_protocol(self.at_ns), no_sockets(), lambda: self.at_ns)
         self.stopped: list[float] = []
 
     def wake(self) -> None:
         """Nothing is sent."""
-
-    def notify_locked(self) -> None:
-        """Nobody waits."""
 
     def stop(self, timeout: float = 0.0) -> None:
         self.stopped.append(timeout)
@@ -227,11 +215,20 @@ def test_an_error_of_the_flow_itself_reaches_the_caller(drive: Callable[[Flow[An
         drive(flows.flush(link, 1.0))
 
 
+class NoIoThread(IoThread):
+    """A thread that never runs."""
+
+    def start(self) -> None:
+        """Nothing to do."""
+
+    def is_current(self) -> bool:
+        return False
+
+
 class ThreadlessLink(ThreadedLink):
     """A threaded link whose own thread never runs."""
 
-    def io_thread(self) -> native.Thread:
-        return cast(native.Thread, SimpleNamespace(start=lambda: None, is_current=lambda: False))
+    THREAD = NoIoThread
 
 
 class IntrudedLock:
@@ -255,11 +252,7 @@ class IntrudedLock:
 
 @pytest.fixture
 def threaded_link() -> Iterator[ThreadlessLink]:
-    link = ThreadlessLink(
-        InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, no_sockets(), lambda: 10**9
-    )
-    yield link
-    link.close_own()
+    yield ThreadlessLink(NOWHERE, new_protocol(10**9), no_sockets(), lambda: 10**9)
 
 
 def test_a_refusal_reaches_its_caller_although_the_next_hello_is_welcomed(threaded_link: ThreadlessLink) -> None:

@@ -94,6 +94,9 @@ class Daemon:
     def newest(self) -> int:
         return len(self.arenas[-1])
 
+    def check_open(self) -> None:
+        """It is open."""
+
     def wake_if_due(self, issued: int) -> None:
         """Nothing is sent."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from support.fakes.fakedaemon import MS, FakeDaemon, World, kinds, link_state, live_world, state_of
+from support.fakes.no_sockets import NOWHERE, no_sockets
 from timerd_client.errors import SessionGoneError, TimerdUnavailableError
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link.batch import ThreadedBatch
@@ -262,14 +263,12 @@ def test_open_requests_fail_when_the_daemon_is_lost_and_the_operation_stays_pend
 
 
 def test_no_question_is_sent_to_a_lost_daemon(world: World) -> None:
-    link = world.link
-    link.closed = False
-    Link.refuse_lost(link)
+    link = Link(NOWHERE, world.protocol, no_sockets(), lambda: world.now)
+    link.connection.refuse_lost()
     world.silence()
     world.pass_time(LOST_MS + 1_000)
-    link.plight = lambda: world.protocol.plight(world.now)  # type: ignore[method-assign]
     with pytest.raises(TimerdUnavailableError, match=r"state: lost, silent for 4\.0 s"):
-        Link.refuse_lost(link)
+        link.connection.refuse_lost()
 
 
 def test_a_daemon_that_refuses_the_client_counts_as_lost_and_its_reason_is_reported() -> None:
@@ -279,7 +278,7 @@ def test_a_daemon_that_refuses_the_client_counts_as_lost_and_its_reason_is_repor
     world.daemon._hello = lambda *_: world.daemon.routed.append(world.daemon.message(DownKind.ERROR, refusal))  # type: ignore[method-assign]
     world.pass_time(LOST_MS + 100, 50)
     assert state_of(operation) is State.UNAVAILABLE
-    assert "64 of 64 clients" in world.protocol.plight(world.now)
+    assert "64 of 64 clients" in world.protocol.status(world.now)
 
 
 # what becomes of it when the daemon is back -------------------------------------------------------------------------

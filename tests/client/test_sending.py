@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from support.fakes.no_sockets import NOWHERE, new_protocol
 from support.fakes.prompt_sockets import Sockets
 from support.real.faces import THREADED, Face
 from support.real.patience import eventually
@@ -26,38 +26,37 @@ from timerd_client.groups.duties import Duty
 from timerd_client.groups.steps import Pause, Run, Steps
 from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.client import Client
-from timerd_client.threaded.link import (
-    SEND_BURST,
-    SEND_COMMANDS,
-    SEND_INTERVAL_NS,
-    SEND_INTERVAL_NS_MAX,
-    Condition,
-    ThreadedLink,
-)
+from timerd_client.threaded.io_thread import IoThread
+from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.member import Runner
+from timerd_client.threaded.sender import SEND_BURST, SEND_COMMANDS, SEND_INTERVAL_NS, SEND_INTERVAL_NS_MAX
+from timerd_client.waits.condition import Condition
 from timerd_client.waits.gate import Gate
-from timerd_shm.declare.states import Orphans
-from timerd_shm.host.paths import InstancePaths
-from timerd_wire import native
 
 PATIENCE_S = 10.0
+
+
+class Idle(IoThread):
+    """A thread that ends at once."""
+
+    def _run(self) -> None:
+        """Nothing to do."""
 
 
 class Stepped(ThreadedLink):
     """A link whose passes the test makes, at its own time."""
 
+    THREAD = Idle
+
     def __init__(self, sockets: Sockets) -> None:
         self.at_ns = 10_000_000_000
-        super().__init__(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets, lambda: self.at_ns)
-
-    def io_thread(self) -> native.Thread:
-        return native.Thread(lambda: None, "none")
+        super().__init__(NOWHERE, new_protocol(self.at_ns), sockets, lambda: self.at_ns)
 
     def step(self, by_ns: int) -> None:
         """A pass, so much later."""
         self.at_ns += by_ns
         self.idle = False
-        assert self.exchange()
+        assert self.thread.exchange()
 
 
 @pytest.fixture
@@ -67,12 +66,11 @@ def sockets() -> Sockets:
 
 @pytest.fixture
 def client(face: Face, sockets: Sockets) -> Iterator[Any]:
-    paths = InstancePaths(Path("/nowhere"), "none")
 
     def make() -> Client | aio.Client:
         if face.name == "threaded":
-            return Client._over(ThreadedLink(paths, "", Orphans.CANCEL, None, sockets))
-        return aio.Client._over(LoopLink(paths, "", Orphans.CANCEL, None, sockets))
+            return Client._over(ThreadedLink(NOWHERE, new_protocol(), sockets))
+        return aio.Client._over(LoopLink(NOWHERE, new_protocol(), sockets))
 
     client = face.run(make)
     client.ready(timeout=PATIENCE_S)
@@ -116,7 +114,7 @@ def test_under_load_the_piled_up_commands_are_sent_in_each_interval(client: Clie
 
 def test_what_one_iteration_of_a_loop_issues_is_sent_as_one_batch(sockets: Sockets) -> None:
     async def main() -> None:
-        client = aio.Client._over(LoopLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets))
+        client = aio.Client._over(LoopLink(NOWHERE, new_protocol(), sockets))
         await client.ready(timeout=PATIENCE_S)
         for number in range(3):
             for _ in range(100):
@@ -183,7 +181,7 @@ def test_a_pass_for_another_reason_sends_the_commands_that_are_due_soon(sockets:
     assert kept() == 1
     link.step(SEND_INTERVAL_NS)
     assert kept() == 0
-    interval_ns = link.due_ns() - link.at_ns
+    interval_ns = link.sender.due_ns() - link.at_ns
     assert sockets.wake_ns < interval_ns < SEND_INTERVAL_NS_MAX
     client.fire("k")
     link.step(interval_ns // 2 - 1)
@@ -399,7 +397,7 @@ class Duties:
 
 
 def test_a_pause_that_ends_while_its_thread_is_busy_ends_in_another_thread() -> None:
-    link = ThreadedLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, "group", Sockets())
+    link = ThreadedLink(NOWHERE, new_protocol(group="group"), Sockets())
     duties = Duties()
     runner = Runner(link, cast(Any, duties))
     runner.start(2)

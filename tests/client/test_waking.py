@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from support.fakes.lazies import lazy_of
-from support.fakes.no_sockets import no_sockets
+from support.fakes.no_sockets import NOWHERE, NobodyWaits, new_protocol, no_sockets
 from support.real.registries import serve
 from timerd_client.conditions import ANY
 from timerd_client.groups.membership import Membership
@@ -20,26 +19,23 @@ from timerd_client.link import flows
 from timerd_client.link.link import Link
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply
+from timerd_client.link.questions import ask_purgatory, query
+from timerd_client.link.withdrawals import abandon
 from timerd_client.threaded.link import drive
 from timerd_client.threaded.purgatory import Purgatory
-from timerd_shm.declare.states import Orphans
-from timerd_shm.host.paths import InstancePaths
 
 
 class CountedLink(Link):
     """A link that counts how often it was woken, and sends nothing."""
 
+    WAITERS = NobodyWaits
+
     def __init__(self) -> None:
-        super().__init__(
-            InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, "group", no_sockets(), lambda: 10**9
-        )
+        super().__init__(NOWHERE, new_protocol(10**9, "group"), no_sockets(), lambda: 10**9)
         self.woken = 0
 
     def wake(self) -> None:
         self.woken += 1
-
-    def notify_locked(self) -> None:
-        """Nobody waits."""
 
 
 class Alone(Purgatory, Membership[Any]):
@@ -80,8 +76,8 @@ CALLS: dict[str, Callable[[Alone], Any]] = {
     "acknowledge with an answer": lambda alone: issue(alone.counted, NOTHING, None, Reply(alone.counted)),
 }
 QUESTIONS: dict[str, Callable[[Alone], Any]] = {
-    "query": lambda alone: alone.counted.query({"query": "ping"}),
-    "purgatory": lambda alone: alone.counted.ask_purgatory("fetch"),
+    "query": lambda alone: query(alone.counted, {"query": "ping"}),
+    "purgatory": lambda alone: ask_purgatory(alone.counted, "fetch"),
     "serve": lambda alone: serve(alone, "job", lambda call: None),
 }
 
@@ -118,5 +114,5 @@ def test_a_link_that_is_about_to_send_is_not_woken(call: Callable[[Alone], Any])
 
 def test_an_abandoned_operation_wakes_the_sender_when_too_many_commands_have_piled_up() -> None:
     alone = prepared(idle=False, alarm_in=0)  # what was not sent yet is withdrawn without a command of its own
-    alone.counted.abandon([alone.operation.command])
+    abandon(alone.counted, [alone.operation.command])
     assert alone.counted.woken == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ import timerd as td
 from support.fakes import fakedaemon
 from support.fakes.fakedaemon import MS, link_state
 from support.fakes.networks import Peer, World
-from support.fakes.no_sockets import no_sockets
+from support.fakes.no_sockets import NOWHERE, new_protocol, no_sockets
 from support.real.daemons import Daemon
 from support.real.patience import eventually
 from support.real.shell import Run, json_of
@@ -28,9 +27,7 @@ from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import DAEMON_LOST_NS, HEARTBEAT_NS
-from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import DownKind, ReportHeader, UpKind
-from timerd_shm.host.paths import InstancePaths
 
 MakeDaemon = Callable[..., Daemon]
 TWO_QUOTAS = ("holds 2 operations", "has set 1 watermarks")
@@ -173,19 +170,18 @@ class Linked(fakedaemon.World):
 
     def __init__(self) -> None:
         super().__init__()
-        paths = InstancePaths(Path("/nowhere"), "linked")
-        self.link = Link(paths, "", Orphans.CANCEL, None, no_sockets(), lambda: self.now)
-        self.protocol = self.link.protocol
+        self.protocol = new_protocol(self.now)
+        self.link = Link(NOWHERE, self.protocol, no_sockets(), lambda: self.now)
         self.exchange()
         assert link_state(self) is LinkState.LIVE
 
     def flushes(self) -> bool:
         """Whether a flush that begins now has nothing to wait for; raises what it raises then."""
         with self.link.lock:
-            flush = self.link.begin_flush()
-            if not self.link.flushed(flush):
+            flush = self.link.flushes.begin()
+            if not self.link.flushes.is_done(flush):
                 return False
-            self.link.end_flush(flush, 0)
+            self.link.flushes.end(flush, 0)
         return True
 
     def restart(self) -> None:

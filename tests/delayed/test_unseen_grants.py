@@ -63,7 +63,7 @@ def timed_out(operation: ThreadedOperation) -> None:
 
 
 def interrupted(operation: ThreadedOperation) -> None:
-    operation._link.gate = lambda: SimpleNamespace(open=print, wait=interrupt)  # type: ignore[method-assign,assignment,return-value]
+    operation._link.waiters.gate = lambda: SimpleNamespace(open=print, wait=interrupt)  # type: ignore[method-assign,assignment,return-value]
     with pytest.raises(KeyboardInterrupt):
         operation.result()
 
@@ -83,7 +83,7 @@ def in_vain(operation: ThreadedOperation) -> None:
 def test_a_grant_that_nobody_can_see_is_requeued_before_it_is_acknowledged(
     world: World, leave: Callable[[ThreadedOperation], None]
 ) -> None:
-    world.link.queue = SimpleQueue  # type: ignore[method-assign]
+    world.link.waiters.queue = SimpleQueue  # type: ignore[method-assign]
     leave(world.register())
     world.exchange()
     world.daemon.apply_up_to = world.protocol.ledger.issued + 1
@@ -145,7 +145,7 @@ def settled(like: ThreadedOperation) -> ThreadedOperation:
 
 @pytest.mark.parametrize("way", [*LOOKS, *NO_LOOKS])
 def test_a_dropped_operation_is_requeued_unless_a_caller_has_looked_at_its_outcome(world: World, way: str) -> None:
-    world.link.queue = SimpleQueue  # type: ignore[method-assign]
+    world.link.waiters.queue = SimpleQueue  # type: ignore[method-assign]
     operation = world.register()
     world.exchange()
     grant(world)
@@ -175,7 +175,7 @@ def test_a_callback_that_only_traces_an_operation_does_not_hold_it(world: World)
 
 
 def test_an_operation_that_stays_with_as_completed_is_requeued(world: World) -> None:
-    world.link.queue = SimpleQueue  # type: ignore[method-assign]
+    world.link.waiters.queue = SimpleQueue  # type: ignore[method-assign]
     settling = timerd_client.as_completed([world.register(), world.register()], 1)
     world.exchange()
     taken = iter(settling)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import timerd_client
 from support.real.imports import PACKAGES, circles, graph_of
 from support.real.trees import ROOT, SETTINGS, TESTS, python_path
+from timerd_client import aio
 
 # Each room may import from the lines above its own. Rooms of one line do not know each other.
 ORDERS: dict[str, tuple[set[str], ...]] = {
@@ -95,6 +101,8 @@ INSIDE_LOAD = (
 )
 MODULES_MAX = 16
 LINES_MAX = 600
+LINKS = ("aio", "link", "threaded")  # the rooms of timerd_client whose classes are counted by their methods
+METHODS_MAX = 15
 
 
 def room_of(module: str, inside: str) -> str:
@@ -239,6 +247,41 @@ def test_a_module_has_at_most_six_hundred_lines() -> None:
                 if lines > LINES_MAX:
                     long[str(path.relative_to(ROOT))] = lines
     assert not long, long
+
+
+def users_own() -> set[type[Any]]:
+    """The classes that the two faces export, with their bases."""
+    given = [getattr(face, name) for face in (timerd_client, aio) for name in face.__all__]
+    return {base for one in given if inspect.isclass(one) for base in one.__mro__}
+
+
+def inner_classes() -> Iterator[type[Any]]:
+    """The classes of the client's links that are not the user's own."""
+    own = users_own()
+    for module in graph_of("timerd_client"):
+        if room_of(module, "timerd_client") in LINKS:
+            for value in vars(importlib.import_module(module)).values():
+                if inspect.isclass(value) and value.__module__ == module and value not in own:
+                    yield value
+
+
+def public_methods(of: type[Any]) -> set[str]:
+    """Its public methods and properties, also those that it has from other classes of the client."""
+    bases = [base for base in of.__mro__ if base.__module__.startswith("timerd_client.")]
+    found = {name: value for base in bases for name, value in vars(base).items() if not name.startswith("_")}
+    return {
+        name
+        for name, value in found.items()
+        if not inspect.isclass(value) and (callable(value) or isinstance(value, (property, staticmethod, classmethod)))
+    }
+
+
+def test_a_class_of_a_link_has_at_most_fifteen_public_methods() -> None:
+    """A reader sees at a glance what it is for. The user's own classes have as many as a user needs."""
+    found = {of.__qualname__: sorted(public_methods(of)) for of in inner_classes()}
+    large = {name: methods for name, methods in found.items() if len(methods) > METHODS_MAX}
+    assert not large, "\n".join(f"{name} has {len(methods)}: {', '.join(methods)}" for name, methods in large.items())
+    assert {"Link", "ThreadedLink", "LoopLink", "Connection", "Sender", "Waiters", "IoThread"} <= set(found)
 
 
 WITHOUT_CORE = """

@@ -88,12 +88,12 @@ def test_the_time_in_a_full_window_counts_against_the_timeout_and_its_events_are
         registered: list[td.Operation] = []
         thread = threading.Thread(target=lambda: registered.append(client.register("k", timeout=PATIENCE_S)))
         thread.start()
-        eventually(lambda: client._link.movers > 0)
+        eventually(lambda: client._link.waiters.moved.callers > 0)
         other.fire_wait("k", value=b"meanwhile")
         waited = time.monotonic_ns() - started
         with client._link.lock:
             client._protocol.ledger.applied += 10
-            client._link._moved.notify_all()
+            client._link.waiters.notify_locked()
         thread.join(PATIENCE_S)
         outcome = registered[0].result(PATIENCE_S)
         assert outcome.value == b"meanwhile"

@@ -21,7 +21,9 @@ from support.real.daemons import Daemon
 from support.real.faces import Face
 from support.real.patience import PATIENCE_S, eventually
 from timerd import ALL, ALL_SETTLED, State, at_least, total
+from timerd_client.link import flows
 from timerd_client.link.link import Link
+from timerd_client.link.questions import query
 from timerd_client.one_process import public_name
 
 
@@ -287,7 +289,7 @@ def test_commands_before_a_flush_are_applied(client: Any) -> None:
 
 
 def test_the_next_flush_raises_a_refusal(client: Any) -> None:
-    client._link.issue(b"\x01" + client._cancel_id_command("never", 0)[1:])  # no command that a daemon can read
+    client._link.sender.issue(b"\x01" + client._cancel_id_command("never", 0)[1:])  # no command that a daemon can read
     with pytest.raises(td.TimerdError, match="a command was refused"):
         client.flush(timeout=PATIENCE_S)
     client.flush(timeout=PATIENCE_S)
@@ -441,13 +443,12 @@ def test_a_groups_outcome_has_the_codes_of_its_failed_keys(daemon: Daemon) -> No
 
 def test_a_watermark_is_asked_for_once_and_then_read(client: Any, fresh: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    query = Link.query
 
-    def asking(self: Link, question: dict[str, Any]) -> Any:
+    def asking(link: Link, question: dict[str, Any]) -> Any:
         asked.append(question)
-        return query(self, question)
+        return query(link, question)
 
-    monkeypatch.setattr(Link, "query", asking)
+    monkeypatch.setattr(flows, "query", asking)
     keys = [f"{fresh}/{n}" for n in range(3)] + [f"{fresh}/" + "long" * 20]
     assert [client.watermark(key) for key in keys] == [None] * 4
     for n, key in enumerate(keys):

@@ -16,18 +16,20 @@ import zlib
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from support.fakes.fakedaemon import MS, FakeDaemon, World
 from support.fakes.lazies import lazy_of
 from support.fakes.mutations import down
-from support.fakes.no_sockets import no_sockets
+from support.fakes.no_sockets import NOWHERE, no_sockets
 from timerd_client import ALL, ALL_SETTLED, ANY, at_least, hot, total
 from timerd_client.conditions import When
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.link import Link
 from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.sender import Sender
+from timerd_client.link.waiters import Waiters
+from timerd_client.link.withdrawals import abandon
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome
 from timerd_client.protocol.protocol import Protocol
@@ -36,10 +38,9 @@ from timerd_client.protocol.state import LinkState
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import BackpressureError, ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of
-from timerd_shm.declare.states import Condition, Orphans
+from timerd_shm.declare.states import Condition
 from timerd_shm.declare.states import Outcome as Settled
 from timerd_shm.declare.wire import DownKind, OutcomeRecord, ReportHeader
-from timerd_shm.host.paths import InstancePaths
 
 STEPS = 120
 KEYS: tuple[Any, ...] = (
@@ -65,30 +66,42 @@ CONDITIONS: tuple[Any, ...] = (
 BIG = 1 << 32
 
 
-class ManualLink(Link):
-    """A link on the world's clock. When the window is full, it exchanges frames until there is room."""
+class ProgramSender(Sender):
+    """When the window is full, it exchanges frames until there is room."""
 
-    def __init__(self, world: Program) -> None:
-        paths = InstancePaths(Path("/nowhere"), "program")
-        super().__init__(paths, "", Orphans.CANCEL, None, no_sockets(), lambda: world.now)
-        self._world = world
-
-    def wake(self) -> None:
-        self.idle = False
-        self._world.note("woken")
+    _link: ManualLink
 
     def make_room(self) -> None:
-        self.lock.release()
-        self._world.exchange()
-        self.lock.acquire()
-        if self.protocol.outgoing.room <= 0:
+        self._link.lock.release()
+        self._link.world.exchange()
+        self._link.lock.acquire()
+        if self._protocol.outgoing.room <= 0:
             raise BackpressureError("the window is full")
+
+
+class ProgramWaiters(Waiters):
+    """Nobody may wait."""
 
     def may_block(self) -> None:
         raise RuntimeError("nothing comes while it waits")
 
+
+class ManualLink(Link):
+    """A link on the world's clock."""
+
+    SENDER = ProgramSender
+    WAITERS = ProgramWaiters
+
+    def __init__(self, world: Program) -> None:
+        self.world = world
+        super().__init__(NOWHERE, world.protocol, no_sockets(), lambda: world.now)
+
+    def wake(self) -> None:
+        self.idle = False
+        self.world.note("woken")
+
     def complain(self, what: str, error: BaseException | None = None) -> None:
-        self._world.note(f"complains: {what} {error!r}")
+        self.world.note(f"complains: {what} {error!r}")
 
 
 class Program(World):
@@ -99,9 +112,8 @@ class Program(World):
         self.trace: list[str] = []
         window = rng.choice((16, 300, 65_536))
         super().__init__(window=window, shared_clock=rng.random() < 0.8)
+        self.protocol = Protocol(Identity("program"), self.now, random=rng.randbytes, window=window)
         self.link = link = ManualLink(self)
-        identity = Identity("program")
-        self.protocol = link.protocol = Protocol(identity, self.now, random=rng.randbytes, window=window)
         self.words = memoryview(bytearray(64)).cast("Q")
         self.purgatory = Purgatory(cast(Any, lazy_of(link)), "default", ThreadedOperation)
         self.operations: list[ThreadedOperation] = []
@@ -250,7 +262,7 @@ class Program(World):
 
     def abandon(self) -> None:
         if (operation := self.one()) is not None:
-            self.attempt(f"abandon {operation.command}", lambda: self.link.abandon([operation.command]))
+            self.attempt(f"abandon {operation.command}", lambda: abandon(self.link, [operation.command]))
 
     def sleep(self) -> None:
         self.link.idle = True
@@ -366,7 +378,7 @@ class Program(World):
         """Note how everything has settled."""
         self.look()
         if self.protocol.state is not LinkState.CLOSED and self.rng.random() < 0.5:
-            self.link._reader = None
+            self.link.connection.reader = None
             with self.link.lock:
                 self.protocol.incoming.fail_all(BackpressureError("the end"))
             self.notify_waiters()

@@ -437,7 +437,7 @@ def test_a_call_that_waits_names_its_purgatory_as_the_arena_does_then(call: str,
         def make_room() -> None:
             indices["fetch"], ledger.window = 1, room
 
-        link.make_room = make_room  # type: ignore[method-assign]
+        link.sender.make_room = make_room  # type: ignore[method-assign]
         CALLS_OF_A_PURGATORY[call](purgatory)
     else:
         link.lock.acquire()

@@ -31,7 +31,7 @@ from timerd_wire.packets import SUBSCRIBE
 first, second = (td.connect(transport=transport) for transport in ("unix", "{other}"))
 for client in (first, second):
     client.register_wait("k", timeout=600)
-first._link.sockets._packets.send(SUBSCRIBE, second._link.protocol.session.secret)
+first._link.connection.sockets._packets.send(SUBSCRIBE, second._link.protocol.session.secret)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

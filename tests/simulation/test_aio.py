@@ -10,7 +10,7 @@ from simulation.engine.looped import NOT_THERE, LoopedProcess
 from simulation.engine.process import Process
 from simulation.engine.run import STEPS, Failure, Simulation
 from support.real.tiers import in_tiers
-from timerd_client.aio.link import LoopLink
+from timerd_client.aio.waiters import LoopWaiters
 from timerd_client.protocol.incoming import Incoming
 
 SEEDS = (305, 318, 326, 300, 302, 310, 301, 304, 306, 307, 308, 309)  # those first that find the defects below
@@ -85,5 +85,5 @@ def test_an_asyncio_client_that_acknowledges_too_soon_is_found(monkeypatch: pyte
 def test_an_asyncio_client_that_does_not_wake_callers_of_room_or_flush_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LoopLink, "_wake_waiters", lambda self: None)
+    monkeypatch.setattr(LoopWaiters, "look", lambda self: None)
     assert found()

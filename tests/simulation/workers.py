@@ -80,10 +80,10 @@ class Worker:
         )
         link = SimpleNamespace(
             lock=nullcontext(),
-            sealed=False,
+            check_open=lambda: None,
             wake_if_due=lambda issued: None,
             protocol=self.protocol,
-            wall_ns=world.wall_ns,
+            wall=SimpleNamespace(now_ns=world.wall_ns),
             now_ns=world.clock.now_ns,
         )
         self.link = cast(Link, link)
@@ -177,7 +177,7 @@ class Worker:
                 return
             self.world.run(50_000_000)
             self.pump()
-        raise AssertionError(f"it never holds; {self.protocol.plight(self.now_ns)}")
+        raise AssertionError(f"it never holds; {self.protocol.status(self.now_ns)}")
 
     def ack(self, delivered: DeliveredOutcome) -> int:
         """Acknowledge an outcome; 1 if this member still held it."""

@@ -23,6 +23,7 @@ from timerd.config.command_line import read_command_line
 from timerd.core import Core
 from timerd.host.lock import InstanceLock
 from timerd_client.hot.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
+from timerd_client.link.questions import query
 from timerd_shm.declare.errors import ErrorCode, TimerdError, error_for
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
 from timerd_shm.declare.limits import KEY_SIZE_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, WINDOW_COMMANDS_MAX
@@ -101,7 +102,7 @@ def unsupported(_: td.Client, daemon: Daemon) -> None:
 
 @meets(ErrorCode.NOT_SUPPORTED, "it knows")
 def not_supported(client: td.Client, _: Daemon) -> None:
-    client._link.query({"query": "the weather"}).answer_in_time(PATIENCE_S)
+    query(client._link, {"query": "the weather"}).answer_in_time(PATIENCE_S)
 
 
 @meets(ErrorCode.ARENA_FULL, f"{CAPACITY} of {CAPACITY}", "retry later", "--capacity")

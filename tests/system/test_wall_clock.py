@@ -16,7 +16,7 @@ from support.real.daemons import Daemon
 from support.real.patience import PATIENCE_S, eventually
 from support.real.registries import serve
 from timerd_client import aio
-from timerd_client.link.link import Link
+from timerd_client.link.link import Wall
 
 
 def member() -> td.Client:
@@ -32,7 +32,7 @@ def points(calls: list[td.Call], since: datetime) -> list[float]:
 def wall(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How much the wall clock of this process's clients is ahead of the machine's, in ns: [0] may be changed."""
     ahead = [0]
-    monkeypatch.setattr(Link, "wall_ns", lambda link: time.time_ns() + ahead[0])
+    monkeypatch.setattr(Wall, "now_ns", lambda wall: time.time_ns() + ahead[0])
     return ahead
 
 
@@ -68,7 +68,7 @@ def test_an_asyncio_member_goes_on_after_the_wall_clock_was_wrong(daemon: Daemon
             serve(client, "cron", cron.append, cron="* * * * * *")
             for ahead in (0, 3_600, 0):
                 wall[0] = ahead * 1_000_000_000
-                client._link.wall_clock_set()  # as its timerfd would
+                client._link.wall.was_set()  # as its timerfd would
                 before = len(cron)
                 while len(cron) < before + 3:
                     await asyncio.sleep(0.02)

@@ -16,8 +16,8 @@ PACKETS_PER_WRITE = 64  # of what waits
 PACKET_COST = 128  # bytes beside the body of a packet that waits: many small ones were three times what was charged
 
 
-class Owner(Protocol):
-    """Who looks after a connection: its server."""
+class FrameServer(Protocol):
+    """The server of a connection, as the connection knows it."""
 
     def send(self, connection: PacketConnection, frame: bytes) -> bool:
         """Send a frame; False: it was dropped."""
@@ -31,8 +31,8 @@ class PacketConnection:
 
     __slots__ = (
         "_joined",
-        "_owner",
         "_queued",
+        "_server",
         "_taken",
         "_waiting",
         "descriptor",
@@ -49,7 +49,7 @@ class PacketConnection:
         "watch",
     )
 
-    def __init__(self, descriptor: int, number: int, share: Share, owner: Owner) -> None:
+    def __init__(self, descriptor: int, number: int, share: Share, server: FrameServer) -> None:
         self.descriptor = descriptor
         self.packets = Packets(descriptor)
         self.number = number  # never used twice
@@ -62,7 +62,7 @@ class PacketConnection:
         self.is_listed = False  # whether its server looks at it without waiting
         self.is_closed = False
         self.has_ended = False  # whether the client has closed it
-        self._owner = owner
+        self._server = server
         self._waiting: deque[tuple[int, bytes]] = deque()  # packets, as (kind, body)
         self._queued = 0  # bytes of them
         self._joined = Joined()
@@ -86,11 +86,11 @@ class PacketConnection:
         """Nothing: it does not wait for memory. A frame without room is dropped."""
 
     def end(self) -> None:
-        self._owner.close_connection(self)
+        self._server.close_connection(self)
 
     def deliver(self, frame: bytes) -> None:
         """Send a frame; dropped when the client does not keep up."""
-        self._owner.send(self, frame)
+        self._server.send(self, frame)
 
     def take_part(self, kind: int, body: bytes) -> bytes | None:
         """A part of a frame has come: the frame, if it is complete. Raises ValueError for what no client sends."""

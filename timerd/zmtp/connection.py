@@ -15,8 +15,8 @@ QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one peer; beyond it messag
 PIECES_PER_WRITE = 64  # of what waits
 
 
-class Owner(Protocol):
-    """Who looks after a connection: its server."""
+class MessageServer(Protocol):
+    """The server of a connection, as the connection knows it."""
 
     def wake(self, connection: Connection) -> None:
         """Look at a connection again that was held back, or that waited to be admitted."""
@@ -32,9 +32,9 @@ class Connection:
     """Made for an accepted connection, of which it owns the descriptor."""
 
     __slots__ = (
-        "_owner",
         "_pieces",
         "_queued",
+        "_server",
         "_taken",
         "descriptor",
         "interest",
@@ -49,7 +49,7 @@ class Connection:
         "slot",
     )
 
-    def __init__(self, descriptor: int, number: int, side: Side, share: Share, owner: Owner) -> None:
+    def __init__(self, descriptor: int, number: int, side: Side, share: Share, server: MessageServer) -> None:
         self.descriptor = descriptor
         self.number = number  # never used twice
         self.share = share
@@ -61,7 +61,7 @@ class Connection:
         self.is_read_dry = False  # whether the last read found less than it could have
         self.is_held_back = False  # whether it waits for memory to go on reading
         self.is_closed = False
-        self._owner = owner
+        self._server = server
         self._pieces: deque[bytes | memoryview] = deque()  # what waits to be sent
         self._queued = 0  # bytes of it
         self._taken = 0  # memory for the large frame that comes in
@@ -76,14 +76,14 @@ class Connection:
         return self.peer.large
 
     def wake(self) -> None:
-        self._owner.wake(self)
+        self._server.wake(self)
 
     def end(self) -> None:
-        self._owner.close_connection(self)
+        self._server.close_connection(self)
 
     def deliver(self, message: bytes) -> None:
         """Send a message; dropped when the peer does not keep up."""
-        self._owner.send(self, message)
+        self._server.send(self, message)
 
     def admit(self, slot: int) -> None:
         """Go on with the handshake of a peer that has shown the session of a client."""

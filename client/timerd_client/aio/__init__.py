@@ -14,6 +14,7 @@ belongs to the loop that first uses it.
 
 from timerd_client import errors
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from timerd_client.discovery.settings import configure
 from timerd_client.errors import *  # noqa: F403
 from timerd_client.events.event import Event, Gap
 from timerd_client.groups.listing import CallInfo, CallState
@@ -21,7 +22,6 @@ from timerd_client.groups.registry import Calls
 from timerd_client.groups.steps import Call
 from timerd_client.link.batch import Row
 from timerd_client.link.operation import GroupOperation
-from timerd_client.link.settings import configure
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState

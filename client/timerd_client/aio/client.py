@@ -11,14 +11,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from timerd_client.arguments import name_of
+from timerd_client.discovery.settings import guards, settings
 from timerd_client.discovery.target import Target, target_of
 from timerd_client.link import flows
-from timerd_client.link.lazy import Lazy
-from timerd_client.link.settings import guards, settings
-from timerd_client.link.together import fire_together
+from timerd_client.link.lazy import CommonClient, Lazy
+from timerd_client.link.questions import name_purgatory, query
 from timerd_client.protocol.session import DEFAULT_PURGATORY
-from timerd_client.protocol.state import LinkState
-from timerd_client.protocol.statistics import Statistics
 from timerd_client.types import Key, OrphanPolicy, Patience, Payload
 from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
@@ -52,7 +50,7 @@ class LoopLazy(Lazy[LoopLink]):
         return link is None or link.loop is loop or link.is_outlived()
 
 
-class Client(Purgatory, Member):
+class Client(CommonClient[LoopLink], Purgatory, Member):
     """A client of one instance's daemon, for one event loop at a time; also its purgatory "default".
 
     Making it needs neither a daemon nor a loop: it connects at its first use, in the loop that runs then. When that
@@ -93,53 +91,9 @@ class Client(Purgatory, Member):
         self._join(link)
         return super()._bind(link)
 
-    @property
-    def name(self) -> str:
-        """The label of this client in `timerctl clients`."""
-        return self._lazy.target.label
-
-    @property
-    def instance(self) -> str:
-        """The name of its instance."""
-        return self._lazy.instance
-
-    @property
-    def group(self) -> str | None:
-        """The group of which it is a member, or None."""
-        return self._lazy.target.group
-
-    @property
-    def transport(self) -> Transport:
-        """The transport: "zeromq" or "unix"."""
-        return self._lazy.target.transport
-
     async def ready(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> None:
         """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
         await drive(flows.ready(self._live(), timeout))
-
-    @property
-    def state(self) -> LinkState:
-        """CONNECTING (also before the first use), HELLO, LIVE, LOST or CLOSED."""
-        link = self._lazy.made
-        if link is not None:
-            return link.protocol.state
-        return LinkState.CLOSED if self._lazy.closed else LinkState.CONNECTING
-
-    @property
-    def connected(self) -> bool:
-        """Whether the daemon is there: False before its first frame, after 3 s without one, and 2 s after its end."""
-        return self.state is LinkState.LIVE
-
-    def stats(self) -> Statistics:
-        """The counters of this client: pending operations, operations given up, late outcomes, and more."""
-        link = self._live()
-        with link.lock:
-            return link.protocol.statistics()
-
-    @property
-    def closed(self) -> bool:
-        """Whether close() was called."""
-        return self._lazy.closed
 
     async def purgatory(self, name: str, *, timeout: Patience = CONNECT_TIMEOUT_S) -> Purgatory:
         """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError.
@@ -150,7 +104,7 @@ class Client(Purgatory, Member):
             return self
         known = self._purgatories.get(name)
         if known is None:
-            reply = self._live().name_purgatory(name)
+            reply = name_purgatory(self._live(), name)
             if reply is not None:
                 await answer_of(reply, timeout)
             self._lazy.purgatories.append(name)
@@ -160,7 +114,7 @@ class Client(Purgatory, Member):
     async def ping(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> float:
         """Ask the daemon, and return how many seconds it took. Raises TimerdUnavailableError."""
         start = time.monotonic()
-        await answer_of(self._live().query({"query": "ping"}), timeout)
+        await answer_of(query(self._live(), {"query": "ping"}), timeout)
         return time.monotonic() - start
 
     async def room(self, commands: int = 1, *, timeout: Patience = BACKPRESSURE_TIMEOUT_S) -> int:
@@ -168,7 +122,7 @@ class Client(Purgatory, Member):
 
         Raises BackpressureError after `timeout` s, and InvalidValueError for more than a window holds (65,536).
         """
-        return await self._live().room(commands, timeout)
+        return await self._live().sender.room(commands, timeout)
 
     async def fire_together_wait(
         self, events: Sequence[tuple[Purgatory, Key, Payload]], *, timeout: Patience = CLOSE_TIMEOUT_S
@@ -179,19 +133,7 @@ class Client(Purgatory, Member):
         before any other command. Raises TimerdUnavailableError after `timeout` s: then that is unknown. The events and
         their values have to fit into one frame (4 MiB, and 128 KiB with transport="unix").
         """
-        return await drive(fire_together(self._live(), events, timeout))
-
-    def cancel_all(self) -> None:
-        """Cancel all operations that this client has pending, in every purgatory. Returns at once."""
-        link = self._live()
-        with link.lock:
-            pending = list(link.protocol.ledger.pending)
-        link.withdraw(pending)
-
-    @property
-    def incarnation(self) -> bytes:
-        """The 16 bytes that name this client at the daemon; others after the daemon has forgotten it."""
-        return self._live().protocol.session.incarnation
+        return await drive(flows.fire_together(self._live(), events, timeout))
 
     async def set_orphans(self, policy: OrphanPolicy) -> None:
         """Set what becomes of the pending operations when this client ends, as the threaded client does."""
@@ -214,13 +156,7 @@ class Client(Purgatory, Member):
         try:
             await self.close()
         except TimerdError as failure:
-            link: Any = self._lazy.made
-            if error is None or link is None:
-                raise
-            link.complain_of_close(failure, error)
-
-    def __repr__(self) -> str:
-        return f"<Client of {self.instance!r} {self.state.value}>"
+            self._close_has_raised(failure, error)
 
 
 class Connecting:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from timerd_client.arguments import patience_s
-from timerd_client.delayed.operation import Delayed, Whole
+from timerd_client.delayed.operation import Delayed, DelayedDriver
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
@@ -44,7 +44,7 @@ class DelayedOperation(Delayed):
     """
 
     NAME = "td.aio.DelayedOperation"
-    _delayed: LoopWhole
+    _delayed: LoopDriver
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class DelayedOperation(Delayed):
         super().__init__(
             try_complete=try_complete, on_complete=on_complete, on_expiration=on_expiration, on_error=on_error
         )
-        self._delayed = LoopWhole(self, asyncio.Lock() if lock is None else lock)
+        self._delayed = LoopDriver(self, asyncio.Lock() if lock is None else lock)
 
     @property
     def lock(self) -> asyncio.Lock:
@@ -67,21 +67,21 @@ class DelayedOperation(Delayed):
 
     async def force_complete_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`force_complete`, and whether this call has completed it. Raises TimerdUnavailableError after `timeout` s."""
-        whole = self._delayed
-        if whole.force_alone():
-            await whole.until_called_back(timeout)
+        driver = self._delayed
+        if driver.force_alone():
+            await driver.until_called_back(timeout)
             return True
-        if whole.is_alone:
+        if driver.is_alone:
             return False
-        whole.end()
-        reply = Reply(whole.link)
-        return whole.complete(reply) and bool(await answer_of(reply, timeout))
+        driver.end()
+        reply = Reply(driver.link)
+        return driver.complete(reply) and bool(await answer_of(reply, timeout))
 
     async def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`cancel`, and whether it was cancelled, not settled otherwise. Raises TimerdUnavailableError."""
         self.cancel()
         if not await self.settled(timeout):
-            raise self._delayed.link.unavailable(timeout)
+            raise self._delayed.link.connection.unavailable(timeout)
         return self.state is State.CANCELLED
 
     async def settled(self, timeout: Patience | None = None) -> bool:
@@ -92,7 +92,7 @@ class DelayedOperation(Delayed):
         return await settled(end, timeout) and bool(end.get())
 
 
-class LoopWhole(Whole[LoopLink]):
+class LoopDriver(DelayedDriver[LoopLink]):
     """What an asyncio client does for a delayed operation."""
 
     def __init__(self, owner: DelayedOperation, lock: asyncio.Lock) -> None:
@@ -103,12 +103,12 @@ class LoopWhole(Whole[LoopLink]):
     def wake(self) -> None:
         self._run(self._evaluate())
 
-    def ended(self, state: State) -> None:
+    def _ended(self, state: State) -> None:
         if self.link.loop.is_closed():
             return
         self._run(self._finish(state))
 
-    def finish_alone(self) -> None:
+    def _finish_alone(self) -> None:
         self._run(self._finish(State.COMPLETED), asyncio.get_running_loop())
 
     async def until_called_back(self, timeout: Patience | None) -> bool:
@@ -125,10 +125,10 @@ class LoopWhole(Whole[LoopLink]):
     async def _evaluate(self) -> None:
         async with self.lock:
             try:
-                while looks := self.take_looks():
-                    self.answer_looks(looks, self.is_complete or await self._try())
+                while looks := self._take_looks():
+                    self._answer_looks(looks, self.is_complete or await self._try())
             except BaseException:  # the task was cancelled, or its loop is to end
-                self.rest()
+                self._rest()
                 raise
 
     async def _try(self) -> bool:
@@ -137,21 +137,21 @@ class LoopWhole(Whole[LoopLink]):
         except BaseException as error:
             if ends_task(error):
                 raise
-            self.failed("try_complete", error)
+            self._failed("try_complete", error)
             return False
 
     async def _finish(self, state: State) -> None:
         try:
             async with self.lock:
-                for name, function in self.callbacks(state):
+                for name, function in self._callbacks(state):
                     try:
                         await called(function)
                     except BaseException as error:
                         if ends_task(error):
                             raise
-                        self.failed(name, error)
+                        self._failed(name, error)
         finally:
-            self.tell()
+            self._tell()
 
     async def start(
         self,
@@ -166,13 +166,13 @@ class LoopWhole(Whole[LoopLink]):
         """Try; if that does not complete it, watch its keys."""
         if self.is_alone:
             return
-        mark = self.begin(surface, keys, timeout)
+        mark = self._begin(surface, keys, timeout)
         async with self.lock:
             complete = await called(self.owner.try_complete)
             if not (complete or self.forced):
-                self.watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=False)
+                self._watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=False)
         if self.parts:
-            self.follow()
+            self._follow()
         else:
             self.state = self.state or State.COMPLETED
             await self._finish(self.state)

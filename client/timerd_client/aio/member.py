@@ -102,7 +102,7 @@ class Runner:
                     case Pause(seconds):
                         await asyncio.sleep(seconds)
         except (StopIteration, ClosedError):
-            self._link.notify_locked()  # the next call of that name may run
+            self._link.waiters.notify_locked()  # the next call of that name may run
 
 
 async def _error_of(

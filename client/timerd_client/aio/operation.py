@@ -110,7 +110,7 @@ async def settled_or_raise(promise: Promise, timeout: Patience | None) -> None:
 async def settled_in_time(promise: Promise, timeout: Patience) -> None:
     """Wait until it has settled. Raises TimerdUnavailableError after `timeout` seconds."""
     if not await settled(promise, timeout):
-        raise promise._link.unavailable(timeout)
+        raise promise._link.connection.unavailable(timeout)
 
 
 async def answer_of(reply: Reply, timeout: Patience) -> Any:

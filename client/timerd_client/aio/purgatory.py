@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from timerd_client.conditions import ANY, When
-from timerd_client.delayed.operation import Whole, delayed_of
+from timerd_client.delayed.operation import DelayedDriver, delayed_of
 from timerd_client.events.subscription import BUFFER
 from timerd_client.link import flows
 from timerd_client.link.batch import fire_many, register_many
@@ -206,7 +206,7 @@ class Purgatory(Surface[AioOperation, LoopLink]):
         was called once. Arguments and errors as the threaded client's.
         """
         delayed = delayed_of(DelayedOperation, operation)
-        await Whole.of(delayed).start(self, keys, timeout, payload, id, if_exists, orphans)
+        await DelayedDriver.of(delayed).start(self, keys, timeout, payload, id, if_exists, orphans)
         return delayed
 
     async def check_and_complete(self, key: Key, *, timeout: Patience = CHECK_TIMEOUT_S) -> int:

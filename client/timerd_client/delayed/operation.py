@@ -19,10 +19,12 @@ from timerd_client.arguments import key_bytes, payload_bytes, shown
 from timerd_client.arguments import timeout_ns as nanoseconds
 from timerd_client.conditions import OWNED
 from timerd_client.hot.commands import look_command
-from timerd_client.link.link import Link, logger
+from timerd_client.link.base import logger
+from timerd_client.link.link import Link
 from timerd_client.link.operation import Operation
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
+from timerd_client.link.withdrawals import abandon
 from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess
 from timerd_client.outcome import State
@@ -63,10 +65,10 @@ def keys_of(keys: Key | Iterable[Key]) -> list[Key]:
 class Part:
     """One operation of the daemon's, with up to 64 keys of a delayed operation."""
 
-    __slots__ = ("_whole", "answered", "operation", "sequence")
+    __slots__ = ("_driver", "answered", "operation", "sequence")
 
-    def __init__(self, whole: Whole[Any]) -> None:
-        self._whole = whole
+    def __init__(self, driver: DelayedDriver[Any]) -> None:
+        self._driver = driver
         self.operation: Operation | None = None
         self.sequence = 0  # of the newest look
         self.answered = 0  # of the newest look that was answered
@@ -76,11 +78,11 @@ class Part:
         if sequence <= self.sequence:
             return False  # the daemon says it again
         self.sequence = sequence
-        return self._whole.is_awake()
+        return self._driver.is_awake()
 
     def notify(self) -> None:
         """Evaluate the condition, in the client's thread or loop."""
-        self._whole.wake()
+        self._driver.wake()
 
 
 class Delayed(OneProcess):
@@ -92,7 +94,7 @@ class Delayed(OneProcess):
 
     IN_PLACE = "make one in each process"
     NAME: ClassVar[str]  # of the face's own class, for messages
-    _delayed: Whole[Any]
+    _delayed: DelayedDriver[Any]
 
     def __init__(self, **given: Any) -> None:
         for name, function in given.items():
@@ -140,9 +142,9 @@ class Delayed(OneProcess):
         return self._delayed.names
 
     def __repr__(self) -> str:
-        whole = self._delayed
-        state = whole.state.name if whole.state is not None else "PENDING" if whole.started else "NEW"
-        keys = whole.names[0] if len(whole.names) == 1 else whole.names
+        driver = self._delayed
+        state = driver.state.name if driver.state is not None else "PENDING" if driver.started else "NEW"
+        keys = driver.names[0] if len(driver.names) == 1 else driver.names
         return f"<{type(self).__name__} {shown(keys)} {state}>"
 
     # what its owner does, shared by both faces ------------------------------------------------------------------------
@@ -173,7 +175,7 @@ def delayed_of(kind: type[DelayedT], given: Any) -> DelayedT:
     return kind(try_complete=given)
 
 
-class Whole(Generic[LinkT]):
+class DelayedDriver(Generic[LinkT]):
     """What the client does for a delayed operation: its parts, its looks, and its end."""
 
     link: LinkT
@@ -211,10 +213,10 @@ class Whole(Generic[LinkT]):
         if not self._take_start():
             return False
         self.state = State.COMPLETED
-        self.finish_alone()
+        self._finish_alone()
         return True
 
-    def finish_alone(self) -> None:
+    def _finish_alone(self) -> None:
         """Run the callbacks of one that has completed without the daemon."""
         raise NotImplementedError
 
@@ -235,10 +237,9 @@ class Whole(Generic[LinkT]):
             return False
         link = self.link
         with link.lock:
-            if link.sealed:
-                link.refuse_closed()
+            link.check_open()
             if reply is not None:
-                link.refuse_lost()
+                link.connection.refuse_lost()
             flags = 0 if reply is None else CommandFlag.WANTS_ANSWER
             number = link.protocol.ledger.issue(
                 look_command(CommandKind.COMPLETE, self._first().command, 0, flags=flags)
@@ -253,11 +254,11 @@ class Whole(Generic[LinkT]):
     @staticmethod
     def of(owner: Delayed) -> Any:
         """What the client does for this operation. Raises InvalidValueError where a derived class has not made it."""
-        if (whole := getattr(owner, "_delayed", None)) is None:
+        if (driver := getattr(owner, "_delayed", None)) is None:
             raise InvalidValueError(f"{type(owner).__name__}: call super().__init__() in its __init__")
-        return whole
+        return driver
 
-    def begin(self, surface: Surface[Any, LinkT], keys: Key | Iterable[Key], timeout: Timeout) -> Mark:
+    def _begin(self, surface: Surface[Any, LinkT], keys: Key | Iterable[Key], timeout: Timeout) -> Mark:
         """Check what can be checked, and read the mark from which events count. It may be started once."""
         names = keys_of(keys)
         nanoseconds(timeout)
@@ -269,7 +270,7 @@ class Whole(Generic[LinkT]):
         self._end = Reply(self.link)
         return mark
 
-    def watch(
+    def _watch(
         self,
         surface: Surface[Any, LinkT],
         timeout: Timeout,
@@ -306,7 +307,7 @@ class Whole(Generic[LinkT]):
         with self.link.lock:
             return not operation.done() and self.link.protocol.incoming.lookers.get(operation.command) is not part
 
-    def follow(self) -> None:
+    def _follow(self) -> None:
         """Wait for the outcomes of all parts; the callbacks run in the client's thread or loop."""
         for part in self.parts:
             operation = self._operation(part)
@@ -334,21 +335,21 @@ class Whole(Generic[LinkT]):
         """Evaluate the condition for the looks that are due. Without the lock."""
         raise NotImplementedError
 
-    def take_looks(self) -> list[tuple[Part, int]]:
+    def _take_looks(self) -> list[tuple[Part, int]]:
         """The looks that are due, which the next evaluation answers. None: the next look wakes it again."""
         with self.link.lock:
             due = [(part, part.sequence) for part in self.parts if part.sequence > part.answered]
             if not due or self.done():
-                self.rest()
+                self._rest()
                 return []
             self._looks = True
             return due
 
-    def rest(self) -> None:
+    def _rest(self) -> None:
         """No evaluation goes on: the next look begins one."""
         self._wakes = self._looks = False
 
-    def answer_looks(self, looks: list[tuple[Part, int]], complete: bool) -> None:
+    def _answer_looks(self, looks: list[tuple[Part, int]], complete: bool) -> None:
         """Tell the daemon what the evaluation has found. These commands may exceed the window: one for each look."""
         link = self.link
         self._looks = False
@@ -365,7 +366,7 @@ class Whole(Generic[LinkT]):
             link.protocol.ledger.issue_all(commands)
             link.wake_if_due(link.protocol.ledger.issued)
 
-    def failed(self, what: str, error: BaseException) -> None:
+    def _failed(self, what: str, error: BaseException) -> None:
         """A function of its owner has raised. The operation goes on."""
         logger.warning("timerd client: %s of %r failed", what, self.owner, exc_info=error)
 
@@ -388,13 +389,13 @@ class Whole(Generic[LinkT]):
                 return
             self.state, self.error = state, error
         self._withdraw(self.parts)
-        self.ended(state)
+        self._ended(state)
 
-    def ended(self, state: State) -> None:
+    def _ended(self, state: State) -> None:
         """Run the callbacks, then tell()."""
         raise NotImplementedError
 
-    def callbacks(self, state: State) -> Iterator[tuple[str, Any]]:
+    def _callbacks(self, state: State) -> Iterator[tuple[str, Any]]:
         """What runs when it has settled so (KAFKA.md, O2: an expired operation completes first)."""
         if state in (State.COMPLETED, State.EXPIRED):
             yield "on_complete", self.owner.on_complete
@@ -403,7 +404,7 @@ class Whole(Generic[LinkT]):
         if state in (State.UNAVAILABLE, State.FAILED):
             yield "on_error", self.owner.on_error
 
-    def tell(self) -> None:
+    def _tell(self) -> None:
         """Its callbacks have run: wake those who wait for its end."""
         if self._end is None:
             return  # it is alone
@@ -420,7 +421,7 @@ class Whole(Generic[LinkT]):
                 link.protocol.incoming.lookers.pop(self._operation(part).command, None)
             pending = [self._operation(part).command for part in parts if not self._operation(part).done()]
         if pending and not link.sealed:
-            link.abandon(pending)
+            abandon(link, pending)
 
     def end(self) -> Reply:
         """What is answered when it has ended. Raises InvalidValueError if it was not started."""

@@ -5,7 +5,7 @@
     $ timerd                       # a moment later, the client has found it and sends
 
 The daemon is looked for in all standard places, because nobody knows where it will start. When it runs, `found` has the
-real sockets, and the link moves to them (link.py, `_move`).
+real sockets, and the link moves to them (link/connection.py, `_move`).
 """
 
 from __future__ import annotations

@@ -145,8 +145,7 @@ def subscribed(surface: Surface[Any, Any], keys: tuple[Key, ...], since: Mark | 
     """A new subscriber of these keys, since a mark or from now on. Raises ClosedError."""
     link = surface._live()
     with link.lock:
-        if link.sealed:
-            link.refuse_closed()
+        link.check_open()
         mark = link.protocol.session.mark() if since is None else since
         feed = Feed(mark, buffer)
         hubs = _hubs.setdefault(link, {})

@@ -77,7 +77,7 @@ class Following(OneProcess):
             chores.extend(hub.leave(feed))
             link.protocol.incoming.ready.append(chores)  # for a pass of the link, if it is one that calls this
 
-        link.soon(leave)
+        link.sender.soon(leave)
         chores.notify()
 
     def __del__(self) -> None:
@@ -87,7 +87,7 @@ class Following(OneProcess):
     def _next(self, timeout: Patience | None) -> Flow[Item | None]:
         """The next item; None after `timeout` seconds without one, and when it is closed."""
         link, feed = self._hub.link, self._feed
-        deadline = link.deadline(timeout)
+        deadline = link.waiters.deadline(timeout)
         while True:
             if link.is_outlived():  # a parent's, or its loop has ended: nothing comes any more
                 link.refuse_closed()
@@ -103,7 +103,7 @@ class Following(OneProcess):
                 if link.closed:
                     link.refuse_closed()
                 arrival = feed.arrival(link)
-            if not (yield Settles(arrival, link.seconds_left(deadline))):
+            if not (yield Settles(arrival, link.waiters.seconds_left(deadline))):
                 return None
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ class Duties:
         self._carrier = carrier
         self._begun: dict[str, tuple[int, bytes]] = {}  # schedule -> arena and incarnation in which it was begun
         self._doing: dict[int, object] = {}  # op ids of the calls that are carried out, with their names
-        self._wall = WallWatch(link.wall_ns, link.now_ns)
+        self._wall = WallWatch(link.wall.now_ns, link.now_ns)
 
     @property
     def running(self) -> int:

@@ -28,7 +28,7 @@ def ack_wait(outcome: GroupOutcome, timeout: Patience) -> Flow[bool]:
     reply = Reply(link)
     acknowledge(link, outcome._told, reply)
     if not (yield Settles(reply, seconds)):
-        raise link.unavailable(timeout)
+        raise link.connection.unavailable(timeout)
     return bool(reply.get())
 
 
@@ -62,7 +62,7 @@ def was_made(reply: Reply, timeout: Patience) -> Flow[bool | None]:
 
 def _answered(reply: Reply, timeout: Patience) -> Flow[Any]:
     if not (yield Settles(reply, patience_s(timeout))):
-        raise reply._link.unavailable(timeout)
+        raise reply._link.connection.unavailable(timeout)
     return reply.get()
 
 
@@ -95,11 +95,11 @@ def take_next(
                 return None
             if (found := take(link.now_ns())) is not None:
                 if one_of is not None and may_have():
-                    link.progressed_locked()
+                    link.waiters.progressed_locked()
                 return found
             if link.protocol.wants_to_send():  # `take` has asked the daemon something
                 link.wake_if_due(link.protocol.ledger.issued)
-        left = link.seconds_left(until)
+        left = link.waiters.seconds_left(until)
         if left == 0.0:
             return None
         yield Until(link, lambda: may_have() or link.closed or stop(), left, one_of=one_of)
@@ -119,7 +119,7 @@ def next_outcome(link: Link, seconds: float | None) -> Flow[DeliveredOutcome | N
         link,
         lambda now_ns: inbox.next(inbox.outcomes, now_ns),
         lambda: inbox.may_have(inbox.outcomes),
-        link.deadline(seconds),
+        link.waiters.deadline(seconds),
         one_of=inbox,
     )
 
@@ -127,4 +127,4 @@ def next_outcome(link: Link, seconds: float | None) -> Flow[DeliveredOutcome | N
 def leave(link: Link) -> None:
     """Count one loop less that wants outcomes. Takes no lock, because a garbage collection may end a loop."""
     link.protocol.inbox.leave()
-    link.ring()
+    link.sender.ring()

@@ -45,7 +45,7 @@ class Membership(Generic[LinkT]):
 
     def _join(self, link: LinkT) -> None:
         """Be a member over this link, with the handlers that are served."""
-        self._carrier = Carrier(link.protocol, link.complain, link.wall_ns, link.now_ns)
+        self._carrier = Carrier(link.protocol, link.complain, link.wall.now_ns, link.now_ns)
         self._duties = Duties(link, self._carrier)
         if self._served:
             self._begin(link)
@@ -75,8 +75,7 @@ class Membership(Generic[LinkT]):
                 self._check_job(name, job, served.get(name))
                 served[name] = job
         with link.lock:
-            if link.sealed:
-                link.refuse_closed()
+            link.check_open()
             self._served = served
         if served:
             self._begin(link)
@@ -110,9 +109,9 @@ class Membership(Generic[LinkT]):
         with link.lock:
             carrier.jobs.update(jobs)
             if any(job.schedule is not None and job.schedule.by_wall for job in jobs.values()):
-                link.watch_wall_clock()
+                link.wall.watch()
             link.protocol.inbox.handle(list(jobs), at_once, link.now_ns())
-            link.notify_locked()
+            link.waiters.notify_locked()
             link.wake_if_due(link.protocol.ledger.issued)
         self._run_handlers(link, at_once)
 
@@ -136,7 +135,7 @@ class Membership(Generic[LinkT]):
         """Issue the command of a call. Its caller goes on: a refusal is logged, and raised by the next flush."""
         link = self._live()
         with link.lock:
-            link.protocol.incoming.receipts[link.issue_locked(made.command, CALLS)] = self._subject_of(made)
+            link.protocol.incoming.receipts[link.sender.issue_locked(made.command, CALLS)] = self._subject_of(made)
 
     def _make_asking(self, made: Made) -> Reply:
         """The same, with a reply that waits for the answer. Raises TimerdUnavailableError."""
@@ -146,8 +145,8 @@ class Membership(Generic[LinkT]):
         link = self._live()
         reply = reply or Reply(link, OF_GROUP)
         with link.lock:
-            link.refuse_lost()
-            link.protocol.incoming.replies[link.issue_locked(command, CALLS)] = reply
+            link.connection.refuse_lost()
+            link.protocol.incoming.replies[link.sender.issue_locked(command, CALLS)] = reply
         return reply
 
     @staticmethod
@@ -160,7 +159,7 @@ class Membership(Generic[LinkT]):
         Returns at once: see `cancel_call_wait`. A call that is due can be cancelled until its handler begins. A
         schedule begins anew when a member that serves it starts.
         """
-        self._live().issue(self._commands().cancel(id), CALLS)
+        self._live().sender.issue(self._commands().cancel(id), CALLS)
 
     def calls(self) -> list[CallInfo]:
         """The calls of this client's group, in order of their due times: what each waits for, or where it runs.
@@ -181,7 +180,7 @@ class Membership(Generic[LinkT]):
     def _listed(self, *, failed: bool) -> list[tuple[CallInfo, Plan, str]]:
         commands = self._commands()
         try:
-            reader = self._live().sockets.map_arena()
+            reader = self._live().connection.sockets.map_arena()
         except ArenaNotReadyError as error:
             raise TimerdUnavailableError(str(error)) from error
         with reader:
@@ -210,14 +209,13 @@ class Membership(Generic[LinkT]):
 
         A call of a cron schedule is planned anew instead, because it belongs to a point of the wall clock.
         """
-        self._live().issue(self._commands().reschedule(id, delay), CALLS)
+        self._live().sender.issue(self._commands().reschedule(id, delay), CALLS)
 
     # outcomes
 
     def _may_listen(self, timeout: Patience | None) -> float | None:
         """The timeout of `outcomes()` in seconds. Raises ClosedError, NotAMemberError, TimeoutOutOfRangeError."""
         link = self._live()
-        if link.sealed:
-            link.refuse_closed()
+        link.check_open()
         link.protocol.inbox.check_member()  # here, not in the first iteration
         return None if timeout is None else timeout_ns(timeout) / 1e9

@@ -80,8 +80,7 @@ def issue(
     as a cancel does: the number of such commands is bounded, because a member holds a bounded number of outcomes.
     """
     with link.lock:
-        if link.sealed:
-            link.refuse_closed()
+        link.check_open()
         protocol = link.protocol
         named = done or about
         if named is not None and not protocol.inbox.is_ours(named):

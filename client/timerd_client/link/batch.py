@@ -47,6 +47,7 @@ from .link import Link
 from .promise import Promise
 from .registration import Registration, registration
 from .surface import Surface
+from .withdrawals import abandon, end_wait, withdraw
 
 CHUNK = 4_096
 _STATES = {int(state.value): state for state in State}
@@ -198,15 +199,15 @@ class Batch(OneProcess, Rows, Promise):
     def _cancel(self, rows: Sequence[int]) -> None:
         """Cancel those of the rows that are pending."""
         numbers = list(self.commands())
-        self._link.withdraw([numbers[row] for row in rows if row < len(numbers) and self.settlement(row) is None])
+        withdraw(self._link, [numbers[row] for row in rows if row < len(numbers) and self.settlement(row) is None])
 
     _scope = staticmethod(current_scope)
 
     def _end_wait(self) -> bool:
-        return self._link.end_wait(self._pending_commands())
+        return end_wait(self._link, self._pending_commands())
 
     def _give_back(self) -> None:
-        self._link.abandon(self._pending_commands())
+        abandon(self._link, self._pending_commands())
 
     def _pending_commands(self) -> list[int]:
         pending = self._link.protocol.ledger.pending
@@ -291,7 +292,7 @@ class ThreadedBatch(Batch):
         """
         self.cancel()
         if not self._wait(timeout):
-            raise self._link.unavailable(timeout)
+            raise self._link.connection.unavailable(timeout)
         return self._cancelled()
 
     def __await__(self) -> Generator[Any, None, list[Outcome]]:
@@ -353,7 +354,7 @@ def register_many(
         watches = Watches(names, when)
         watched = watches.names
     named = None if id_column is None else Named(id_column, surface._name, if_exists)
-    link.check_room(rows)
+    link.sender.check_room(rows)
     made = batch(link, watched, payload_column, registered_ns, durations_ns, named)
     try:
         if singly:
@@ -363,7 +364,7 @@ def register_many(
     except BaseException:  # the caller gets no handle, so what was registered is withdrawn
         with link.lock:
             issued = [number for number in made.commands() if link.protocol.ledger.pending.get(number) is made]
-        link.abandon(issued)
+        abandon(link, issued)
         raise
     return made
 
@@ -396,12 +397,11 @@ def _issue_singly(
     """Issue rows that have ids or an orphans policy."""
     link, ledger = surface._link, surface._ledger
     with link.lock:
-        if link.sealed:
-            link.refuse_closed()
+        link.check_open()
         maker, mark = ledger.incarnation, since or link.protocol.session.mark()
     for row, one in enumerate(asked):
         with link.lock:
-            link.ready_locked()
+            link.sender.ready_locked()
             flags, sequence, command = _mark_on_wire(ledger, mark, maker, since)
             number = ledger.issue(one.command(surface._indices[surface._name], flags, registered_ns, sequence, command))
             made.add_part(number, row, 1)
@@ -432,12 +432,11 @@ def _issue(
     rows, start = len(made), 0
     link, ledger, session = surface._link, surface._ledger, surface._link.protocol.session
     with link.lock:
-        if link.sealed:
-            link.refuse_closed()
+        link.check_open()
         maker, mark = ledger.incarnation, since or session.mark()
     while start < rows:
         with link.lock:
-            link.ready_locked()
+            link.sender.ready_locked()
             room = min(rows - start, CHUNK, link.protocol.outgoing.room)
             flags, sequence, command = _mark_on_wire(ledger, mark, maker, since)
             head = Head(
@@ -471,12 +470,12 @@ def fire_many(
         amount_column = unsigned("amount", amounts, U64_MAX, 1)
     link = surface._live()
     ledger = surface._ledger
-    link.check_room(rows)
+    link.sender.check_room(rows)
     start = 0
     while start < rows:
         with link.lock:
             try:
-                link.ready_locked()
+                link.sender.ready_locked()
             except TimerdError as error:
                 error.add_note(f"{start} of {rows} events had been sent")
                 raise

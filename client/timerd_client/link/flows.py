@@ -10,35 +10,50 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from timerd_client.arguments import function_of, kept, key_bytes, orphans_of, patience_of, patience_s, shown, timeout_ns
+from timerd_client.arguments import (
+    column,
+    each,
+    function_of,
+    kept,
+    key_bytes,
+    orphans_of,
+    patience_of,
+    patience_s,
+    shown,
+    timeout_ns,
+)
 from timerd_client.conditions import When
 from timerd_client.discovery.autostart import start_daemon
 from timerd_client.discovery.find_daemon import LOOK_AGAIN_S, Search
 from timerd_client.discovery.late_sockets import files_named
-from timerd_client.hot.commands import operation_command
+from timerd_client.hot.commands import in_purgatory, operation_command
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState
-from timerd_client.types import Key, Keys, OrphanPolicy, Patience, WhenLost
+from timerd_client.types import Key, Keys, OrphanPolicy, Patience, Payload, WhenLost
 from timerd_client.waits.evaluating import refuse_in_callback
 from timerd_client.waits.polling import GRACE_S, Polling
 from timerd_client.waits.scope import Scope, current_scope, noted
 from timerd_shm.declare.errors import (
+    ArenaFullError,
     CheckIncompleteError,
     ClosedError,
     ErrorCode,
+    InvalidValueError,
     TimerdError,
     TimerdUnavailableError,
 )
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
-from timerd_shm.declare.wire import CommandKind
+from timerd_shm.declare.wire import CommandFlag, CommandKind
+from timerd_wire.refusals import Subject
 
 from .lazy import Lazy, openers
 from .link import Link
-from .promise import Promise
+from .promise import Promise, Reply
+from .questions import query
 from .surface import Surface
 
 Value = TypeVar("Value")
@@ -143,7 +158,7 @@ def ready(link: Link, timeout: Patience) -> Flow[None]:
     def error() -> TimerdError | None:
         if protocol.state is LinkState.LIVE:
             return None
-        return protocol.refused or link.unavailable(timeout)
+        return protocol.refused or link.connection.unavailable(timeout)
 
     # Under one lock: a hello that is sent again may be welcomed, and the refusal is gone.
     refused = yield Until(
@@ -160,24 +175,24 @@ def flush(link: Link, timeout: Patience) -> Flow[None]:
     """Wait until everything issued so far has been applied, and raise what was refused."""
     seconds = patience_s(timeout)
     with link.lock:
-        begun = link.begin_flush()
+        begun = link.flushes.begin()
     # Under one lock: what is lost after that is not of this flush.
-    yield Until(link, lambda: link.flushed(begun), seconds, lambda: link.end_flush(begun, timeout))
+    yield Until(link, lambda: link.flushes.is_done(begun), seconds, lambda: link.flushes.end(begun, timeout))
 
 
 def received(link: Link, number: int, timeout: Patience) -> Flow[None]:
     """Wait until the daemon has answered for all commands up to this one. Raises TimerdUnavailableError."""
     outgoing = link.protocol.outgoing
     with link.lock:
-        link.refuse_lost()
+        link.connection.refuse_lost()
         maker = link.protocol.session.incarnation
-        link.confirm_locked()
+        link.sender.confirm_locked()
 
     def is_answered() -> bool:
         return outgoing.answered >= number or link.protocol.session.incarnation != maker or link.closed
 
     if not (yield Until(link, is_answered, patience_s(timeout))):
-        raise link.unavailable(timeout)
+        raise link.connection.unavailable(timeout)
 
 
 def close(lazy: Lazy[Any], timeout: Patience) -> Flow[None]:
@@ -191,11 +206,11 @@ def close(lazy: Lazy[Any], timeout: Patience) -> Flow[None]:
 def end(link: Link, timeout: Patience, flush_s: float | None = None) -> Flow[None]:
     """The same for a link alone: its client may make another one. The flush takes `flush_s` seconds at most."""
     seconds = patience_s(timeout)
-    deadline = link.deadline(seconds)
+    deadline = link.waiters.deadline(seconds)
     try:
         yield Finish(link, seconds)
         link.seal()
-        left = link.seconds_left(deadline) or 0.0
+        left = link.waiters.seconds_left(deadline) or 0.0
         yield from flush(link, left if flush_s is None else min(left, flush_s))
     except ClosedError:
         pass  # another thread has closed it meanwhile
@@ -214,7 +229,7 @@ def set_orphans(link: Link, policy: OrphanPolicy) -> Flow[int]:
         if sent:
             yield Room(link)
         with link.lock:
-            link.ready_locked()
+            link.sender.ready_locked()
             if ledger.incarnation != maker:  # the daemon has forgotten this client, so these operations have failed
                 return sent
             part = pending[sent : sent + min(link.protocol.outgoing.room, ISSUED_AT_ONCE)]
@@ -229,16 +244,16 @@ def check(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int]:
     refuse_in_callback()
     seconds = patience_s(timeout)
     link = surface._live()
-    deadline = link.deadline(seconds)
+    deadline = link.waiters.deadline(seconds)
     number, reply = surface._ask_check(key)
     maker, completed = surface._ledger.incarnation, 0
     if (yield Settles(reply, seconds)):
         reply.get()
         question = {"query": "check", "command": number, "end": False}
-        asked = link.query(question)
-        yield Settles(asked, link.seconds_left(deadline))
+        asked = query(link, question)
+        yield Settles(asked, link.waiters.seconds_left(deadline))
         if not asked.done():
-            asked = link.query({**question, "end": True})
+            asked = query(link, {**question, "end": True})
             yield Settles(asked, CLOSE_TIMEOUT_S)
         found = asked.get() if asked.done() else None
         if found is not None and surface._ledger.incarnation == maker:
@@ -259,10 +274,10 @@ def watermark(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[i
         if (found := _watermark_at(link, *place)) is not None:
             return found
         known.pop(encoded, None)
-    asked = link.query({"query": "watermark", "purgatory": surface._name, "key": encoded})
+    asked = query(link, {"query": "watermark", "purgatory": surface._name, "key": encoded})
     arena = link.protocol.session.arena
     if not (yield Settles(asked, seconds)):
-        raise link.unavailable(timeout)
+        raise link.connection.unavailable(timeout)
     answer = asked.get()
     if answer["watermark"] is None:
         return None
@@ -274,8 +289,8 @@ def watermark(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[i
 
 def _watermark_at(link: Link, arena: int, index: int, hash: int) -> int | None:
     """The watermark in a record of that arena, read from shared memory; None: ask the daemon."""
-    reader = link._reader
-    if reader is None or arena != link._mapped:
+    reader = link.connection.reader
+    if reader is None or arena != link.connection.mapped:
         return None
     try:
         return reader.watermark_at(index, hash)
@@ -302,11 +317,11 @@ def wait_for(
     link = surface._live()
     protocol = link.protocol
     duration_ns = timeout_ns(timeout)
-    deadline = link.deadline(None if timeout is None else duration_ns / 1e9)
+    deadline = link.waiters.deadline(None if timeout is None else duration_ns / 1e9)
     while True:
         mark = surface.mark()
         value = yield Evaluate(predicate)
-        left = link.seconds_left(deadline)
+        left = link.waiters.seconds_left(deadline)
         if value or left == 0.0:
             return value
         if polling.wanted and protocol.lost:
@@ -316,7 +331,7 @@ def wait_for(
         outcome: Outcome | None = None
         try:
             while not (yield Settles(operation, polling.patience(left))):
-                left = link.seconds_left(deadline)
+                left = link.waiters.seconds_left(deadline)
                 if not polling.waits_on(left, lost=protocol.lost):
                     break
             outcome = operation.outcome()
@@ -354,3 +369,55 @@ def raise_unless_again(outcome: Outcome) -> None:
 def unsettled(left: int, count: int, timeout: Patience | None) -> TimeoutError:
     """The error of as_completed() after its timeout."""
     return TimeoutError(f"{left} of {count} operations have not settled within {patience_s(timeout):g} s")
+
+
+# events of several purgatories -------------------------------------------------------------------------------------
+
+Together = tuple[Surface[Any, Any], Key, Payload]
+
+
+def fire_together(link: Link, events: Sequence[Together], timeout: Patience) -> Flow[list[int]]:
+    """Fire (purgatory, key, value) in one frame; the positions of those for whose values the arena has no room.
+
+    Raises TimerdUnavailableError after `timeout` s, and before anything is sent the error of a wrong event.
+    """
+    given: list[Together] = each("events", column("event", events), lambda event: _event_of(link, event))
+    commands = each("events", given, _command_of)
+    replies: dict[int, Reply] = {}
+    indices = link.protocol.session.purgatories
+    with link.lock:
+        link.sender.ready_locked()
+        for position, ((purgatory, _, value), command) in enumerate(zip(given, commands, strict=True)):
+            number = link.protocol.ledger.issue(in_purgatory(command, indices[purgatory._name]))
+            if value:
+                replies[position] = Reply(link, Subject(None, purgatory._name))
+                link.protocol.incoming.replies[number] = replies[position]
+        link.wake_if_due(link.protocol.ledger.issued)
+    deadline = link.waiters.deadline(timeout)
+    refused: list[int] = []
+    for position, reply in replies.items():
+        if not (yield Settles(reply, link.waiters.seconds_left(deadline))):
+            raise link.connection.unavailable(timeout)
+        try:
+            reply.get()
+        except ArenaFullError:
+            refused.append(position)
+    return refused
+
+
+def _event_of(link: Link, event: object) -> Together:
+    if not isinstance(event, tuple) or len(event) != 3 or not isinstance(event[0], Surface):
+        raise InvalidValueError(
+            f"{shown(event)}: give (purgatory, key, value); the purgatory is what client.purgatory(NAME) gave, or the "
+            "client itself"
+        )
+    if event[0]._live() is not link:
+        raise InvalidValueError(f"{shown(event[0])} is another client's, and one frame is one client's: take its own")
+    return event
+
+
+def _command_of(event: Together) -> bytes:
+    # Only a value needs room, so only an event with a value can be refused.
+    purgatory, key, value = event
+    command: bytes = purgatory._fire_command(key, value, 1, None, CommandFlag.WANTS_ANSWER if value else 0)
+    return command

@@ -1,8 +1,15 @@
-"""A flush: what it waits for, and how messages count what is left."""
+"""Flushes of a link: each waits until all that was issued before it is applied, and raises what was refused or lost."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from timerd_client.types import Patience
+from timerd_shm.declare.errors import SessionGoneError, TimerdUnavailableError, error_for
+
+from .base import LinkBase
+from .connection import Connection
+from .sender import Sender
 
 
 class Flush(NamedTuple):
@@ -11,6 +18,55 @@ class Flush(NamedTuple):
     command: int  # until this command is applied, and all answers up to it were received
     maker: bytes  # incarnation of the client: with another one the flush is over
     reported: int  # so many of `commands_unknown` were raised by earlier flushes
+
+
+class Flushes:
+    """Begins and ends flushes, and knows what earlier ones have raised. The caller of every method holds the lock."""
+
+    def __init__(self, link: LinkBase, connection: Connection, sender: Sender) -> None:
+        self._link = link
+        self._protocol = link.protocol
+        self._connection = connection
+        self._sender = sender
+        self._reported_unknown = self._reported_refused = 0
+
+    def begin(self) -> Flush:
+        """Begin a flush of all that was issued so far. Raises ClosedError."""
+        if self._link.closed:
+            self._link.refuse_closed()
+        self._sender.do_chores()
+        self._sender.confirm_locked()
+        return Flush(self._protocol.ledger.issued, self._protocol.session.incarnation, self._reported_unknown)
+
+    def is_done(self, flush: Flush) -> bool:
+        """Whether the flush has nothing more to wait for."""
+        protocol = self._protocol
+        is_over = protocol.session.incarnation != flush.maker or self._link.closed
+        return protocol.outgoing.answered >= flush.command or is_over
+
+    def end(self, flush: Flush, timeout: Patience) -> None:
+        """Raises TimerdUnavailableError if the flush is not done, SessionGoneError if it is unknown what was applied.
+
+        Otherwise raises the first refusal of a command that has no operation.
+        """
+        outgoing, incoming = self._protocol.outgoing, self._protocol.incoming
+        unknown = outgoing.commands_unknown - flush.reported
+        if unknown:
+            self._reported_unknown = outgoing.commands_unknown
+            raise SessionGoneError(
+                "commands that were unacknowledged when the daemon of instance "
+                f"{self._connection.paths.instance!r} lost sight of this client: {unknown}. Whether they were applied "
+                "is unknown; repeat those that may be applied twice"
+            )
+        if not self.is_done(flush):
+            missing = unacknowledged(flush.command - outgoing.answered)
+            raise TimerdUnavailableError(f"{missing}: {self._connection.unavailable(timeout)}")
+        if incoming.refusal is not None:
+            first, incoming.refusal = incoming.refusal, None
+            refused = incoming.commands_refused - self._reported_refused
+            self._reported_refused = incoming.commands_refused
+            what = "a command was refused" if refused == 1 else f"{refused} commands were refused, the first"
+            raise error_for(first.code, f"{what}: {first}")
 
 
 def unacknowledged(commands: int) -> str:

@@ -12,21 +12,28 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from timerd_client.discovery.identity import identity
 from timerd_client.discovery.late_sockets import LateSockets, files_named
 from timerd_client.discovery.target import Target
 from timerd_client.hot import Ledger, Line
+from timerd_client.protocol.protocol import Protocol
+from timerd_client.protocol.state import LinkState
+from timerd_client.protocol.statistics import Statistics
 from timerd_client.transport.lifeline import changing
 from timerd_client.transport.make import make_sockets
 from timerd_client.transport.sockets import Sockets
-from timerd_shm.declare.errors import ClosedError
+from timerd_shm.declare.errors import ClosedError, TimerdError
 from timerd_shm.host.paths import InstancePaths, instance_name
 from timerd_wire.native import lock
+from timerd_wire.transports import Transport
 
+from .base import Use
 from .link import Link
 from .process_end import process_end
-from .use import Use
+from .withdrawals import withdraw
 
 LinkT = TypeVar("LinkT", bound=Link)
 
@@ -52,7 +59,7 @@ class Lazy(Generic[LinkT]):
     """The link of a client, in this process."""
 
     def __init__(self, target: Target, make: Callable[..., LinkT], made: LinkT | None = None) -> None:
-        """`make` makes a link of (paths, label, orphans, group, sockets, purgatories=names, takeover_ms=ms)."""
+        """`make` makes a link of (paths, protocol, sockets, purgatories=names)."""
         self.target = target
         self.closed = False
         self.purgatories: list[str] = []  # that were named, but for the default one
@@ -99,15 +106,8 @@ class Lazy(Generic[LinkT]):
         with changing, files_named():  # a fork waits, because a child closes whole links
             sockets = sockets_to()
             try:
-                link = self._make(
-                    paths,
-                    target.label,
-                    target.orphans,
-                    target.group,
-                    sockets,
-                    purgatories=self.purgatories,
-                    takeover_ms=target.takeover_ms,
-                )
+                who = identity(target.label, target.orphans, target.group, target.takeover_ms)
+                link = self._make(paths, Protocol(who, monotonic_ns()), sockets, purgatories=self.purgatories)
             except BaseException:
                 sockets.close(linger=False)
                 raise
@@ -134,6 +134,82 @@ class Lazy(Generic[LinkT]):
         if self._link is not None:
             _inherited.append((self._link, self._use))
             self._link = self._use = None
+
+
+class CommonClient(Generic[LinkT]):
+    """What the clients of both faces have in common, beside their purgatory and their group."""
+
+    _lazy: Lazy[LinkT]
+
+    if TYPE_CHECKING:
+
+        def _live(self) -> LinkT: ...
+
+    @property
+    def name(self) -> str:
+        """The label of this client in `timerctl clients`."""
+        return self._lazy.target.label
+
+    @property
+    def instance(self) -> str:
+        """The name of its instance."""
+        return self._lazy.instance
+
+    @property
+    def group(self) -> str | None:
+        """The group of which it is a member, or None."""
+        return self._lazy.target.group
+
+    @property
+    def transport(self) -> Transport:
+        """The transport: "zeromq" or "unix"."""
+        return self._lazy.target.transport
+
+    @property
+    def state(self) -> LinkState:
+        """CONNECTING (also before the first use), HELLO, LIVE, LOST or CLOSED."""
+        link = self._lazy.made
+        if link is not None:
+            return link.protocol.state
+        return LinkState.CLOSED if self._lazy.closed else LinkState.CONNECTING
+
+    @property
+    def connected(self) -> bool:
+        """Whether the daemon is there: False before its first frame, after 3 s without one, and 2 s after its end."""
+        return self.state is LinkState.LIVE
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._lazy.closed
+
+    @property
+    def incarnation(self) -> bytes:
+        """The 16 bytes that name this client at the daemon; others after the daemon has forgotten it."""
+        return self._live().protocol.session.incarnation
+
+    def stats(self) -> Statistics:
+        """The counters of this client: pending operations, operations given up, late outcomes, and more."""
+        link = self._live()
+        with link.lock:
+            return link.protocol.statistics()
+
+    def cancel_all(self) -> None:
+        """Cancel all operations that this client has pending, in every purgatory. Returns at once."""
+        link = self._live()
+        with link.lock:
+            pending = list(link.protocol.ledger.pending)
+        withdraw(link, pending)
+
+    def _close_has_raised(self, failure: TimerdError, error: BaseException | None) -> None:
+        """At the end of a `with` block: raise it, or log it if the block raises `error`: the caller has to see that."""
+        link = self._lazy.made
+        if error is None or link is None:
+            raise failure
+        link.complain(f"close() after {type(error).__name__} raises {type(failure).__name__}: {failure}")
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.instance!r} {self.state.value}>"
 
 
 def _after_fork_in_child() -> None:

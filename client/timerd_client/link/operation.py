@@ -20,6 +20,7 @@ from timerd_wire.refusals import Subject
 
 from .link import Link
 from .promise import Promise, Reply
+from .withdrawals import end_wait, give_back, withdraw
 
 NOT_TAKEN: Final[RawSettlement] = (None, b"", 0, None)
 _FLAGS_AT: Final = offset_of(OutcomeRecord, "flags")
@@ -83,7 +84,7 @@ class Operation(OneProcess, Handle, Promise):
     def cancel(self) -> None:
         """Cancel it. Returns at once, and does nothing if it has settled. See `cancel_wait`. Raises ClosedError."""
         if not self._has_settled():
-            self._link.withdraw([self.command])
+            withdraw(self._link, [self.command])
 
     def reschedule(self, delay: Timeout) -> None:
         """Give it a new deadline, `delay` seconds from now; None = none. Returns at once: see `reschedule_wait`."""
@@ -93,7 +94,7 @@ class Operation(OneProcess, Handle, Promise):
         """Set what becomes of it when this process dies: "cancel", "keep" or "group". Applies while it is pending."""
         orphans = orphans_of(policy, self._link.protocol.session.identity.group)
         if not self._has_settled():
-            self._link.issue(operation_command(CommandKind.SET_ORPHANS, self.command, orphans=orphans))
+            self._link.sender.issue(operation_command(CommandKind.SET_ORPHANS, self.command, orphans=orphans))
 
     def due_ns(self, command: int) -> int:
         """The deadline, for the protocol."""
@@ -114,11 +115,11 @@ class Operation(OneProcess, Handle, Promise):
     _scope = staticmethod(current_scope)
 
     def _end_wait(self) -> bool:
-        return self._link.end_wait([self.command])
+        return end_wait(self._link, [self.command])
 
     def _give_back(self) -> None:
         """Withdraw it, because its caller does not wait any more: a limited event on its way goes to another."""
-        self._link.give_back(self.command, lambda: grant_of(self._settlement))
+        give_back(self._link, self.command, lambda: grant_of(self._settlement))
 
     def _send_reschedule(self, delay: Timeout, reply: Reply | None) -> bool:
         """Send a new deadline; False if it has settled already, as far as this client knows."""
@@ -128,9 +129,9 @@ class Operation(OneProcess, Handle, Promise):
             if self._has_settled():
                 return False
             if reply is not None:
-                link.refuse_lost()
+                link.connection.refuse_lost()
             registered_ns = link.now_ns()
-            number = link.issue_locked(
+            number = link.sender.issue_locked(
                 operation_command(
                     CommandKind.RESCHEDULE,
                     self.command,
@@ -209,7 +210,7 @@ class ThreadedOperation(Operation):
         """
         self.cancel()
         if not self._wait(timeout):
-            raise self._link.unavailable(timeout)
+            raise self._link.connection.unavailable(timeout)
         return self._withdrawn()
 
     def reschedule_wait(self, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:

@@ -32,7 +32,9 @@ from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import FrameFlag
 from timerd_wire.native import ident
 
-from .link import Link, links, logger
+from .base import logger
+from .link import Link, links
+from .questions import query
 
 PATIENCE_S: Final = 2.0  # with daemons that do not answer: in sum, over all clients and calls of a process that ends
 GOODBYE_S: Final = 0.2  # for the answer to "this process is leaving", where nothing else is waited for
@@ -141,7 +143,7 @@ class ProcessEnd:
         link.lock = lock
 
     def _settle(self, link: Link) -> None:
-        if not (_is_applied(link) or link.closed or link.must_not_wait() or ident() in self._flushing):
+        if not (_is_applied(link) or link.closed or link.waiters.must_not_wait() or ident() in self._flushing):
             self.flush([link])
 
     def flush(self, ending: Collection[Link]) -> None:
@@ -172,7 +174,9 @@ class ProcessEnd:
         began = heard = monotonic()
         newest: dict[Link, int] = {}
         pause_s = PAUSE_FIRST_S
-        while waiting := [link for link in waiting if not (is_done(link) or link.closed) and link.may_answer()]:
+        while waiting := [
+            link for link in waiting if not (is_done(link) or link.closed) and link.connection.may_answer()
+        ]:
             now = monotonic()
             frames = {link: link.protocol.silence.last_frame_ns for link in waiting}
             if any(newest.get(link, at_ns) != at_ns for link, at_ns in frames.items()):
@@ -190,7 +194,8 @@ class ProcessEnd:
         before = self._losses.get(link, 0)
         self._losses[link] = before + 1
         if before < 2:
-            say(link, _loss(link) if before == 0 else f"all that follows to {link.paths.instance!r} is lost as well")
+            instance = link.connection.paths.instance
+            say(link, _loss(link) if before == 0 else f"all that follows to {instance!r} is lost as well")
 
 
 def _is_exiting() -> bool:
@@ -207,7 +212,7 @@ def _hasten(link: Link) -> None:
     """Have all issued commands sent now, and confirmed at once."""
     if not _is_applied(link) and link.lock.acquire(timeout=LOCK_S):
         try:
-            link.confirm_locked()
+            link.sender.confirm_locked()
         finally:
             link.lock.release()
 
@@ -215,7 +220,7 @@ def _hasten(link: Link) -> None:
 def _goodbye(link: Link) -> Any:
     """Ask the daemon something, in a frame that says that the process is leaving; the reply, or None."""
     with suppress(TimerdError):
-        return link.query({"query": "ping"})
+        return query(link, {"query": "ping"})
     return None
 
 
@@ -228,8 +233,9 @@ def _loss(link: Link) -> str:
     what = "1 command" if count == 1 else f"{count} commands"
     verb = ("is" if count == 1 else "are") + (" lost" if unsent else " unacknowledged, and may be lost")
     by = f" of client {name!r}" if name else ""
-    why = link.sockets.trouble() or f"{link.plight()}: is it running? ({link.paths.command})"
-    return f"the process ends, and {what}{by} to instance {link.paths.instance!r} {verb}: {why}"
+    connection, paths = link.connection, link.connection.paths
+    why = connection.sockets.trouble() or f"{connection.status()}: is it running? ({paths.command})"
+    return f"the process ends, and {what}{by} to instance {paths.instance!r} {verb}: {why}"
 
 
 def say(link: Link, what: str) -> None:

@@ -7,12 +7,10 @@ face) or in its loop (asyncio face). Callbacks run without the lock, in the link
 from __future__ import annotations
 
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
-from typing import Protocol as Interface
+from typing import Any, TypeVar
 
 from timerd_client.arguments import callback_of, patience_s, shown
 from timerd_client.errors import RequestEnded
@@ -26,8 +24,7 @@ from timerd_client.waits.scope import Scope, noted
 from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError, TimerdUnavailableError
 from timerd_wire.refusals import NO_SUBJECT, Subject
 
-if TYPE_CHECKING:
-    import asyncio
+from .link import Link
 
 PromiseT = TypeVar("PromiseT", bound="Promise")
 IN_LOOP = (
@@ -44,39 +41,6 @@ def _level_of_caller() -> int:
     return level
 
 
-class Home(Interface):
-    """What a promise needs of the link that settles it."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the link is closed, so that nothing settles any more."""
-
-    @property
-    def lock(self) -> threading.Lock:
-        """Held while a promise changes."""
-
-    def complain(self, what: str, error: BaseException | None = None) -> None:
-        """Log what no caller can be given as an error."""
-
-    def soon(self, chore: Callable[[], None]) -> None:
-        """Do a chore with the lock held: now, or in the next pass."""
-
-    def may_block(self) -> None:
-        """Raises RuntimeError in the thread that would have to end the wait."""
-
-    def gate(self) -> Gate:
-        """Where a caller waits for one promise."""
-
-    def callback(self, callback: Callable[[Any], object]) -> Callable[[Any], object]:
-        """A callback in the form in which it runs where its caller wants it."""
-
-    def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        """Run `call` in a loop."""
-
-    def unavailable(self, seconds: Patience) -> TimerdUnavailableError:
-        """The error of a caller who has waited so long for an answer."""
-
-
 def _wakes(callback: Any) -> bool | None:
     """Whether a callback wakes who waits; None = it is a user's own."""
     owner = getattr(callback, "__self__", callback)
@@ -89,7 +53,7 @@ class Promise(Promised):
     """Done or not. Each callback is called once."""
 
     __slots__ = ()
-    _link: Home
+    _link: Link
 
     def subject(self, command: int) -> Subject:
         """What that command was about, for the message of a refusal."""
@@ -120,13 +84,13 @@ class Promise(Promised):
         It runs in the client's thread or loop; with gevent in a greenlet of its own. An error in it is logged.
         """
         callback_of(callback)
-        if not self._add(self._link.callback(callback)):
+        if not self._add(self._link.waiters.callback(callback)):
             self.done()
             self._run(callback)
 
     def _call_aside(self, call: Callable[[Any], object], *, wakes: bool = True) -> None:
         """Like add_done_callback, for a call that does not look at the outcome. `_remove(Aside(call))` undoes it."""
-        if not self._add(self._link.callback(Aside(call, wakes=wakes))):
+        if not self._add(self._link.waiters.callback(Aside(call, wakes=wakes))):
             self._run(call)
 
     def _add(self, callback: Callable[[Any], object]) -> bool:
@@ -150,17 +114,17 @@ class Promise(Promised):
             if self._callbacks is not None and callback in self._callbacks:
                 self._callbacks.remove(callback)
 
-        self._link.soon(remove)
+        self._link.sender.soon(remove)
 
     def _wait(self, timeout: Patience | None) -> bool:
         """Block until it has settled, `timeout` seconds at most. Returns whether it has. Raises RequestEnded."""
         if self._has_settled():
             return True
         seconds = patience_s(timeout)
-        self._link.may_block()
+        self._link.waiters.may_block()
         if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
             warnings.warn(IN_LOOP, RuntimeWarning, stacklevel=_level_of_caller())
-        scope, gate = self._scope(), self._link.gate()
+        scope, gate = self._scope(), self._link.waiters.gate()
         if not self._add(gate.open):
             return True
         try:
@@ -208,7 +172,7 @@ class Promise(Promised):
             if not future.done():
                 future.set_result(None)
 
-        wake_in_loop = Aside(lambda _: self._link.call_in_loop(loop, wake))
+        wake_in_loop = Aside(lambda _: self._link.waiters.call_in_loop(loop, wake))
 
         def end() -> None:
             loop.call_soon_threadsafe(wake)
@@ -267,7 +231,7 @@ class Reply(Promise):
 
     __slots__ = ("_callbacks", "_error", "_link", "_settlement", "_subject", "_value")
 
-    def __init__(self, link: Home, subject: Subject = NO_SUBJECT) -> None:
+    def __init__(self, link: Link, subject: Subject = NO_SUBJECT) -> None:
         self._link = link
         self._settlement: Settlement | None = None
         self._callbacks: list[Callable[[Any], object]] | None = None
@@ -299,7 +263,7 @@ class Reply(Promise):
     def answer_in_time(self, timeout: Patience) -> Any:
         """Wait for the answer. Raises the refusal, and TimerdUnavailableError after `timeout` s."""
         if not self._wait(timeout):
-            raise self._link.unavailable(timeout)
+            raise self._link.connection.unavailable(timeout)
         return self.get()
 
     def __await__(self) -> Generator[Any, None, Any]:

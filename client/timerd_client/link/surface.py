@@ -178,7 +178,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         registered_ns = link.now_ns()
         with link.lock:
             maker, sequence, command = self._ledger.incarnation, self._ledger.newest(), self._ledger.issued
-            link.ready_locked()
+            link.sender.ready_locked()
             flags, sequence, command = self._marked_locked(since, maker, sequence, command)
             flags |= _FOR_GROUP
             number = self._ledger.issue(
@@ -225,10 +225,10 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         registered_ns = link.now_ns()
         with link.lock:
             if reply is not None:
-                link.refuse_lost()
+                link.connection.refuse_lost()
             maker, sequence, command = ledger.incarnation, ledger.newest(), ledger.issued
             if link.sealed or (ledger.issued - ledger.applied >= ledger.window and not may_exceed):
-                link.ready_locked()
+                link.sender.ready_locked()
             flags, sequence, command = self._marked_locked(since, maker, sequence, command)
             flags |= 0 if reply is None else _WANTS_ANSWER
             holder: Any = None
@@ -308,7 +308,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
     # encoded, for both faces
 
     def _issue(self, command: bytes) -> None:
-        self._live().issue(command, self._name)
+        self._live().sender.issue(command, self._name)
 
     def _fire_command(self, key: Key, value: Payload, amount: int, limit: int | None, flags: int) -> bytes:
         unsigned("amount", amount, U64_MAX, 1)
@@ -343,8 +343,8 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         link = self._live()
         reply = Reply(link, Subject(id, self._name))
         with link.lock:
-            link.refuse_lost()
-            number = link.issue_locked(command, self._name)
+            link.connection.refuse_lost()
+            number = link.sender.issue_locked(command, self._name)
             link.protocol.incoming.replies[number] = reply
         return number, reply
 
@@ -379,8 +379,8 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         )
         with link.lock:
             if reply is not None:
-                link.refuse_lost()
-            number = link.issue_locked(command, self._name)
+                link.connection.refuse_lost()
+            number = link.sender.issue_locked(command, self._name)
             if reply is not None:
                 link.protocol.incoming.replies[number] = reply
             mine = self._ledger.ids.find(self._ledger.pending, self._name, hashed)

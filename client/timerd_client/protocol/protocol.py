@@ -136,7 +136,7 @@ class Protocol:
         """Whether the daemon is lost."""
         return self.state is LOST
 
-    def plight(self, now_ns: int) -> str:
+    def status(self, now_ns: int) -> str:
         """The state of the connection, for messages."""
         silence_s = max(0, now_ns - self.silence.last_frame_ns) / 1e9
         refused = f"; it refuses this client: {self.refused}" if self.refused is not None else ""

@@ -14,52 +14,23 @@ import threading
 import time
 from time import monotonic_ns
 from typing import Final
-from typing import Protocol as Interface
 
+from timerd_client.link.base import LinkBase
+from timerd_client.link.connection import Connection
 from timerd_client.link.promise import Promise
-from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.state import LIVE
-from timerd_client.transport.sockets import Sockets
+from timerd_client.waits.condition import Condition
 from timerd_client.waits.gate import Gate
 from timerd_client.waits.slices import SLICE_S, is_main_thread
 
 from .seat import Seat
+from .sender import ThreadedSender
 
 SLEEP_NS_MAX: Final = 60_000_000_000
 SLICE_NS: Final = int(SLICE_S * 1e9)
 SENDERS_MAX: Final = 4  # so many callers that wait send themselves; the frames of more are fewer if the thread sends
 NEGLECT_NS: Final = 100_000_000  # without a frame for so long, the thread looks whether a caller still receives
 LEFT_S: Final = 0.001  # a link that ends looks so often whether a caller has left the seat
-
-
-class Home(Interface):
-    """What a caller needs of its link."""
-
-    lock: threading.Lock
-    protocol: Protocol
-    sockets: Sockets
-    planned_ns: int
-    """When the link's thread wakes next by itself."""
-    movers: int
-    """Callers that wait until the link makes progress."""
-
-    def now_ns(self) -> int:
-        """The link's clock."""
-
-    def due_ns(self) -> int:
-        """When the next pass is due."""
-
-    def wake_thread(self) -> None:
-        """Wake the link's thread for a pass. With the lock held."""
-
-    def send_for_caller(self) -> None:
-        """Send what is due or not: a caller is about to wait. With the lock held."""
-
-    def progressed_locked(self) -> None:
-        """Wake those who wait until the link makes progress. With the lock held."""
-
-    def needs_its_thread(self) -> bool:
-        """Whether there is something that only the link's thread does. With the lock held."""
 
 
 class CallerGate(Gate):
@@ -89,8 +60,12 @@ class CallerGate(Gate):
 class Callers:
     """The callers of a link that wait, the link's thread, and the seat between them."""
 
-    def __init__(self, link: Home) -> None:
+    def __init__(self, link: LinkBase, connection: Connection, sender: ThreadedSender, moved: Condition) -> None:
         self._link = link
+        self._protocol = link.protocol
+        self._connection = connection
+        self._sender = sender
+        self._moved = moved
         self._seat: Seat | None = None  # while the link's thread runs
         self._in_hand: tuple[bytes, bool] | None = None  # a frame that is not taken yet, and whether it was published
         self.waiting = 0  # callers that wait, the one with the seat too
@@ -104,7 +79,7 @@ class Callers:
 
     def begin_pass(self) -> bool:
         """Take the seat for a pass, and a frame that a caller has left; False: a caller has it. With the lock held."""
-        protocol = self._link.protocol
+        protocol = self._protocol
         if self._seat is None:
             return True
         if not self._seat.take_for_pass(self):
@@ -121,7 +96,7 @@ class Callers:
     def _is_neglected(self) -> bool:
         """Whether frames wait for a caller that does not take them, because a handler of a signal runs in its sleep."""
         assert self._seat is not None
-        silent_ns = self._link.now_ns() - self._link.protocol.silence.last_frame_ns
+        silent_ns = self._link.now_ns() - self._protocol.silence.last_frame_ns
         return silent_ns > NEGLECT_NS and self._seat.is_neglected()
 
     def end_pass(self) -> None:
@@ -152,7 +127,7 @@ class Callers:
         try:
             with link.lock:
                 if self.waiting <= SENDERS_MAX:
-                    link.send_for_caller()
+                    self._sender.send_for_caller()
                 if self._leaves_it_to_thread() or not seat.take(gate):
                     return
             while not gate.is_open and not seat.is_wanted:
@@ -207,7 +182,7 @@ class Callers:
 
     def _receive(self, readable: list[int]) -> bool:
         """Receive all that these sockets have; False: the link's thread has to go on."""
-        link, protocol, sockets = self._link, self._link.protocol, self._link.sockets
+        link, protocol, sockets = self._link, self._protocol, self._connection.sockets
         for descriptor in readable:
             for published in sockets.sources(descriptor):
                 while (frame := self._next(published=published)) is not None:
@@ -222,24 +197,23 @@ class Callers:
 
     def _goes_on(self) -> bool:
         """Whether the caller may sleep again: the link's thread has nothing to do, or sleeps for no longer."""
-        link = self._link
-        with link.lock:
-            if link.due_ns() < link.planned_ns:
-                link.wake_thread()
+        with self._link.lock:
+            if self._sender.due_ns() < self._sender.planned_ns:
+                self._sender.bell.ring()
             return not self._leaves_it_to_thread()
 
     def _next(self, *, published: bool) -> bytes | None:
         if published:
-            return self._link.sockets.receive(published=True)
+            return self._connection.sockets.receive(published=True)
         with self._link.lock:  # callers send by the socket from which this receives
-            return self._link.sockets.receive(published=False)
+            return self._connection.sockets.receive(published=False)
 
     def _open_gates(self) -> bool:
         """Open the gates of settled promises. Those with other callbacks are left to the thread. With the lock held.
 
         Whether none was left.
         """
-        ready = self._link.protocol.incoming.ready
+        ready = self._protocol.incoming.ready
         for promise in ready.copy():
             if not isinstance(promise, Promise):
                 continue
@@ -253,7 +227,7 @@ class Callers:
 
     def _leaves_it_to_thread(self) -> bool:
         """Whether there is something that only the link's thread does. With the lock held."""
-        protocol = self._link.protocol
+        protocol, connection = self._protocol, self._connection
         return bool(
             self._in_hand is not None
             or protocol.state is not LIVE
@@ -262,7 +236,11 @@ class Callers:
             or protocol.incoming.complaints
             or protocol.wants_to_send()
             or protocol.session.subscriptions
-            or self._link.needs_its_thread()
+            or self._moved.callers
+            or self._sender.chores
+            or self._link.closed
+            or connection.unsent is not None  # a caller with the seat would be woken by the room, and not send
+            or protocol.session.arena != connection.mapped
         )
 
     def _leave(self, seat: Seat, gate: CallerGate, *, is_needed: bool) -> None:
@@ -271,27 +249,27 @@ class Callers:
         What made it stop may be done by then, by a pass of the thread without the seat. The others still wait, and no
         descriptor tells of them.
         """
-        link, protocol = self._link, self._link.protocol
+        link, protocol = self._link, self._protocol
         with link.lock:
             seat.sleeper = None
             if seat.holder is not gate:
                 if self._seat is not seat:
                     seat.close()
                 return
-            if link.movers:
-                link.progressed_locked()
+            if self._moved.callers:
+                self._moved.notify()
             if is_needed:
                 is_due = False
             elif gate.is_open:
                 # Only its own reports can have left something: for what others begin, they wake the thread themselves.
-                is_needed = self._in_hand is not None or link.movers > 0 or protocol.has_messages
+                is_needed = self._in_hand is not None or self._moved.callers > 0 or protocol.has_messages
                 is_needed = is_needed or protocol.incoming.has_left_something()
                 # Outcomes are acknowledged with the next frame, or when the daemon reminds; many outcomes now.
                 is_due = protocol.acknowledge_at <= link.now_ns()
             else:
                 is_needed = self._leaves_it_to_thread()
-                is_due = link.due_ns() < link.planned_ns
+                is_due = self._sender.due_ns() < self._sender.planned_ns
             if is_needed or is_due or seat.is_wanted:
                 seat.is_wanted = seat.is_wanted or is_needed
-                link.wake_thread()
+                self._sender.bell.ring()
             seat.leave(gate)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from timerd_client.arguments import name_of, patience_of, patience_s
 from timerd_client.discovery.target import Target, target_of
 from timerd_client.link import flows
-from timerd_client.link.lazy import Lazy
+from timerd_client.link.lazy import CommonClient, Lazy
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.link.together import fire_together
+from timerd_client.link.questions import name_purgatory, query
 from timerd_client.protocol.session import DEFAULT_PURGATORY
-from timerd_client.protocol.state import LinkState
-from timerd_client.protocol.statistics import Statistics
 from timerd_client.types import Key, OrphanPolicy, Patience, Payload
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
@@ -25,7 +23,7 @@ from .member import Member
 from .purgatory import Purgatory
 
 
-class Client(Purgatory, Member):
+class Client(CommonClient[ThreadedLink], Purgatory, Member):
     """A client of one instance's daemon; also its purgatory "default". A context manager.
 
     Making it needs no daemon, opens no file and starts no thread: all that happens at the first use, and again in a
@@ -85,53 +83,9 @@ class Client(Purgatory, Member):
         self._join(link)
         return super()._bind(link)
 
-    @property
-    def name(self) -> str:
-        """The label of this client in `timerctl clients`."""
-        return self._lazy.target.label
-
-    @property
-    def instance(self) -> str:
-        """The name of its instance."""
-        return self._lazy.instance
-
-    @property
-    def group(self) -> str | None:
-        """The group of which it is a member, or None."""
-        return self._lazy.target.group
-
-    @property
-    def transport(self) -> Transport:
-        """The transport: "zeromq" or "unix"."""
-        return self._lazy.target.transport
-
     def ready(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> None:
         """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
         drive(flows.ready(self._live(), timeout))
-
-    @property
-    def state(self) -> LinkState:
-        """CONNECTING (also before the first use), HELLO, LIVE, LOST or CLOSED."""
-        link = self._lazy.made
-        if link is not None:
-            return link.protocol.state
-        return LinkState.CLOSED if self._lazy.closed else LinkState.CONNECTING
-
-    @property
-    def connected(self) -> bool:
-        """Whether the daemon is there: False before its first frame, after 3 s without one, and 2 s after its end."""
-        return self.state is LinkState.LIVE
-
-    def stats(self) -> Statistics:
-        """The counters of this client: pending operations, operations given up, late outcomes, and more."""
-        link = self._live()
-        with link.lock:
-            return link.protocol.statistics()
-
-    @property
-    def closed(self) -> bool:
-        """Whether close() was called."""
-        return self._lazy.closed
 
     def purgatory(self, name: str, *, timeout: Patience = CONNECT_TIMEOUT_S) -> Purgatory:
         """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError.
@@ -142,7 +96,7 @@ class Client(Purgatory, Member):
             return self
         known = self._purgatories.get(name)
         if known is None:
-            reply = self._live().name_purgatory(name)
+            reply = name_purgatory(self._live(), name)
             if reply is not None:
                 reply.answer_in_time(timeout)
             self._lazy.purgatories.append(name)
@@ -159,12 +113,12 @@ class Client(Purgatory, Member):
         the runtime directory has no room, or turns change the arena faster than it is copied.
         """
         patience_of(timeout)
-        link = self._live()
-        reply = link.query({"query": "snapshot"})
+        connection = self._live().connection
+        reply = query(self._live(), {"query": "snapshot"})
         if not reply._wait(timeout):
             raise TimerdUnavailableError(
-                f"no copy of the arena within {patience_s(timeout):g} s ({link.plight()}): the daemon makes one at a "
-                "time, and rests 9 times the CPU time that one takes; try again later, or wait longer"
+                f"no copy of the arena within {patience_s(timeout):g} s ({connection.status()}): the daemon makes one "
+                "at a time, and rests 9 times the CPU time that one takes; try again later, or wait longer"
             )
         return str(reply.get()["path"])
 
@@ -172,7 +126,7 @@ class Client(Purgatory, Member):
         """Ask the daemon, and return how many seconds it took. Raises TimerdUnavailableError, at once if it is lost."""
         link = self._live()
         start_ns = link.now_ns()
-        link.query({"query": "ping"}).answer_in_time(timeout)
+        query(link, {"query": "ping"}).answer_in_time(timeout)
         return (link.now_ns() - start_ns) / 1e9
 
     def fire_together_wait(
@@ -184,19 +138,7 @@ class Client(Purgatory, Member):
         before any other command. Raises TimerdUnavailableError after `timeout` s: then that is unknown. The events and
         their values have to fit into one frame (4 MiB, and 128 KiB with transport="unix").
         """
-        return drive(fire_together(self._live(), events, timeout))
-
-    def cancel_all(self) -> None:
-        """Cancel all operations that this client has pending, in every purgatory. Returns at once."""
-        link = self._live()
-        with link.lock:
-            pending = list(link.protocol.ledger.pending)
-        link.withdraw(pending)
-
-    @property
-    def incarnation(self) -> bytes:
-        """The 16 bytes that name this client at the daemon; others after the daemon has forgotten it."""
-        return self._live().protocol.session.incarnation
+        return drive(flows.fire_together(self._live(), events, timeout))
 
     def set_orphans(self, policy: OrphanPolicy) -> None:
         """Set what becomes of the pending operations when this client ends: "cancel", "keep" or "group".
@@ -214,7 +156,7 @@ class Client(Purgatory, Member):
         says how many commands were concerned. Of several refusals the first is raised, and the log has all.
         """
         link = self._live()
-        link.may_block()
+        link.waiters.may_block()
         drive(flows.flush(link, timeout))
 
     def close(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> None:
@@ -237,13 +179,7 @@ class Client(Purgatory, Member):
         try:
             self.close()
         except TimerdError as failure:
-            link: Any = self._lazy.made
-            if error is None or link is None:
-                raise
-            link.complain_of_close(failure, error)
-
-    def __repr__(self) -> str:
-        return f"<Client of {self.instance!r} {self.state.value}>"
+            self._close_has_raised(failure, error)
 
 
 def connect(

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from timerd_client.arguments import is_coroutine_function
-from timerd_client.delayed.operation import Delayed, Whole
+from timerd_client.delayed.operation import Delayed, DelayedDriver
 from timerd_client.link.flows import Evaluate
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
@@ -38,7 +38,7 @@ class DelayedOperation(Delayed):
     """
 
     NAME = "td.DelayedOperation"
-    _delayed: ThreadedWhole
+    _delayed: ThreadedDriver
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class DelayedOperation(Delayed):
                 raise InvalidValueError(
                     f"{function!r} is a coroutine function, and a threaded client awaits nothing: use td.aio"
                 )
-        self._delayed = ThreadedWhole(self, threading.RLock() if lock is None else lock)
+        self._delayed = ThreadedDriver(self, threading.RLock() if lock is None else lock)
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -66,20 +66,20 @@ class DelayedOperation(Delayed):
 
     def force_complete_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`force_complete`, and whether this call has completed it. Raises TimerdUnavailableError after `timeout` s."""
-        whole = self._delayed
-        if whole.force_alone():
+        driver = self._delayed
+        if driver.force_alone():
             return True
-        if whole.is_alone:
+        if driver.is_alone:
             return False
-        whole.end()
-        reply = Reply(whole.link)
-        return whole.complete(reply) and bool(reply.answer_in_time(timeout))
+        driver.end()
+        reply = Reply(driver.link)
+        return driver.complete(reply) and bool(reply.answer_in_time(timeout))
 
     def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
         """`cancel`, and whether it was cancelled, not settled otherwise. Raises TimerdUnavailableError."""
         self.cancel()
         if not self.settled(timeout):
-            raise self._delayed.link.unavailable(timeout)
+            raise self._delayed.link.connection.unavailable(timeout)
         return self.state is State.CANCELLED
 
     def settled(self, timeout: Patience | None = None) -> bool:
@@ -91,7 +91,7 @@ class DelayedOperation(Delayed):
         return end._wait(timeout) and bool(end.get())
 
 
-class ThreadedWhole(Whole[ThreadedLink]):
+class ThreadedDriver(DelayedDriver[ThreadedLink]):
     """What a threaded client does for a delayed operation."""
 
     def __init__(self, owner: DelayedOperation, lock: AbstractContextManager[Any]) -> None:
@@ -101,38 +101,38 @@ class ThreadedWhole(Whole[ThreadedLink]):
     def wake(self) -> None:
         self._run(lambda _: self._evaluate())
 
-    def ended(self, state: State) -> None:
+    def _ended(self, state: State) -> None:
         self._run(lambda _: self._finish(state))
 
-    def finish_alone(self) -> None:
+    def _finish_alone(self) -> None:
         self._finish(State.COMPLETED)
 
     def _run(self, function: Callable[[Any], object]) -> None:
         """Run it in the client's thread, in which this is; with gevent in a greenlet of its own."""
-        self.link.callback(function)(self)
+        self.link.waiters.callback(function)(self)
 
     def _evaluate(self) -> None:
         with self.lock:
-            while looks := self.take_looks():
-                self.answer_looks(looks, self.is_complete or self._try())
+            while looks := self._take_looks():
+                self._answer_looks(looks, self.is_complete or self._try())
 
     def _try(self) -> bool:
         try:
             with evaluating():
                 return bool(do(Evaluate(self.owner.try_complete)))
         except BaseException as error:  # also SystemExit: the client's thread has to live on
-            self.failed("try_complete", error)
+            self._failed("try_complete", error)
             return False
 
     def _finish(self, state: State) -> None:
         with self.lock:
-            for name, function in self.callbacks(state):
+            for name, function in self._callbacks(state):
                 try:
                     with evaluating():
                         do(Evaluate(function))
                 except BaseException as error:
-                    self.failed(name, error)
-        self.tell()
+                    self._failed(name, error)
+        self._tell()
 
     def start(
         self,
@@ -147,16 +147,16 @@ class ThreadedWhole(Whole[ThreadedLink]):
         """Try; if that does not complete it, watch its keys."""
         if self.is_alone:
             return
-        mark = self.begin(surface, keys, timeout)
+        mark = self._begin(surface, keys, timeout)
         with self.lock:
             with evaluating():
                 complete = do(Evaluate(self.owner.try_complete))
             if not (complete or self.forced):
                 # In the client's thread it cannot wait for room.
-                own = self.link.in_own_thread()
-                self.watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=own)
+                own = self.link.waiters.in_own_thread()
+                self._watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=own)
         if self.parts:
-            self.follow()
+            self._follow()
         else:
             self.state = self.state or State.COMPLETED
             self._finish(self.state)

@@ -81,11 +81,11 @@ class Runner:
         link, me = self.link, threading.current_thread()
         with link.lock:
             self.stopping = True
-            link.notify_locked()
+            link.waiters.notify_locked()
             others = [hand for hand in self._hands if hand.thread is not me]
             if len(others) < len(self._hands):
                 return  # a handler closes its client
-            link.wait_locked(lambda: not _busy(others, lost=link.protocol.lost), max(timeout, 0))
+            link.waiters.moved.wait_for(lambda: not _busy(others, lost=link.protocol.lost), max(timeout, 0))
             late = _busy(others, lost=link.protocol.lost)
         if late:
             link.complain("a handler still runs: its call is requeued")
@@ -107,7 +107,7 @@ class Runner:
         with self.link.lock:
             self._paused.append((self.link.now_ns() / 1e9 + seconds, steps))
             self._pauses += 1
-            self.link.notify_locked()
+            self.link.waiters.notify_locked()
 
     def due(self) -> Steps | None:
         """The steps whose pause has ended."""
@@ -137,7 +137,7 @@ class Hand:
         self._runner = runner
         self.asks = False  # a handler's outcome was sent, and its answer is waited for
         self.ended = False
-        self.thread = runner.link.thread(self._run, f"timerd-calls-{number}" if number else "timerd-calls")
+        self.thread = runner.link.waiters.new_thread(self._run, f"timerd-calls-{number}" if number else "timerd-calls")
 
     def _run(self) -> None:
         runner, link = self._runner, self._runner.link
@@ -153,7 +153,7 @@ class Hand:
         finally:
             with link.lock:
                 self.ended = True
-                link.notify_locked()
+                link.waiters.notify_locked()
 
     def _go_on(self, steps: Steps) -> None:
         """Do the steps until they end, or pause."""
@@ -215,14 +215,14 @@ class Member(Membership[ThreadedLink]):
         NotAMemberError, ClosedError.
         """
         link = self._live()
-        link.may_block()
+        link.waiters.may_block()
         return self._deliver(link, self._may_listen(timeout))
 
     def _deliver(self, link: ThreadedLink, seconds: float | None) -> Generator[ThreadedGroupOutcome, None, None]:
         flows.listen(link)
         try:
             while True:
-                link.may_block()
+                link.waiters.may_block()
                 outcome = drive(flows.next_outcome(link, seconds))
                 if outcome is None:
                     return

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 from typing import Final
-from typing import Protocol as Interface
 
 from timerd_client.waits.gate import Gate
 from timerd_wire import native
@@ -12,27 +12,16 @@ from timerd_wire import native
 PASS_S: Final = 0.05  # between two looks of a caller at its condition
 
 
-class Home(Interface):
-    """What passes need of their link."""
-
-    def exchange(self) -> bool:
-        """Make a pass; False if it was the last."""
-
-    def sleep(self, most_ns: int) -> None:
-        """Sleep until something is due, `most_ns` at most."""
-
-    def end_passes(self) -> None:
-        """Do what a thread does at its end."""
-
-    def drive(self, seconds: float) -> None:
-        """Make a pass, and sleep for `seconds` at most."""
-
-
 class NoThread:
     """Stands for the thread of the sockets."""
 
-    def __init__(self, link: Home) -> None:
-        self._link = link
+    def __init__(
+        self, exchange: Callable[[], bool], sleep: Callable[[int], None], end_passes: Callable[[], None]
+    ) -> None:
+        """What a thread would do: make a pass (False: the last), sleep for so many ns at most, and end."""
+        self._exchange = exchange
+        self._sleep = sleep
+        self._end_passes = end_passes
         self._lock = native.lock()
         self._by = 0  # the thread that makes a pass
         self._has_ended = False
@@ -50,11 +39,11 @@ class NoThread:
             return
         try:
             self._by = native.ident()
-            if self._link.exchange():
-                self._link.sleep(int(seconds * 1e9))
+            if self._exchange():
+                self._sleep(int(seconds * 1e9))
             else:
                 self._has_ended = True
-                self._link.end_passes()
+                self._end_passes()
         finally:
             self._by = 0
             self._lock.release()
@@ -70,9 +59,9 @@ class NoThread:
 class DrivenGate(Gate):
     """A gate whose caller makes the passes that open it."""
 
-    def __init__(self, link: Home) -> None:
+    def __init__(self, drive: Callable[[float], None]) -> None:
         super().__init__()
-        self._link = link
+        self._drive = drive
 
     def wait(self, seconds: float | None) -> bool:
         end = None if seconds is None else monotonic() + seconds
@@ -80,5 +69,5 @@ class DrivenGate(Gate):
             left = PASS_S if end is None else end - monotonic()
             if left <= 0:
                 return False
-            self._link.drive(min(left, PASS_S))
+            self._drive(min(left, PASS_S))
         return True

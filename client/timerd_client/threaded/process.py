@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from timerd_client.discovery.settings import guards, settings
 from timerd_client.link import link as link_module
-from timerd_client.link.settings import guards, settings
+from timerd_client.link.base import logger
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_wire.native import lock
 
@@ -54,9 +55,9 @@ def _after_fork_in_child() -> None:
             link.seal_because("it was made before a fork, in the parent")
             link.idle = False
             link.lock = lock()
-            link.sockets.forked()
+            link.connection.sockets.forked()
         except Exception:  # those of the others are closed all the same
-            link_module.logger.exception("this forked child may have copies of descriptors of its parent")
+            logger.exception("this forked child may have copies of descriptors of its parent")
     link_module.links.clear()
 
 

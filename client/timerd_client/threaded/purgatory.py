@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from timerd_client.conditions import ANY, When
-from timerd_client.delayed.operation import Whole, delayed_of
+from timerd_client.delayed.operation import DelayedDriver, delayed_of
 from timerd_client.events.subscription import BUFFER
 from timerd_client.link import flows
 from timerd_client.link.batch import ThreadedBatch, fire_many, register_many
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
+from timerd_client.link.withdrawals import abandon
 from timerd_client.mark import Mark
 from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout, WhenLost
 from timerd_client.waits.polling import POLL_S
@@ -63,7 +64,7 @@ class Purgatory(Surface[ThreadedOperation, ThreadedLink]):
             if not error.kept:
                 raise
         except BaseException:
-            self._link.abandon([operation.command])  # the caller gets no handle
+            abandon(self._link, [operation.command])  # the caller gets no handle
             raise
         return operation
 
@@ -224,7 +225,7 @@ class Purgatory(Surface[ThreadedOperation, ThreadedLink]):
         Raises what `try_complete` raises in this call, and what `register` raises.
         """
         delayed = delayed_of(DelayedOperation, operation)
-        Whole.of(delayed).start(self, keys, timeout, payload, id, if_exists, orphans)
+        DelayedDriver.of(delayed).start(self, keys, timeout, payload, id, if_exists, orphans)
         return delayed
 
     def check_and_complete(self, key: Key, *, timeout: Patience = CHECK_TIMEOUT_S) -> int:

@@ -61,10 +61,11 @@ def as_completed(operations: Iterable[Waitable], timeout: Patience | None = None
 def _settling(operations: list[Waitable], deadline: float | None) -> Iterator[Waitable]:
     if not operations:
         return
-    settled = operations[0]._link.queue()
+    waiters = operations[0]._link.waiters
+    settled = waiters.queue()
     scope = current_scope()
     if scope is not None:
-        wake = operations[0]._link.callback(settled.put)  # with gevent in the hub, whichever thread ends the scope
+        wake = waiters.callback(settled.put)  # with gevent in the hub, whichever thread ends the scope
 
     def end() -> None:
         wake(None)
@@ -72,7 +73,7 @@ def _settling(operations: list[Waitable], deadline: float | None) -> Iterator[Wa
     try:
         for operation in operations:
             if not operation._has_settled():
-                operation._link.may_block()
+                operation._link.waiters.may_block()
             operation._call_aside(settled.put)
         with withdrawing(operations):
             if scope is not None and not scope.add(end):

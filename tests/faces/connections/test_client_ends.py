@@ -71,7 +71,7 @@ for line in sys.stdin:
     exec(line)
     print("done", flush=True)
 """
-OF_ANOTHER_NAMESPACE = "import timerd_client.link.identity as i; i.namespace_inode = lambda kind: 1"
+OF_ANOTHER_NAMESPACE = "import timerd_client.discovery.identity as i; i.namespace_inode = lambda kind: 1"
 
 
 class Child:
@@ -334,8 +334,9 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
 def test_a_client_that_noticed_the_end_of_its_daemon_waits_two_seconds_for_the_next(daemon: Daemon, face: Face) -> None:
     with face.connect() as client:
         client._protocol.silence.lost_ns = 3_600_000_000_000  # silence alone says nothing
-        line, silence = client._link.lifeline, client._protocol.silence
-        connection = line if isinstance(line, Lifeline) else client._link.sockets
+        reached, silence = client._link.connection, client._protocol.silence
+        line = reached.lifeline
+        connection = line if isinstance(line, Lifeline) else reached.sockets
 
         eventually(lambda: line.fileno() >= 0 and time.monotonic_ns() - made_ns(connection) > REFUSED_NS)
         stop(daemon.pid)  # no frame is under way at its end, which would say that it is there

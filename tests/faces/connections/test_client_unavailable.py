@@ -44,7 +44,7 @@ class Outage:
             link, protocol = self._client._link, self._client._protocol
             with link.lock:
                 protocol.silence.lost_ns, protocol.grace_ns = lost_ns, grace_ns
-            link.ring()  # or it looks a heartbeat later
+            link.sender.ring()  # or it looks a heartbeat later
 
         self._face.run(change)
 

@@ -125,7 +125,7 @@ def test_a_caller_that_waits_for_room_gets_an_error_when_the_client_closes(daemo
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        eventually(lambda: client._link.movers if face.waits_for_room else client._link._waiters)
+        eventually(lambda: client._link.waiters.some_wait())
         with pytest.raises(td.TimerdUnavailableError, match="4 commands are unacknowledged"):
             client.close(timeout=0.2)
         waiting.join(PATIENCE_S)
@@ -212,20 +212,20 @@ def test_a_caller_that_receives_does_not_wait_at_the_end_for_what_nobody_else_re
     sleep = Seat.sleep
 
     def look(seat: Seat, timeout_ns: int) -> list[int]:
-        seen.append(client._link.must_not_wait())
+        seen.append(client._link.waiters.must_not_wait())
         return sleep(seat, timeout_ns)
 
     monkeypatch.setattr(Seat, "sleep", look)
     eventually(lambda: (client.register("k", timeout=0.02).result(PATIENCE_S), seen)[1])
     assert all(seen)
-    assert not client._link.must_not_wait()
+    assert not client._link.waiters.must_not_wait()
 
 
 @THREADED
 def test_a_process_at_its_end_waits_for_a_daemon_that_answers(client: td.Client) -> None:
     link = client._link
-    send, lost_until = link.sockets.send, time.monotonic() + 1.2
-    link.sockets.send = lambda frame: time.monotonic() < lost_until or send(frame)  # type: ignore[method-assign]
+    send, lost_until = link.connection.sockets.send, time.monotonic() + 1.2
+    link.connection.sockets.send = lambda frame: time.monotonic() < lost_until or send(frame)  # type: ignore[method-assign]
     client.fire("k")
     ProcessEnd().flush([link])
     assert link.protocol.ledger.applied == link.protocol.ledger.issued

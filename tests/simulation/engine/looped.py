@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from timerd_client.aio.client import Client
 from timerd_client.aio.link import LoopLink, open_links
 from timerd_client.aio.operation import AioBatch, AioOperation
+from timerd_client.aio.passes import LoopPasses
 from timerd_client.groups.outcome import GroupOutcome
 from timerd_client.link.surface import Surface
 from timerd_client.protocol.deadlines import NEVER
-from timerd_client.protocol.protocol import Protocol
 from timerd_shm.declare.states import Orphans
 
 from .books import PlannedFailure
-from .process import Process
+from .process import Process, SimulatedConnection, SimulatedWall
 from .schedule import Gate, Killed
 from .unix import PATHS
 
@@ -107,44 +107,43 @@ class Loop(asyncio.BaseEventLoop):
             self._turn_at(math.ceil(self._scheduled[0].when() * 1e9))
 
 
-class SimulatedLink(LoopLink):
-    """The asyncio client's link, on the simulated network and clock."""
+class SimulatedPasses(LoopPasses):
+    """Passes on the simulated network."""
 
-    def __init__(self, process: LoopedProcess, orphans: Orphans, group: str | None, window: int) -> None:
-        self.process = process
-        schedule = process.schedule
-        super().__init__(PATHS, process.name, orphans, group, process.sockets, lambda: schedule.now_ns)
-        self.protocol = Protocol(process.identity(orphans, group), schedule.now_ns, process.rng.randbytes, window)
-        self.protocol.outgoing.frame_size_max = process.sockets.frame_size_max
-        process.sockets.on_input = self._on_input
-        process.lifeline.on_end = self.lifeline_ended
+    _link: SimulatedLink
 
-    def _on_input(self) -> None:
-        self.loop.call_soon(self._pump)
-
-    def wall_ns(self) -> int:
-        return self.process.schedule.clock.wall_ns()
-
-    def watch_wall_clock(self) -> None:
-        """Do nothing: whoever sets the simulated clock calls `wall_clock_set`."""
-
-    def _pump(self) -> None:
-        self.process.lifeline.look()
-        super()._pump()
-        if not self.closed:
-            self.process.sockets.passed()
-
-    def received(self) -> None:
-        complaints, self.protocol.incoming.complaints = self.protocol.incoming.complaints, []
-        for complaint in complaints:  # each of them, because they say which commands were refused
-            self.complain(complaint)
-        super().received()
+    def make(self) -> None:
+        process = self._link.process
+        process.lifeline.look()
+        super().make()
+        if not self._link.closed:
+            process.sockets.passed()
 
     def watch(self, descriptor: int) -> None:
         """Do nothing: each pass looks at the lifeline."""
 
     def unwatch(self, descriptor: int) -> None:
         """Do nothing: a pass sees by itself that the lifeline is closed."""
+
+
+class SimulatedLink(LoopLink):
+    """The asyncio client's link, on the simulated network and clock."""
+
+    CONNECTION = SimulatedConnection
+    PASSES = SimulatedPasses
+    WALL = SimulatedWall
+
+    def __init__(self, process: LoopedProcess, orphans: Orphans, group: str | None, window: int) -> None:
+        self.process = process
+        schedule = process.schedule
+        protocol = process.protocol(orphans, group, window)
+        super().__init__(PATHS, protocol, process.sockets, lambda: schedule.now_ns)
+        protocol.session.change_incarnation()
+        process.sockets.on_input = self._on_input
+        process.lifeline.on_end = self.connection.lifeline_ended
+
+    def _on_input(self) -> None:
+        self.loop.call_soon(self.passes.make)
 
     def complain(self, what: str, error: BaseException | None = None) -> None:
         self.process.books.complaint(self.process, what, error)

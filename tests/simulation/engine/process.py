@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from support.fakes.networks import HERE, PROCESSES, STOPPED
 from timerd_client.link import link as link_module
+from timerd_client.link.connection import Connection
+from timerd_client.link.link import Wall
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.session import Identity
 from timerd_client.threaded.client import Client
+from timerd_client.threaded.io_thread import IoThread
 from timerd_client.threaded.link import ThreadedLink
+from timerd_client.threaded.sender import Bell, ThreadedSender
+from timerd_client.threaded.waiters import ThreadedWaiters
 from timerd_shm.declare.limits import TAKEOVER_MS
 from timerd_shm.declare.states import Orphans
 
@@ -93,6 +98,19 @@ class Process:
             self.takeover_ms,
         )
 
+    def protocol(self, orphans: Orphans, group: str | None, window: int) -> Protocol:
+        """The protocol of its client. Its link draws an incarnation once more, behind its first wake-up.
+
+        So each seed takes the steps that it took when it was chosen for a test.
+        """
+        draws = iter([bytes])
+        return Protocol(
+            self.identity(orphans, group),
+            self.schedule.now_ns,
+            lambda size: next(draws, self.rng.randbytes)(size),
+            window,
+        )
+
     def has(self, session: bytes) -> bool:
         """Whether its client goes on, and has this session."""
         return self.alive and not self.link.closed and bool(self.link.protocol.session.secret == session)
@@ -139,7 +157,7 @@ class Process:
     def wall_clock_set(self) -> None:
         """Somebody has set the wall clock: the kernel wakes the process."""
         if not self.hold(self.wall_clock_set) and not self.link.closed:
-            self.link.wall_clock_set()
+            self.link.wall.was_set()
 
     def kill(self) -> None:
         """SIGKILL: its descriptors are closed, and its threads end."""
@@ -156,106 +174,149 @@ class Process:
         self.books.died(self)
 
 
-class Pump:
+class PumpBell(Bell):
+    """Rung, it has the next pass made soon."""
+
+    pump: Pump
+
+    def open(self) -> int:
+        self.ring()
+        return -1
+
+    def ring(self) -> None:
+        self.pump.wake_at(0)
+
+
+class PumpedSender(ThreadedSender):
+    """A sender whose bell wakes a Pump."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.bell: PumpBell = PumpBell()
+
+    def ring(self) -> None:
+        self.bell.ring()
+
+
+class Pump(IoThread):
     """Stands for the link's I/O thread: the schedule makes its passes."""
 
-    def __init__(self, link: PumpedLink) -> None:
-        self._link = link
+    def __init__(self, link: PumpedLink, *others: Any) -> None:
+        super().__init__(link, *others)
+        link.sender.bell.pump = self
+        self._process = link.process
         self._at_ns = NEVER
         self._gate: Gate | None = None
         self.over = False
 
     def start(self) -> None:
-        self.wake_at(0)
+        self._sender.bell.open()
 
-    def join(self, seconds: float) -> bool:
+    def is_current(self) -> bool:
+        return self._process.schedule.current is None
+
+    def _join(self, seconds: float) -> bool:
         if not self.over:
-            self._gate = Gate(self._link.process.schedule)
+            self._gate = Gate(self._process.schedule)
             self._gate.acquire()
             self._gate.acquire(timeout=max(seconds, 0))
         return self.over
 
+    def watch(self, descriptor: int) -> None:
+        """Do nothing: each pass looks at the lifeline."""
+
+    def unwatch(self, descriptor: int) -> None:
+        """Do nothing: a pass sees by itself that the lifeline is closed."""
+
     def wake_at(self, at_ns: int) -> None:
         """Make a pass at that time, if none is due before."""
-        process = self._link.process
+        process = self._process
         at_ns = max(at_ns, process.schedule.now_ns) + process.rng.randrange(50_000)
         if at_ns < self._at_ns and not self.over:
             self._at_ns = at_ns
             process.schedule.at(at_ns, lambda: self._on_time(at_ns))
 
     def _on_time(self, at_ns: int) -> None:
-        if at_ns == self._at_ns and not self._link.process.hold(lambda: self._on_time(at_ns)):
+        if at_ns == self._at_ns and not self._process.hold(lambda: self._on_time(at_ns)):
             self._at_ns = NEVER
             self._pass()
 
     def _pass(self) -> None:
-        link = self._link
-        link.idle = False
-        link.process.lifeline.look()
-        if link.exchange():
-            link.process.sockets.passed()
-            self.wake_at(link.due_ns())
+        process = self._process
+        self._link.idle = False
+        process.lifeline.look()
+        if self.exchange():
+            process.sockets.passed()
+            self.wake_at(self._sender.due_ns())
             return
-        link.end()
+        self.end_passes()
         self.over = True
         if self._gate is not None:
             self._gate.release()
 
 
+class PumpedWaiters(ThreadedWaiters):
+    """Callers wait on the schedule."""
+
+    def __init__(self, link: PumpedLink) -> None:
+        self._process = link.process
+        super().__init__(link)
+
+    def _condition(self) -> Any:
+        return Condition(self._process.schedule, self._link.lock)
+
+    def gate(self) -> Any:
+        return Gate(self._process.schedule, closed=True)
+
+    def new_thread(self, run: Callable[[], None], name: str) -> Any:
+        caller = Caller(self._process.schedule, run, self._process.hold)
+        self._process.callers.append(caller)
+        return caller
+
+
+class SimulatedConnection(Connection):
+    """Each complaint is in the books, because they say which commands were refused."""
+
+    def received(self) -> None:
+        complaints, self._protocol.incoming.complaints = self._protocol.incoming.complaints, []
+        for complaint in complaints:
+            self._link.complain(complaint)
+        super().received()
+
+
+class SimulatedWall(Wall):
+    """The simulated wall clock. Whoever sets it calls `was_set`."""
+
+    def __init__(self, link: Any) -> None:
+        super().__init__(link)
+        self._clock = link.process.schedule.clock
+
+    def now_ns(self) -> int:
+        return int(self._clock.wall_ns())
+
+    def watch(self) -> None:
+        """Do nothing."""
+
+
 class PumpedLink(ThreadedLink):
     """A threaded link whose I/O thread is a Pump, and whose callers wait on the schedule."""
 
+    CONNECTION = SimulatedConnection
+    SENDER = PumpedSender
+    WAITERS = PumpedWaiters
+    THREAD = Pump
+    WALL = SimulatedWall
+    sender: PumpedSender
+    thread: Pump
+
     def __init__(self, process: Process, orphans: Orphans, group: str | None, window: int) -> None:
         self.process = process
-        self.pump = Pump(self)
-        schedule, rng = process.schedule, process.rng
-        super().__init__(PATHS, process.name, orphans, group, process.sockets, lambda: schedule.now_ns)
-        self.close_own()
-        self.protocol = Protocol(process.identity(orphans, group), schedule.now_ns, rng.randbytes, window)
-        self.protocol.outgoing.frame_size_max = process.sockets.frame_size_max
-        process.sockets.on_input = lambda: self.pump.wake_at(0)
-        process.lifeline.on_end = self.lifeline_ended
-
-    def wall_ns(self) -> int:
-        return self.process.schedule.clock.wall_ns()
-
-    def watch_wall_clock(self) -> None:
-        """Do nothing: whoever sets the simulated clock calls `wall_clock_set`."""
-
-    def io_thread(self) -> Any:
-        return self.pump
-
-    def thread(self, run: Callable[[], None], name: str) -> Any:
-        caller = Caller(self.process.schedule, run, self.process.hold)
-        self.process.callers.append(caller)
-        return caller
-
-    def condition(self) -> Any:
-        return Condition(self.process.schedule, self.lock)
-
-    def gate(self) -> Any:
-        return Gate(self.process.schedule, closed=True)
-
-    def in_own_thread(self) -> bool:
-        return self.process.schedule.current is None
-
-    def wake_thread(self) -> None:
-        self.pump.wake_at(0)
-
-    def ring(self) -> None:
-        self.pump.wake_at(0)
-
-    def received(self) -> None:
-        complaints, self.protocol.incoming.complaints = self.protocol.incoming.complaints, []
-        for complaint in complaints:  # each of them, because they say which commands were refused
-            self.complain(complaint)
-        super().received()
-
-    def watch(self, descriptor: int) -> None:
-        """Do nothing: the pump looks at the lifeline in each pass."""
-
-    def unwatch(self, descriptor: int) -> None:
-        """Do nothing: the pump sees by itself that the lifeline is closed."""
+        schedule = process.schedule
+        protocol = process.protocol(orphans, group, window)
+        super().__init__(PATHS, protocol, process.sockets, lambda: schedule.now_ns)
+        protocol.session.change_incarnation()
+        process.sockets.on_input = self.sender.bell.ring
+        process.lifeline.on_end = self.connection.lifeline_ended
 
     def complain(self, what: str, error: BaseException | None = None) -> None:
         self.process.books.complaint(self.process, what, error)

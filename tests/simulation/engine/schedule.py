@@ -226,8 +226,16 @@ class Condition:
         self._schedule = schedule
         self._lock = lock
         self._waiting: list[tuple[Act, Callable[[], bool], object | None]] = []
+        self.callers = 0  # in wait_for()
 
     def wait_for(self, holds: Callable[[], bool], timeout: float | None = None, one_of: object | None = None) -> bool:
+        self.callers += 1
+        try:
+            return self._wait_for(holds, timeout, one_of)
+        finally:
+            self.callers -= 1
+
+    def _wait_for(self, holds: Callable[[], bool], timeout: float | None, one_of: object | None) -> bool:
         end_ns = None if timeout is None else self._schedule.now_ns + math.ceil(timeout * 1e9)
         while not holds():
             left_ns = None if end_ns is None else end_ns - self._schedule.now_ns

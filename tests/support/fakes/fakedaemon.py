@@ -277,16 +277,11 @@ class World:
             Link,
             SimpleNamespace(
                 lock=threading.Lock(),
-                gate=Gate,
                 protocol=self.protocol,
-                paths=SimpleNamespace(command="timerd"),
                 closed=False,
-                sealed=False,
-                sockets=None,
-                may_block=lambda: None,
-                callback=lambda callback: callback,
                 complain=print,
-                soon=lambda chore: chore(),
+                sender=SimpleNamespace(soon=lambda chore: chore()),
+                waiters=SimpleNamespace(gate=Gate, may_block=lambda: None, callback=lambda callback: callback),
             ),
         )
         self.sent: list[bytes] = []

@@ -246,7 +246,7 @@ os.kill({pid}, {signal})
 td.client().fire("k")
 from timerd_client.link import process_end
 def drive(link, seconds): os.kill(os.getpid(), signal.SIGINT)
-process_end.Link.drive = type(td.client()._link).drive = drive
+type(td.client()._link).drive = drive
 """
     ran = stopped(daemon, script)
     assert "KeyboardInterrupt" in ran.stderr

@@ -13,50 +13,27 @@ from selectors import DefaultSelector
 from typing import Any
 
 from timerd_client.aio.link import LoopLink
+from timerd_client.aio.passes import LoopPasses
+from timerd_client.discovery.identity import identity
 from timerd_client.discovery.target import Target
+from timerd_client.protocol.protocol import Protocol
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_wire import native
 from timerd_wire.native import ident
 
 from .driver import ManualDriver
 from .network import ManualSockets
+from .threaded import ManualWall
 
 OTHERS_S = 0.5  # so long (of real time) a loop that waits for nothing of timerd waits for other threads
 
 
-class ManualLoopLink(LoopLink):
-    """An asyncio link whose passes are made when they are due, in the thread of its loop."""
+class ManualPasses(LoopPasses):
+    """Passes that are made when they are due, in the thread of the loop."""
 
-    def __init__(self, manual: ManualDriver, target: Target, purgatories: Sequence[str]) -> None:
-        self.manual = manual
-        self.is_woken = False
-        self.passing = False
-        self.held = manual.lifeline()
-        sockets = ManualSockets(manual.daemon.network, self.held, manual.daemon.map_arena)
-        clock = manual.clock
-        super().__init__(
-            manual.paths,
-            target.label,
-            target.orphans,
-            target.group,
-            sockets,
-            clock.now_ns,
-            purgatories=purgatories,
-            takeover_ms=target.takeover_ms,
-        )
-        sockets.arrived = self._arrived
-        self.is_woken = True
-
-    def _arrived(self) -> None:
-        self.is_woken = True
-
-    def is_outlived(self) -> bool:
-        return self.manual.is_over or super().is_outlived()
-
-    def wall_ns(self) -> int:
-        return self.manual.clock.wall_ns()
-
-    def watch_wall_clock(self) -> None:
-        """Do nothing: whoever sets the clock calls `wall_clock_set`."""
+    _link: ManualLoopLink
+    is_woken = True
+    passing = False
 
     def watch(self, descriptor: int) -> None:
         """Do nothing: each pass looks at the lifeline."""
@@ -64,20 +41,66 @@ class ManualLoopLink(LoopLink):
     def unwatch(self, descriptor: int) -> None:
         """Do nothing: each pass looks at the lifeline."""
 
-    def drive(self, seconds: float) -> None:
-        self.manual.settle()
+    def go_on(self, seconds: float) -> None:
+        self._link.manual.settle()
         native.sleep(seconds)
 
     def _arm(self, at_ns: int) -> None:
         """Do nothing: `next_ns` says when the next pass is due."""
 
-    def _pump(self) -> None:
+    def make(self) -> None:
         """In its loop: have all done that is under way."""
         self.is_woken = True
-        self.manual.settle()
+        self._link.manual.settle()
 
-    def stop(self, *timeout: float) -> None:
-        super().stop(*timeout)
+    def wants(self, now_ns: int) -> bool:
+        """Whether a pass is due now, and this is the thread for it."""
+        link = self._link
+        if self.passing or self._loop.is_closed():
+            return False
+        wants = self.is_woken or link.held.is_cut or link.wants_to_send() or link.next_ns <= now_ns
+        if wants and ident() != link._thread:
+            self.is_woken = True
+            self._loop.call_soon_threadsafe(self.make)
+            return False
+        return wants
+
+    def make_one(self) -> None:
+        """One pass."""
+        self.is_woken = False
+        self.passing = True
+        try:
+            if self._link.held.is_cut:
+                self._link.connection.lifeline_ended()
+            super().make()
+        finally:
+            self.passing = False
+
+
+class ManualLoopLink(LoopLink):
+    """An asyncio link whose passes are made when they are due."""
+
+    PASSES = ManualPasses
+    WALL = ManualWall
+    passes: ManualPasses
+
+    def __init__(self, manual: ManualDriver, target: Target, purgatories: Sequence[str]) -> None:
+        self.manual = manual
+        self.held = manual.lifeline()
+        clock = manual.clock
+        who = identity(target.label, target.orphans, target.group, target.takeover_ms)
+        sockets = ManualSockets(manual.daemon.network, self.held, manual.daemon.map_arena)
+        super().__init__(manual.paths, Protocol(who, clock.now_ns()), sockets, clock.now_ns, purgatories)
+        sockets.arrived = self._arrived
+
+    def _arrived(self) -> None:
+        self.passes.is_woken = True
+
+    def is_outlived(self) -> bool:
+        return self.manual.is_over or super().is_outlived()
+
+    def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        super().stop(timeout)
         self.manual.forget(self)
 
     # for the manual daemon --------------------------------------------------------------------------------------------
@@ -85,33 +108,20 @@ class ManualLoopLink(LoopLink):
     @property
     def next_ns(self) -> int:
         """When its next pass is due."""
-        return min(self.protocol.poll_deadline(), self.sockets.due_ns)
-
-    def wants_pass(self, now_ns: int) -> bool:
-        """Whether a pass is due now, and this is the thread for it."""
-        if self.passing or self.loop.is_closed():
-            return False
-        wants = self.is_woken or self.held.is_cut or self.wants_to_send() or self.next_ns <= now_ns
-        if wants and ident() != self._thread:
-            self.is_woken = True
-            self.loop.call_soon_threadsafe(self._pump)
-            return False
-        return wants
+        return min(self.protocol.poll_deadline(), self.connection.sockets.due_ns)
 
     def wants_to_send(self) -> bool:
         """Whether there is something to send, and a daemon."""
-        return self.sockets.has_room() and (self._unsent is not None or self.protocol.wants_to_send())
+        connection = self.connection
+        return connection.sockets.has_room() and (connection.unsent is not None or self.protocol.wants_to_send())
+
+    def wants_pass(self, now_ns: int) -> bool:
+        """Whether a pass is due now, and this is the thread for it."""
+        return self.passes.wants(now_ns)
 
     def make_pass(self) -> None:
         """One pass."""
-        self.is_woken = False
-        self.passing = True
-        try:
-            if self.held.is_cut:
-                self.lifeline_ended()
-            super()._pump()
-        finally:
-            self.passing = False
+        self.passes.make_one()
 
 
 class JumpingSelector(DefaultSelector):

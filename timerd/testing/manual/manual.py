@@ -137,7 +137,7 @@ class Manual:
             raise ValueError(f"{to!r} has no time zone: datetime(..., tzinfo=UTC)")
         self.clock.jump(round(to.timestamp() * S) - self.clock.wall_ns())
         for link in list(self._links):
-            link.wall_clock_set()
+            link.wall.was_set()
         self.daemon.wall_clock_set()
         self.settle()
 

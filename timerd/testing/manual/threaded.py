@@ -6,10 +6,17 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from timerd_client.discovery.identity import identity
 from timerd_client.discovery.target import Target
+from timerd_client.link.link import Wall
+from timerd_client.protocol.protocol import Protocol
+from timerd_client.threaded.io_thread import IoThread
 from timerd_client.threaded.link import ThreadedLink
+from timerd_client.threaded.sender import Bell, ThreadedSender
+from timerd_client.threaded.waiters import ThreadedWaiters
 from timerd_wire import native
 
+from .clock import JumpingClock
 from .driver import ManualDriver
 from .network import ManualSockets
 from .waiting import ManualCondition, ManualGate, ManualQueue
@@ -24,84 +31,80 @@ class NoSpacing:
         """Nothing to do."""
 
 
-class Pump:
-    """Stands for the thread of the sockets."""
+class ManualBell(Bell):
+    """Rung, it has the next pass made."""
+
+    is_rung = False
+
+    def open(self) -> int:
+        self.ring()
+        return -1
+
+    def ring(self) -> None:
+        self.is_rung = True
+
+
+class ManualSender(ThreadedSender):
+    """Sends at once, as far as the daemon is there."""
+
+    def __init__(self, link: ManualLink, *others: Any) -> None:
+        super().__init__(link, *others)
+        self._manual = link.manual
+        self.bell: ManualBell = ManualBell()
+        self._spacing: Any = NoSpacing()
+
+    def ring(self) -> None:
+        self.bell.ring()
+        self._manual.changed()
+
+    def is_due(self) -> bool:
+        """Whether there is something to send, and a daemon."""
+        connection = self._connection
+        return connection.sockets.has_room() and (connection.unsent is not None or self._protocol.wants_to_send())
+
+
+class ManualWaiters(ThreadedWaiters):
+    """Whoever would block has done what is under way."""
 
     def __init__(self, link: ManualLink) -> None:
-        self._link = link
-        self.has_ended = False
+        self._manual = link.manual
+        super().__init__(link)
+
+    def _condition(self) -> Any:
+        return ManualCondition(self._manual, self._link.lock)
+
+    def gate(self) -> Any:
+        return ManualGate(self._manual)
+
+    def queue(self) -> ManualQueue:
+        return ManualQueue(self._manual)
+
+    def new_thread(self, run: Callable[[], None], name: str) -> threading.Thread:
+        return self._manual.thread(run, name)
+
+
+class Pump(IoThread):
+    """Stands for the thread of the sockets."""
+
+    _link: ManualLink
+    _sender: ManualSender
+    passing = 0  # the thread that makes a pass
+    has_ended = False
 
     def start(self) -> None:
-        self._link.is_woken = True
+        self._sender.bell.open()
 
     def is_current(self) -> bool:
         """Whether the caller is a callback, which runs in a pass."""
-        return self._link.passing == threading.get_ident()
+        return self.passing == threading.get_ident()
 
-    def join(self, seconds: float) -> bool:
+    def go_on(self, seconds: float) -> None:
         self._link.manual.settle()
-        return self.has_ended
-
-
-class ManualLink(ThreadedLink):
-    """A threaded link whose passes are made when they are due."""
-
-    def __init__(self, manual: ManualDriver, target: Target, purgatories: Sequence[str]) -> None:
-        self.manual = manual
-        self.is_woken = True
-        self.passing = 0  # the thread that makes a pass
-        self.held = manual.lifeline()
-        sockets = ManualSockets(manual.daemon.network, self.held, manual.daemon.map_arena)
-        clock = manual.clock
-        super().__init__(
-            manual.paths,
-            target.label,
-            target.orphans,
-            target.group,
-            sockets,
-            clock.now_ns,
-            purgatories=purgatories,
-            takeover_ms=target.takeover_ms,
-        )
-        self.close_own()
-        self._spacing: Any = NoSpacing()
-        sockets.arrived = self.wake_thread
-
-    def is_outlived(self) -> bool:
-        return self.manual.is_over or super().is_outlived()
-
-    def wall_ns(self) -> int:
-        return self.manual.clock.wall_ns()
-
-    def watch_wall_clock(self) -> None:
-        """Do nothing: whoever sets the clock calls `wall_clock_set`."""
-
-    def io_thread(self) -> Any:
-        self._pump = Pump(self)
-        return self._pump
-
-    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        return self.manual.thread(run, name)
-
-    def condition(self) -> Any:
-        return ManualCondition(self.manual, self.lock)
-
-    def drive(self, seconds: float) -> None:
-        self.manual.settle()
         native.sleep(seconds)
 
-    def gate(self) -> Any:
-        return ManualGate(self.manual)
-
-    def queue(self) -> ManualQueue:
-        return ManualQueue(self.manual)
-
-    def wake_thread(self) -> None:
-        self.is_woken = True
-
-    def ring(self) -> None:
-        self.is_woken = True
-        self.manual.changed()
+    def _join(self, seconds: float) -> bool:
+        self._link.manual.settle()
+        return self.has_ended
 
     def watch(self, descriptor: int) -> None:
         """Do nothing: each pass looks at the lifeline."""
@@ -109,33 +112,74 @@ class ManualLink(ThreadedLink):
     def unwatch(self, descriptor: int) -> None:
         """Do nothing: each pass looks at the lifeline."""
 
+    def wants_pass(self, now_ns: int) -> bool:
+        """Whether a pass is due now."""
+        sender = self._sender
+        is_due = sender.bell.is_rung or self._link.held.is_cut or sender.is_due() or sender.due_ns() <= now_ns
+        return is_due and not self.passing
+
+    def make(self) -> None:
+        """What the thread does when it has woken. Callbacks run in it."""
+        self._sender.bell.is_rung = self._link.idle = False
+        self.passing = threading.get_ident()
+        try:
+            if self._link.held.is_cut:
+                self._connection.lifeline_ended()
+            if not self.exchange():
+                self.end_passes()
+                self._link.manual.forget(self._link)
+                self.has_ended = True
+        finally:
+            self.passing = 0
+
+
+class ManualWall(Wall):
+    """The wall clock of the manual clock. Whoever sets it calls `was_set`."""
+
+    def __init__(self, link: Any) -> None:
+        super().__init__(link)
+        self._clock: JumpingClock = link.manual.clock
+
+    def now_ns(self) -> int:
+        return self._clock.wall_ns()
+
+    def watch(self) -> None:
+        """Do nothing."""
+
+
+class ManualLink(ThreadedLink):
+    """A threaded link whose passes are made when they are due."""
+
+    SENDER = ManualSender
+    WAITERS = ManualWaiters
+    THREAD = Pump
+    WALL = ManualWall
+    sender: ManualSender
+    thread: Pump
+
+    def __init__(self, manual: ManualDriver, target: Target, purgatories: Sequence[str]) -> None:
+        self.manual = manual
+        self.held = manual.lifeline()
+        clock = manual.clock
+        who = identity(target.label, target.orphans, target.group, target.takeover_ms)
+        sockets = ManualSockets(manual.daemon.network, self.held, manual.daemon.map_arena)
+        super().__init__(manual.paths, Protocol(who, clock.now_ns()), sockets, clock.now_ns, purgatories)
+        sockets.arrived = self.sender.bell.ring
+
+    def is_outlived(self) -> bool:
+        return self.manual.is_over or super().is_outlived()
+
     # for the manual daemon --------------------------------------------------------------------------------------------
 
     @property
     def next_ns(self) -> int:
         """When its next pass is due."""
-        return self.due_ns()
+        return self.sender.due_ns()
 
     def wants_pass(self, now_ns: int) -> bool:
         """Whether a pass is due now."""
-        return not self.passing and (
-            self.is_woken or self.held.is_cut or self.wants_to_send() or self.next_ns <= now_ns
-        )
-
-    def wants_to_send(self) -> bool:
-        """Whether there is something to send, and a daemon."""
-        return self.sockets.has_room() and (self._unsent is not None or self.protocol.wants_to_send())
+        return self.thread.wants_pass(now_ns)
 
     def make_pass(self) -> None:
-        """What its thread does when it has woken. Callbacks run in it."""
-        self.is_woken, self.idle = False, False
-        self.passing = threading.get_ident()
-        try:
-            if self.held.is_cut:
-                self.lifeline_ended()
-            if not self.exchange():
-                self.end()
-                self.manual.forget(self)
-                self._pump.has_ended = True
-        finally:
-            self.passing = 0
+        """One pass."""
+        self.thread.make()

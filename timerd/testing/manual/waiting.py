@@ -26,11 +26,12 @@ class ManualGate:
 
 
 class ManualCondition:
-    """As link.Condition: callers wait with a lock held, and hold it afterwards."""
+    """As waits.condition.Condition: callers wait with a lock held, and hold it afterwards."""
 
     def __init__(self, manual: ManualDriver, lock: threading.Lock) -> None:
         self._manual = manual
         self._lock = lock
+        self.callers = 0  # in wait_for()
 
     def notify_all(self) -> None:
         self._manual.changed()
@@ -44,11 +45,13 @@ class ManualCondition:
 
         if condition():
             return True
+        self.callers += 1
         self._lock.release()
         try:
             self._manual.wait(holds, timeout)
         finally:
             self._lock.acquire()
+            self.callers -= 1
         return condition()
 
 

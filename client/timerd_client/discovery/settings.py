@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from timerd_client.discovery.target import target_of
 from timerd_client.types import OrphanPolicy, Patience
 from timerd_wire.transports import Transport
+
+from .target import target_of
 
 settings: dict[str, Any] = {}
 guards: list[Callable[[Callable[[], None]], None]] = []  # each makes the change that it is given, or raises an error

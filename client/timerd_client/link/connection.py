@@ -1,0 +1,284 @@
+"""The connection of a link: its sockets and the discovery of its daemon, the lifeline, and the mapped arena."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol as Interface
+
+from timerd_client.arguments import patience_s
+from timerd_client.discovery.late_sockets import LateSockets
+from timerd_client.protocol.session import NO_SESSION
+from timerd_client.protocol.state import LIVE, LinkState
+from timerd_client.transport.sockets import Sockets
+from timerd_client.types import Patience
+from timerd_client.waiter import Notified
+from timerd_client.waits.scope import noted
+from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailableError
+from timerd_shm.host.paths import InstancePaths
+from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
+
+from .base import LinkBase, logger
+
+
+class Passes(Interface):
+    """What makes the passes of a link, and looks at descriptors in between: a thread or a loop."""
+
+    def watch(self, descriptor: int) -> None:
+        """Call `Link.readable` when this descriptor is readable."""
+
+    def unwatch(self, descriptor: int) -> None:
+        """Stop watching this descriptor: it is about to be closed."""
+
+    def watch_sockets(self) -> None:
+        """Watch the descriptors of new sockets. Raises OSError where no file can be opened."""
+
+    def received(self) -> None:
+        """Frames were taken: callers that wait for the progress of the link may go on."""
+
+
+class Connection:
+    """The way to one daemon. It knows no operation. Whoever makes the passes of the link receives and ticks.
+
+    A thread that holds the lock may send.
+    """
+
+    def __init__(self, link: LinkBase, paths: InstancePaths, sockets: Sockets) -> None:
+        """`sockets` become this connection's own."""
+        self._link = link
+        self._protocol = link.protocol
+        self.paths = paths
+        self.reader: ArenaReader | None = None  # of the mapped arena
+        self.mapped = 0  # the arena that was tried last, by its incarnation
+        self.unsent: bytes | None = None  # a frame that had no room
+        self.losses = 0  # how often the daemon was lost
+        self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
+        self._resets = 0
+        self._use_sockets(sockets)
+
+    def begin(self, passes: Passes) -> None:
+        """These passes receive from now on, also from the sockets of a daemon that is found later."""
+        self.passes = passes
+        passes.watch_sockets()
+
+    def _use_sockets(self, sockets: Sockets) -> None:
+        self.sockets = sockets
+        self._protocol.outgoing.frame_size_max = sockets.frame_size_max
+        self.lifeline = sockets.lifeline
+
+    def expect(self, purgatories: Sequence[str]) -> None:
+        """Calls are made before the connection: the first HELLO names these purgatories.
+
+        The arena of now is mapped before the daemon names it, so that the marks of such calls are exact.
+        """
+        for purgatory in purgatories:
+            self._protocol.session.name_later(purgatory)
+        try:
+            self.reader = self.sockets.map_arena()
+        except (TimerdError, OSError):
+            return  # there is none: calls of before count from the first event of the daemon's arena
+        self.mapped = self._protocol.session.arena = self.reader.header().incarnation
+        self._protocol.ledger.use_arena(self.reader.words, NEWEST_WORD)
+
+    # its state, for callers -------------------------------------------------------------------------------------------
+
+    def may_answer(self) -> bool:
+        """Whether the daemon answers, or is about to: one that was not found does not, and one that is lost."""
+        return not self._is_hopeless() and self._protocol.state not in (LinkState.LOST, LinkState.CLOSED)
+
+    def _is_hopeless(self) -> bool:
+        return isinstance(self.sockets, LateSockets) and self.sockets.is_hopeless
+
+    def status(self) -> str:
+        """The state of the connection, for messages."""
+        trouble = self.sockets.trouble()
+        return self._protocol.status(self._link.now_ns()) + (f"; {trouble}" if trouble else "")
+
+    def refuse_lost(self) -> None:
+        """Raises TimerdUnavailableError if the daemon is lost, ClosedError if the link is closed. With the lock held.
+
+        So a question is asked only if it may be answered.
+        """
+        self._link.check_open()
+        if self._is_hopeless():
+            trouble = self.sockets.trouble()
+            raise noted(TimerdUnavailableError(f"{trouble}, or make the client with autostart=True"))
+        if self._protocol.lost:
+            remedy = f"start it ({self.paths.command}), or try again when `client.connected`"
+            raise noted(TimerdUnavailableError(f"the daemon is lost ({self.status()}), so it was not asked: {remedy}"))
+
+    def unavailable(self, patience: Patience) -> TimerdUnavailableError:
+        """The error of a caller who has waited so long for an answer."""
+        seconds = patience_s(patience)
+        if isinstance(self.sockets, LateSockets):
+            return noted(TimerdUnavailableError(f"no daemon within {seconds:.3g} s: {self.sockets.trouble()}"))
+        remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
+        if self._protocol.session.secret == NO_SESSION:
+            remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
+            if self.sockets.trouble():
+                remedy = 'it runs, but this client cannot reach it there; transport="zeromq" goes another way'
+        what = f"no answer from the daemon within {seconds:.3g} s ({self.status()})"
+        return noted(TimerdUnavailableError(f"{what}: {remedy}"))
+
+    # frames -----------------------------------------------------------------------------------------------------------
+
+    def send_some(self, now_ns: int) -> bool:
+        """Send the next frame; whether there may be more to send. False if the socket is full."""
+        with self._link.lock:
+            while self._protocol.session.subscriptions:
+                self.sockets.subscribe(self._protocol.session.subscriptions.popleft())
+            return self.send_locked(now_ns)
+
+    def send_locked(self, now_ns: int) -> bool:
+        """Send the next frame with the lock held, in any thread."""
+        protocol = self._protocol
+        if protocol.outgoing.resets != self._resets:
+            self._resets, self.unsent = protocol.outgoing.resets, None
+        frame = self.unsent or protocol.next_frame(now_ns)
+        if frame is None:
+            return False
+        sent = self.sockets.send(frame)
+        self.unsent = None if sent else frame
+        return sent
+
+    def receive_some(self, *, outcomes: bool = True, answers: bool = True) -> bool:
+        """Take what the sockets have; whether they had something.
+
+        Without `outcomes` the XSUB is left out: another thread receives from it. Without `answers` the DEALER is left
+        out: the caller has looked at it already.
+        """
+        link, protocol = self._link, self._protocol
+        received = False
+        while outcomes and (frame := self.sockets.receive(published=True)) is not None:
+            received = True
+            with link.lock:
+                protocol.receive(frame, link.now_ns(), published=True)
+            self.received()
+        while answers:
+            with link.lock:  # callers send by the socket from which this receives
+                frame = self.sockets.receive(published=False)
+                if frame is None:
+                    break
+                protocol.receive(frame, link.now_ns(), published=False)
+            received = True
+            self.received()
+        return received
+
+    def tick(self, now_ns: int) -> None:
+        """Do what is due by now."""
+        link, protocol, sockets = self._link, self._protocol, self.sockets
+        with link.lock:
+            if now_ns >= sockets.due_ns:
+                sockets.tend(now_ns)
+        if isinstance(sockets, LateSockets) and sockets.found is not None:
+            self._move(sockets, sockets.found)
+        with link.lock:
+            if now_ns >= protocol.poll_deadline():
+                protocol.tick(now_ns)
+        if protocol.lost and not self._lost_ns:
+            self._lost_ns = protocol.silence.last_frame_ns
+            self.losses += 1
+            kind = "does not answer yet" if protocol.session.secret == NO_SESSION else "is lost"
+            link.complain(
+                f"the daemon of instance {self.paths.instance!r} {kind}: silent for "
+                f"{(now_ns - self._lost_ns) / 1e9:.1f} s; what is called is kept, and sent when it is there"
+            )
+        if protocol.incoming.ready or protocol.incoming.complaints:
+            self.received()
+
+    def _move(self, late: LateSockets, found: Sockets) -> None:
+        """The daemon was found: use the sockets that lead there."""
+        with self._link.lock:
+            self._use_sockets(found)
+            self.paths, self.unsent = late.paths, None
+        try:
+            self.passes.watch_sockets()
+        except OSError as error:
+            with self._link.lock:
+                self._use_sockets(late)
+                late.look_again(str(error))
+            return
+        with self._link.lock:
+            self._protocol.found(self._link.now_ns())
+
+    def received(self) -> None:
+        """After frames: notify promises, and map the arena that the daemon named."""
+        protocol = self._protocol
+        for waiter in self._take_ready() if protocol.incoming.ready else ():
+            waiter.notify()
+        if protocol.state is LIVE:
+            if self._lost_ns:
+                silence_ns, self._lost_ns = protocol.silence.last_frame_ns - self._lost_ns, 0
+                back = f"the daemon of instance {self.paths.instance!r} is back after {silence_ns / 1e9:.1f} s"
+                self._link.complain(back)
+            if protocol.session.arena != self.mapped:
+                self._map_arena()
+            if not self.lifeline.is_held(protocol.session.secret):
+                self._hold_lifeline()
+        if protocol.incoming.complaints:
+            with self._link.lock:
+                complaints, protocol.incoming.complaints = protocol.incoming.complaints, []
+            more = f" (and {len(complaints) - 1} more of this kind)" if len(complaints) > 1 else ""
+            self._link.complain(complaints[0] + more)
+        self.passes.received()
+
+    def _take_ready(self) -> list[Notified]:
+        with self._link.lock:
+            return self._protocol.incoming.take_ready()
+
+    # the lifeline and the arena ---------------------------------------------------------------------------------------
+
+    def _hold_lifeline(self) -> None:
+        self._let_go_of_lifeline()
+        if self.lifeline.hold(self._protocol.session.secret, self._link.now_ns()):
+            self.passes.watch(self.lifeline.fileno())
+
+    def _let_go_of_lifeline(self) -> None:
+        if self.lifeline.fileno() >= 0:
+            self.passes.unwatch(self.lifeline.fileno())
+            self.lifeline.let_go()
+
+    def lifeline_ended(self) -> None:
+        """The lifeline has ended: the daemon has ended, or refuses the connection."""
+        now_ns = self._link.now_ns()
+        if self.lifeline.fileno() >= 0:
+            self.passes.unwatch(self.lifeline.fileno())
+            if self.lifeline.has_ended(now_ns):
+                with self._link.lock:
+                    self._protocol.daemon_ended(now_ns)
+
+    def _map_arena(self) -> None:
+        """Map the daemon's arena, so that marks are exact. Otherwise marks have the sequence of the last frame."""
+        protocol = self._protocol
+        self.mapped = protocol.session.arena
+        old, self.reader = self.reader, None
+        if protocol.session.shared_clock:
+            try:
+                reader = self.sockets.map_arena()
+            except (TimerdError, OSError) as error:
+                logger.info("timerd client: arena not mapped: %s", error)
+            else:
+                if reader.header().incarnation == protocol.session.arena:
+                    with self._link.lock:
+                        self.reader = reader
+                        protocol.ledger.use_arena(reader.words, NEWEST_WORD)
+                else:
+                    reader.close()
+        if old is not None:
+            old.close()
+
+    def close(self) -> None:
+        """Close the sockets and the arena. Pending operations settle as failed with ClosedError."""
+        link, protocol = self._link, self._protocol
+        with link.lock:
+            link.sealed = link.closed = True
+            protocol.incoming.fail_all(ClosedError("the client was closed before this was settled"))
+            last = [protocol.ledger.newest()]
+            protocol.ledger.use_arena(last, 0)
+            waiters = protocol.incoming.take_ready()
+            reader, self.reader = self.reader, None
+        for waiter in waiters:
+            waiter.notify()
+        self.sockets.close(linger=protocol.state is LinkState.CLOSED)
+        self._let_go_of_lifeline()  # after BYE
+        if reader is not None:
+            reader.close()

@@ -1,0 +1,90 @@
+"""What a link issues: the window has room for it, and whoever is about to send is woken."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from timerd_client.hot.commands import in_purgatory
+
+from .base import LinkBase
+from .connection import Connection
+
+
+class Sender:
+    """The window, and who sends when. Each face says how a call waits for room, and who makes the passes."""
+
+    def __init__(self, link: LinkBase, connection: Connection) -> None:
+        self._link = link
+        self._protocol = link.protocol
+        self._connection = connection
+        self.chores: deque[Callable[[], None]] = deque()  # for the next pass: the lock was taken
+
+    def make_room(self) -> None:
+        """With the lock held, in a full window: return when the window has room, or raise BackpressureError."""
+        raise NotImplementedError
+
+    def check_room(self, commands: int) -> None:
+        """Before a column is issued: raise BackpressureError if a call cannot wait until all of it has room."""
+
+    def ring(self) -> None:
+        """Start a pass soon. Needs no lock."""
+        raise NotImplementedError
+
+    def issue(self, command: bytes, purgatory: str | None = None) -> int:
+        """Send a command, for the purgatory of that name; its number. Raises ClosedError, BackpressureError."""
+        with self._link.lock:
+            return self.issue_locked(command, purgatory)
+
+    def issue_locked(self, command: bytes, purgatory: str | None = None) -> int:
+        """Like issue(), with the lock held."""
+        self.ready_locked()
+        if purgatory is not None:
+            command = in_purgatory(command, self._protocol.session.purgatories[purgatory])
+        number = self._protocol.ledger.issue(command)
+        self._link.wake_if_due(number)
+        return number
+
+    def ready_locked(self) -> None:
+        """Check that the link is open and wait for room. With the lock held. Raises ClosedError, BackpressureError."""
+        self._link.check_open()
+        if self._protocol.outgoing.room <= 0:
+            self.make_room()
+
+    def confirm_locked(self) -> None:
+        """Somebody waits until all that was issued is applied. With the lock held."""
+        self._protocol.confirm()
+        if self._protocol.wants_to_send():
+            self._link.wake()
+
+    def soon(self, chore: Callable[[], None]) -> None:
+        """Do a chore with the lock held: now, or in the next pass if the lock is taken.
+
+        As an example, a garbage collection may end a generator in a thread that holds the lock already.
+        """
+        if self._link.lock.acquire(blocking=False):
+            try:
+                chore()
+            finally:
+                self._link.lock.release()
+        else:
+            self.in_next_pass(chore)
+
+    def in_next_pass(self, chore: Callable[[], None]) -> None:
+        """Do a chore in the next pass, with the lock held."""
+        self.chores.append(chore)
+        self.ring()
+
+    def do_chores(self) -> None:
+        """Do all that was left for this pass. With the lock held."""
+        while self.chores:
+            self.chores.popleft()()
+
+    def _fullness(self) -> str:
+        """How full the window is, for messages."""
+        ledger = self._protocol.ledger
+        return f"{ledger.issued - ledger.applied} of {ledger.window} commands are unacknowledged"
+
+    def _remedy(self) -> str:
+        """What helps in a full window, for messages."""
+        return f"start the daemon ({self._connection.paths.command})" if self._protocol.lost else "slow down and retry"

@@ -1,0 +1,67 @@
+"""How callers wait for a link: the part that each face completes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from timerd_client.arguments import patience_s
+from timerd_client.types import Patience
+from timerd_client.waits.gate import Gate
+from timerd_client.waits.slices import SlicedQueue
+
+from .base import LinkBase
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Waiters:
+    """Who waits, and where. It knows no frame."""
+
+    def __init__(self, link: LinkBase) -> None:
+        self._link = link
+
+    def gate(self) -> Gate:
+        """Where a caller waits for one promise."""
+        return Gate()
+
+    def queue(self) -> SimpleQueue[Any]:
+        """Where a caller waits for many promises."""
+        return SlicedQueue()
+
+    def callback(self, callback: Callable[[Any], object]) -> Callable[[Any], object]:
+        """A callback in the form in which it runs where its caller wants it."""
+        return callback
+
+    def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        """Run `call` in a loop, because a promise has settled."""
+        raise NotImplementedError
+
+    def may_block(self) -> None:
+        """Raises RuntimeError in the thread that would have to end the wait."""
+
+    def must_not_wait(self) -> bool:
+        """Whether the caller is who receives for this link, and would wait for itself."""
+        return False
+
+    def notify_locked(self) -> None:
+        """With the lock held: wake those who wait, so that they look at their conditions."""
+        raise NotImplementedError
+
+    def progressed_locked(self) -> None:
+        """With the lock held: there is something. With threads, wake one of those who wait for it."""
+
+    def some_wait(self) -> bool:
+        """Whether callers wait for the progress of the link."""
+        return False
+
+    def deadline(self, timeout: Patience | None) -> float | None:
+        """The time in so many seconds, by the link's clock; None = never."""
+        seconds = patience_s(timeout)
+        return None if seconds is None else self._link.now_ns() / 1e9 + seconds
+
+    def seconds_left(self, deadline: float | None) -> float | None:
+        """The seconds that are left until then, at least 0."""
+        return None if deadline is None else max(0.0, deadline - self._link.now_ns() / 1e9)

@@ -1,0 +1,97 @@
+"""A condition at which callers wait with a lock held."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import NamedTuple
+
+from .gate import Gate
+
+
+class Waiter(NamedTuple):
+    """A caller that waits at a Condition."""
+
+    gate: Gate
+    condition: Callable[[], bool]
+    one_of: object | None  # callers that wait for the same, and of whom one is enough
+
+
+class Condition:
+    """A condition at which callers wait with a lock held. Afterwards they hold it, even if a signal handler has raised.
+
+    With threading.Condition they may not hold it then, and leaving `with lock` would release it for another thread, as
+    the client's own. A signal handler runs between calls of Python. So one call of C, `extend`, acquires the lock and
+    notes that: it has done both, or neither. A second handler that raises before the first error was handled is not
+    provided for.
+    """
+
+    def __init__(self, lock: threading.Lock, gate: Callable[[], Gate]) -> None:
+        self._lock = lock
+        self._gate = gate
+        self._waiting: list[Waiter] = []
+        self.callers = 0  # in wait_for()
+
+    def notify_all(self) -> None:
+        """With the lock held: wake all callers that wait, so that they look at their conditions."""
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            waiter.gate.open()
+
+    def notify(self) -> None:
+        """With the lock held: as notify_all(), but of callers that wait for the same wake one, if its condition holds.
+
+        For example, 32 threads wait for calls, and a call comes: then one thread wakes.
+        """
+        waiting, self._waiting = self._waiting, []
+        looked_at: set[object] = set()
+        for waiter in waiting:
+            if waiter.one_of is None or (waiter.one_of not in looked_at and waiter.condition()):
+                waiter.gate.open()
+            else:
+                self._waiting.append(waiter)
+            looked_at.add(waiter.one_of)
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None, one_of: object | None = None) -> bool:
+        """With the lock held: until the condition holds, `timeout` seconds at most; whether it does.
+
+        Of callers with the same `one_of`, which wait for the same, one is woken at a time.
+        """
+        end = None if timeout is None else monotonic() + timeout
+        self.callers += 1
+        try:
+            while not condition():
+                left = -1 if end is None else end - monotonic()
+                if end is not None and left <= 0:
+                    return False
+                self._wait(min(left, threading.TIMEOUT_MAX), condition, one_of)
+            return True
+        finally:
+            self.callers -= 1
+
+    def _wait(self, seconds: float, condition: Callable[[], bool], one_of: object | None) -> None:
+        waiter = Waiter(self._gate(), condition, one_of)
+        gate = waiter.gate
+        self._waiting.append(waiter)
+        acquired: list[bool] = []
+        raised: BaseException | None = None
+        try:
+            self._lock.release()
+            gate.wait(None if seconds < 0 else seconds)
+        except BaseException as error:
+            raised = error
+        while not acquired:
+            try:
+                acquired.extend(map(self._lock.acquire, (True,)))
+            except BaseException as error:
+                raised = error
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+        elif raised is not None and one_of is not None:
+            self.notify()  # this caller was woken, and will not look: another one does
+        if raised is not None:
+            try:
+                raise raised
+            finally:
+                raised = None  # else its traceback, and all that its frames hold, would wait for the collector
