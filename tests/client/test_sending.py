@@ -403,3 +403,26 @@ def test_a_pause_that_ends_while_its_thread_is_busy_ends_in_another_thread() -> 
     runner.start(2)
     assert duties.in_time.result(PATIENCE_S)
     link.stop()
+
+
+@pytest.mark.parametrize("notify", [Condition.notify, Condition.notify_all])
+def test_a_notification_that_is_interrupted_loses_no_waiting_caller(notify: Callable[[Condition], None]) -> None:
+    """A handler of a signal raises in the thread that notifies, after it has opened the first gate."""
+    lock = threading.Lock()
+    things: list[int] = []
+
+    class Interrupted(Gate):
+        def open(self, promise: object = None) -> None:
+            super().open(promise)
+            if not things:
+                raise _Raised
+
+    gates: list[Callable[[], Gate]] = [Interrupted]
+    condition = Condition(lock, lambda: gates.pop()() if gates else Gate())
+    callers = [waiting(condition, lock, lambda: bool(things), None) for _ in range(2)]
+    with lock, pytest.raises(_Raised):
+        notify(condition)
+    with lock:
+        things.append(1)
+        condition.notify()
+    assert all(caller.result(PATIENCE_S) for caller in callers)

@@ -36,4 +36,4 @@ def test_what_the_broker_promises_holds(tmp_path: Path, seed: int) -> None:
     assert ran.returncode in (0, 1), ran.stdout + ran.stderr
     claims = json.loads(document.read_text())["checks"]
     broken = {name: claim["says"] for name, claim in claims.items() if not claim["held"] and name not in TIMED}
-    assert claims and not broken, ran.stdout[-8_000:] + ran.stderr[-4_000:]
+    assert claims and not broken, f"{broken}\n{ran.stdout[-8_000:]}\n{ran.stderr[-4_000:]}"

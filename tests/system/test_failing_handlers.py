@@ -96,9 +96,8 @@ def test_a_call_of_another_program_is_a_dead_letter_that_is_listed_and_dropped(
         with monkeypatch.context() as patched:
             patched.setattr(Plan, "pack", lambda self: b"")
             client.call_later_wait("job", 0, b"another program's")
-        assert [(call.name, call.state, call.payload) for call in client.calls()] == [
-            ("job", "unhandled", b"another program's")
-        ]
+        listed = ("job", "unhandled", b"another program's")  # at first it is pending: it is due with the next tick
+        eventually(lambda: [(call.name, call.state, call.payload) for call in client.calls()] == [listed])
         serve(client, "job", lambda call: None)
         eventually(client.dead_letters)
         (letter,) = client.dead_letters()

@@ -35,23 +35,24 @@ class Condition:
 
     def notify_all(self) -> None:
         """With the lock held: wake all callers that wait, so that they look at their conditions."""
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            waiter.gate.open()
+        for waiter in list(self._waiting):
+            self._wake(waiter)
 
     def notify(self) -> None:
         """With the lock held: as notify_all(), but of callers that wait for the same wake one, if its condition holds.
 
         For example, 32 threads wait for calls, and a call comes: then one thread wakes.
         """
-        waiting, self._waiting = self._waiting, []
         looked_at: set[object] = set()
-        for waiter in waiting:
+        for waiter in list(self._waiting):
             if waiter.one_of is None or (waiter.one_of not in looked_at and waiter.condition()):
-                waiter.gate.open()
-            else:
-                self._waiting.append(waiter)
+                self._wake(waiter)
             looked_at.add(waiter.one_of)
+
+    def _wake(self, waiter: Waiter) -> None:
+        """In this order: a signal handler that raises here leaves the other waiters in the list."""
+        waiter.gate.open()
+        self._waiting.remove(waiter)
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None, one_of: object | None = None) -> bool:
         """With the lock held: until the condition holds, `timeout` seconds at most; whether it does.

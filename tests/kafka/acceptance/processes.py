@@ -135,6 +135,12 @@ class Peer:
         """The last line that it said with this key."""
         return next((line for line in reversed(self.said) if key in line), None)
 
+    @property
+    def records_read(self) -> int:
+        """How many records a consumer says that it has read, each counted once."""
+        said = self.last("read")
+        return said["read"] if said else 0
+
     def ready(self) -> None:
         """Wait until it is connected. Raises Failed."""
         self._await(lambda: self.last("ready") is not None, END_S)

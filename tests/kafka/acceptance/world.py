@@ -88,7 +88,7 @@ def registered(kafka: KafkaCluster, purgatory: str) -> int:
     return kafka.purgatories()[purgatory]["registered"]
 
 
-def settled(kafka: KafkaCluster, purgatory: str, expected: int, patience: float = 1.0) -> int:
+def settled(kafka: KafkaCluster, purgatory: str, expected: int, patience: float = PATIENCE_S) -> int:
     """The same, once it is what is expected, or after a while."""
     end = time.monotonic() + patience
     while (found := registered(kafka, purgatory)) != expected and time.monotonic() < end:

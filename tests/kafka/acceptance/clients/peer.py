@@ -3,6 +3,7 @@
 produce   `count` records, or until "stop"; `rate` a second, or as fast as its window of `in_flight` lets it
 consume   `expect` records, and what comes in the moment after; or until "stop"
 member    reads as a member of a group, and says which partitions it has whenever that changes
+          (it and consume say how many records they have read, each counted once)
 commit    commits plan["offsets"];  committed  says what was committed
 """
 
@@ -75,6 +76,7 @@ async def consume(plan: dict[str, Any]) -> dict[str, Any]:
     await consumer.start()
     say(ready=True)
     rows: list[tuple[int, int, str]] = []
+    places: set[tuple[int, int]] = set()  # partition and offset
     begun = last = time.monotonic()
     enough = plan.get("expect")
     while not stop.is_set():
@@ -82,7 +84,9 @@ async def consume(plan: dict[str, Any]) -> dict[str, Any]:
         now = time.monotonic()
         if got:
             rows.extend((partition, offset, value.decode().rstrip(". ")) for partition, offset, value in got)
+            places.update((partition, offset) for partition, offset, _ in got)
             last = now
+            say(read=len(places))
         elif enough is not None and now > last + (AFTER_S if len(rows) >= enough else plan.get("patience", 20)):
             break
         look()
