@@ -1,0 +1,72 @@
+"""The prose of the tree: comments, docstrings and messages of sources, and the paragraphs of pages."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+PYTHON = {".py", ".pyi", ".pyx", ".pxd"}
+CODE = re.compile(r"``?[^`]*``?")
+QUOTES = re.compile(r'^[rbfuRBFU]*("""|\'\'\'|"|\')|("""|\'\'\'|"|\')$')
+MIDDLE_OF_F_STRING = getattr(tokenize, "FSTRING_MIDDLE", -1)  # Python 3.12 and later
+
+
+class Passage(NamedTuple):
+    """Text that is read in one go. Code in backticks is a single letter."""
+
+    line: int
+    text: str
+
+
+def passages(path: Path) -> list[Passage]:
+    """What a reader of this file reads, besides the code."""
+    text = path.read_text()
+    found = of_python(text) if path.suffix in PYTHON else of_page(text) if path.suffix == ".md" else of_script(text)
+    return [Passage(line, " ".join(CODE.sub("X", prose).split())) for line, prose in found]
+
+
+def of_python(text: str) -> Iterator[Passage]:
+    """Each block of comments, and each string that has a space."""
+    block, start, last = list[str](), 0, 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        line = token.start[0]
+        if token.type == tokenize.COMMENT:
+            if block and line != last + 1:
+                yield Passage(start, " ".join(block))
+                block = []
+            start = start if block else line
+            block, last = [*block, token.string.lstrip("#:! ")], line
+        elif token.type in (tokenize.STRING, MIDDLE_OF_F_STRING) and " " in token.string:
+            string = QUOTES.sub("", token.string)
+            count = line
+            for paragraph in re.split(r"\n\s*\n", string):
+                yield Passage(count, paragraph)
+                count += paragraph.count("\n") + 2
+    if block:
+        yield Passage(start, " ".join(block))
+
+
+def of_page(text: str) -> Iterator[Passage]:
+    """Each paragraph, list item, heading and table's row outside of code."""
+    is_code, block, start = False, list[str](), 0
+    for line, row in enumerate([*text.splitlines(), ""], 1):
+        is_fence = row.startswith("```")
+        is_code ^= is_fence
+        is_text = not (is_code or is_fence or row.startswith("    ") or not row.strip())
+        if block and (not is_text or re.match(r"\s*([-*|#]|\d+\.) ?", row)):
+            yield Passage(start, " ".join(block))
+            block = []
+        if is_text:
+            start = start if block else line
+            block.append(row)
+
+
+def of_script(text: str) -> Iterator[Passage]:
+    """Each comment of a shell script, a Makefile, C, or a configuration."""
+    for line, row in enumerate(text.splitlines(), 1):
+        if found := re.search(r"(?:^|\s)(?:#|//|/?\*) (.*)", row):
+            yield Passage(line, found[1])
