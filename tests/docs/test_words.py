@@ -17,9 +17,7 @@ from support.prose import PYTHON, passages
 from support.real.trees import ROOT
 
 READ = PYTHON | {".md", ".sh", ".toml", ".h", ".service", ".socket", ""}
-NEGATION = re.compile(
-    r"\b(?:no|not|nothing|nobody|never|none|nor|neither|without|cannot|hardly|\w+n't)\b", re.IGNORECASE
-)
+NEGATION = re.compile(r"\b(?:no|not|nothing|nobody|never|none|nor|neither|without|cannot|hardly|\w+n't)\b", re.I)
 
 
 class Pattern(NamedTuple):
@@ -74,7 +72,7 @@ PATTERNS = {
         "If a handler is still running, the client waits.",
     ),
     "private nouns": Pattern(
-        re.compile(r"\b(?:plight|relief)s?\b", re.IGNORECASE),
+        re.compile(r"\b(?:plight|relief)s?\b", re.I),
         "The plight of a connection.",
         "The status of a connection.",
     ),
