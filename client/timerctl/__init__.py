@@ -1,9 +1,9 @@
 """timerctl: the command line that looks at an instance of timerd, and acts on it.
 
 Commands that only look (stats, ops, keys, calls, clients, errors) map the arena read-only, or read files (journal).
-They need no daemon; when it is dead, they say so. Commands that act (register, fire, ...) are clients like any other. A
-module has one command, or a few that are alike. Its `add` declares them; a function of the parsed arguments runs each,
-and returns an exit status.
+They need no daemon. If it is dead, they print that. Commands that act (register, fire, ...) are ordinary clients. A
+module has one command, or a few that are alike. Its `add` declares them. A function takes the parsed arguments, runs
+the command, and returns an exit status.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def is_green() -> bool:
 
 
 def original(module: str, name: str) -> Any:
-    """What a module of the standard library had under this name before gevent replaced or removed it."""
+    """A name of a module of the standard library, as it was before gevent replaced or removed it."""
     monkey = sys.modules.get(_MONKEY)
     if monkey is not None:
         return monkey.get_original(module, name)
@@ -50,13 +50,13 @@ def lock() -> threading.Lock:
 
 
 def recursive_lock() -> threading.RLock:
-    """The same, for a thread that may hold it already."""
+    """A lock that threads of the system may share, and that its holder may take again."""
     made: threading.RLock = original("_thread", "RLock")()
     return made
 
 
 def epoll() -> select.epoll:
-    """An epoll, which gevent takes away."""
+    """An epoll, which gevent removes."""
     made: select.epoll = original("select", "epoll")()
     return made
 
@@ -118,7 +118,7 @@ class Thread:
         return self.ident == ident() and self._pid == os.getpid()  # a forked child may give another one its number
 
     def join(self, seconds: float) -> bool:
-        """Wait until it has ended, so many seconds at most; whether it has."""
+        """Wait for the thread's end, `seconds` at most. Returns whether it has ended."""
         if not self._running.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX)):
             return False
         self._running.release()

@@ -1,8 +1,8 @@
-"""How a client gets its outcomes: it connects an XSUB to NAME.pub, and the daemon sends it its own alone.
+"""How a client gets its outcomes: it connects an XSUB to NAME.pub, and the daemon sends its outcomes there.
 
-The client shows its session as the password of ZeroMQ's PLAIN handshake. The daemon closes the connection of everybody
-else in the handshake. A client has one subscription: the empty prefix. All that comes is its own, so there is nothing
-to choose. Of several connections that show one session the newest has the outcomes; the daemon closes the others.
+The client shows its session as the password of ZeroMQ's PLAIN handshake. The daemon closes a connection that shows no
+known session. A client has one subscription: the empty prefix. All messages of a connection are for its client, so the
+client selects none. If several connections show one session, the newest gets the outcomes. The daemon closes the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import zmq  # the daemon imports this module too, and does without libzmq
 
-USER = b"timerd"  # PLAIN wants a name; who the client is, its session says
+USER = b"timerd"  # PLAIN requires a user name; the session identifies the client
 SUBSCRIBE = b"\x01"  # the one subscription
 UNSUBSCRIBE = b"\x00"  # the end of the one subscription, or of the connection
 

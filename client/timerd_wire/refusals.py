@@ -12,7 +12,7 @@ from timerd_shm.declare.wire import Met
 
 
 class Subject(NamedTuple):
-    """What a refused command was about, as far as its client knows; in the daemon's log, whose quota was met."""
+    """The subject of a refused command, as far as its client knows. In the daemon's log: the holder of the quota."""
 
     id: str | bytes | None = None
     purgatory: str = ""
@@ -26,7 +26,7 @@ class Subject(NamedTuple):
 
 NO_SUBJECT = Subject()
 OF_GROUP = Subject(holder="this client's group", kind="group")
-# What may be full in an arena, what helps, and the flag of timerd that makes it larger.
+# For each resource of an arena: the message when it is full, the remedy, and the flag of timerd that makes it larger.
 FULL = {
     Met.OPERATIONS: ("{0} of {0} operations are pending or unacknowledged", "retry later", "--capacity"),
     Met.NODES: (
@@ -146,7 +146,7 @@ def _sentence(code: int) -> str:
 
 
 def _met(code: int, limit: int) -> str:
-    """What the value of a refusal adds to its message."""
+    """The end of a refusal's message: the limit from the refusal's value."""
     match code:
         case ErrorCode.NOT_SUPPORTED:
             return f" (command {limit})"

@@ -69,7 +69,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     fire.add_argument(
         "--amount", metavar="N", type=whole(1, U64_MAX), default=1, help="counts under `total` (default 1)"
     )
-    fire.add_argument("--limit", metavar="N", type=whole(1, U32_MAX), help="complete at most so many operations")
+    fire.add_argument("--limit", metavar="N", type=whole(1, U32_MAX), help="complete at most N operations")
     fire.add_argument("--wait", action="store_true", help="print how many it completed")
     fire.set_defaults(run=run_fire)
 

@@ -34,8 +34,8 @@ Handlers run in threads. If one of them is a coroutine function, or with --aio,
 all run in one event loop; plain functions block it there.
 
 SIGTERM and SIGINT (Ctrl-C) end the worker: it takes no more calls, and waits
-for the handlers that run. What still runs after --grace is called again by
-another worker. A second signal ends it at once.
+for the handlers that run. If a handler still runs after --grace, another worker
+runs its call again. A second signal ends the worker at once.
 """
 EPILOG = """\
 example: tasks.py

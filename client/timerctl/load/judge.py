@@ -198,7 +198,7 @@ def judge(
 
 
 def story(answer: Registered, row: int, span: tuple[int, int], start_ns: int, fired_ns: int) -> str:
-    """What happened to an operation, for people: times in ms since its registration was due."""
+    """The history of an operation, for people: times in ms since its registration was due."""
     due_ns = start_ns + answer.rows.due_ns[row]
 
     def ms(at_ns: int) -> str:

@@ -28,7 +28,7 @@ assert offset_of(EventRecord, "client") % 8 == 0 and offset_of(EventRecord, "cli
 
 
 class Seen(NamedTuple):
-    """What a look at an event yields. It is the same for events in a row of one client and one turn."""
+    """The result of a look at an event. It is the same for consecutive events of one client and one turn."""
 
     effective_ns: int
     client: int

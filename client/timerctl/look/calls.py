@@ -106,7 +106,7 @@ def _ago(row: Row) -> str:
 
 
 def now_of(row: Row) -> str:
-    """What a call does now."""
+    """The column "now": whether the call runs, or when it is due."""
     if row["state"] in ("runs", "late"):
         late = ", late" if row["state"] == "late" else ""
         return f"runs in pid {row['pid']} for {row['since_ago']}{late} (delivery {row['deliveries']})"

@@ -33,14 +33,14 @@ from timerd_shm.read.hashing import SEED_SIZE, seed_check
 from timerd_shm.read.reader import RETRY, ArenaReader
 
 EPILOG = """\
-Exit status 1 when something is wrong; 4 when that cannot be told, because the
-daemon has made no copy of its arena. A daemon that was killed may have left
+Exit status 1 when something is wrong; 4 when the check was not possible, because
+the daemon has made no copy of its arena. A daemon that was killed may have left
 derived things (lists, counts) half changed: its next start rebuilds them. They
 are printed, and are not an error.
 
-The hashes of keys and ids have a secret seed, which the daemon's user alone
-may read. For any other user, for a copy, and where the seed is missing, tables
-are compared with the hashes that records say, and these with nothing
+The hashes of keys and ids have a secret seed. Only the daemon's user may read
+it. For any other user, for a copy, and where the seed is missing, tables are
+compared with the hashes in the records, and these hashes are not verified
 (hashes_verified: false; hashes_unverified says why).
 
 examples:
@@ -187,7 +187,7 @@ def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
                 reader = ArenaReader.from_path(client.snapshot())
                 break
             except (TimerdUnavailableError, ResourceLimitError) as error:
-                raise NoDaemonError(f"it cannot be told whether the arena is sound: {error}") from None
+                raise NoDaemonError(f"the arena could not be checked: {error}") from None
             except FileNotFoundError:
                 continue  # somebody waits for the next copy, and this process did not run for a second
         else:

@@ -25,7 +25,7 @@ its numbering is kept for an hour). silent: how long it sent nothing while the
 daemon was reading. pending: operations that have not settled. backlog: outcomes
 that it has not acknowledged. doing: outcomes and calls of its group that were
 delivered to it, and are not done. share: of which quota it has used most, and
-how much (--json has all). heard: since its last frame. lease: how long it may
+how much (--json has all). `heard`: since its last frame. lease: how long it may
 be silent. takeover: how long it keeps what it is doing while it is silent and
 its process runs. held: payload and value bytes charged to it. cpu: of one core,
 on average since the process started. Columns that do not fit are left out:
@@ -120,7 +120,7 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
 
 
 def quotas_of(client: ClientRecord, header: ArenaHeader) -> dict[str, dict[str, int]]:
-    """What it holds of each quota, by the name of the knob without `--quota-`."""
+    """How much of each quota the client has used, by the name of the knob without `--quota-`."""
     used = {
         "operations": client.pending + client.unacknowledged,
         "outcomes": client.unacknowledged,
@@ -134,7 +134,7 @@ def quotas_of(client: ClientRecord, header: ArenaHeader) -> dict[str, dict[str, 
 
 
 def share_of(quotas: dict[str, dict[str, int]]) -> str:
-    """The quota of which it has used the largest part: "97 % bytes"."""
+    """The quota of which the client has used the largest part: "97 % bytes"."""
     name, most = max(quotas.items(), key=lambda item: item[1]["used"] / max(item[1]["limit"], 1))
     return f"{100 * most['used'] // max(most['limit'], 1)} % {name}" if most["used"] else "-"
 

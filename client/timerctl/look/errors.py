@@ -16,9 +16,9 @@ from timerd_shm.read.text import label
 EPILOG = """\
 Every refusal that was sent to a client is counted here, by its reason. Refusals
 because of an id are not here, because ids exist for that: `refused_by_id` of
-`timerctl stats` counts them, and `rejected` counts the others. What went wrong
-in the daemon itself is here too: a journal that cannot be written, a seed that
-others could read. The log is in the arena: it outlives the daemon, and
+`timerctl stats` counts them, and `rejected` counts the others. Errors of the
+daemon itself are here too: a journal that cannot be written, a seed that others
+could read. The log is in the arena: it outlives the daemon, and
 `timerctl destroy` removes it.
 
 examples:

@@ -3,9 +3,9 @@
     table = Table(Column("op"), Column("keys", flexible=True), Column("due in", right=True))
     table.print(rows)
 
-At any width: a flexible column gives way first (down to its least), then optional columns are left out, the last one
-first. What does not fit is cut, or goes on in lines below where a column wraps. Plain text: no colours, no cursor
-movements, no trailing blanks.
+Where the terminal is too narrow, flexible columns shrink first (down to their least width). Then optional columns are
+left out, the last one first. A text that still does not fit is cut, or goes on in the lines below if its column wraps.
+Plain text: no colours, no cursor movements, no trailing blanks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all roles have in common: a client of the instance, and a part to play in a run."""
+"""The base class of all roles: a client of the instance, and its part in a run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Times:
         return self._used // STAMP.size
 
     def add(self, stamp: bytes, rows: int) -> None:
-        """Add this stamp for so many rows."""
+        """Add this stamp `rows` times."""
         end = self._used + STAMP.size * rows
         self._rows[self._used : end] = stamp * rows
         self._used = end

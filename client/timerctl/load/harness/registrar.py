@@ -29,10 +29,10 @@ from .pace import Pace
 from .part import STAMP, STAMPED, Meter, Part, Times
 
 CALLBACKS_PER_S = 5_000
-TOGETHER = 1_024  # so many handles are looked at together
-TAKEN_TOGETHER = 64  # so many deliveries are taken together: in 0.1 ms, for which nothing else of the process runs
+TOGETHER = 1_024  # handles that are looked at together
+TAKEN_TOGETHER = 64  # deliveries that are taken together: 0.1 ms, in which nothing else of the process runs
 LOOK_NS = 20_000_000  # from the timeout to the first look at a handle, and from look to look until it has settled
-GRACE_NS = 5_000_000_000  # after the last deadline: what has no outcome by then is lost
+GRACE_NS = 5_000_000_000  # after the last deadline: an operation without an outcome by then is lost
 POLL_S = 0.001
 
 
