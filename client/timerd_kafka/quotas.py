@@ -1,4 +1,4 @@
-"""What a client id may use, over all workers of the cluster.
+"""The quotas of client ids, over all workers of the cluster.
 
 Each worker counts what a client id has used in a number of its own, in a file of the cluster that all workers map. So a
 worker sees what the others have counted, without a question, and a worker that is killed loses nothing.
@@ -46,7 +46,7 @@ class Quotas:
 
 
 class _Client:
-    """What one client id has used at each worker."""
+    """The use of one client id at each worker."""
 
     def __init__(self, path: Path, quota: Quota, worker: int, workers: int) -> None:
         self._path, self._used = path, Numbers(path, workers)
@@ -61,6 +61,6 @@ class _Client:
         return throttle
 
     def remove(self) -> None:
-        """Whoever else follows it goes on with the file that it has mapped."""
+        """Remove the file. Other workers go on with the file that they have mapped."""
         self._used.close()
         self._path.unlink(missing_ok=True)

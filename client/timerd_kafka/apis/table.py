@@ -54,7 +54,7 @@ APIS: dict[int, tuple[str, Answer]] = {
 
 
 def handler_of(broker: Broker) -> Callable[[Connection, bytes], Awaitable[bytes | None]]:
-    """What answers the frames of this broker's connections."""
+    """The handler of all frames of this broker's connections."""
 
     async def handle(connection: Connection, frame: bytes) -> bytes | None:
         if len(frame) < START.size:

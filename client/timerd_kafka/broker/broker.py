@@ -26,8 +26,8 @@ from timerd_kafka.waits.waits import Waits
 from timerd_kafka.wire.codec import Api
 from timerd_kafka.wire.connection import Connection
 
-LOOK_S = 0.002  # so often the file of the topics is looked at
-OPEN_S = 0.01  # so long the loop stands still for partitions that are opened
+LOOK_S = 0.002  # the least time between two looks at the file of the topics
+OPEN_S = 0.01  # for this time at most, the loop stands still to open partitions
 CATALOG = "catalog"  # the key on which a change of the topics is an event
 ANY = topic_key("")  # an event when a broker has taken up a version of the topics, whatever is new in it
 
@@ -96,7 +96,7 @@ class Broker:
         """Take up the topics that are new, and drop those that are gone; whether any has changed."""
         now = time.monotonic()
         if now - self._looked < LOOK_S:
-            return False  # a request may name many topics that there are not
+            return False  # a request may name many unknown topics
         self._looked = now
         if not self.catalog.refresh() and self._taken == self.catalog.version:
             return False
@@ -104,13 +104,13 @@ class Broker:
         return True
 
     def look(self) -> None:
-        """What is looked at again and again: the topics, and partitions that could not be opened."""
+        """Look for new topics, and try again to open partitions that could not be opened."""
         self.refresh()
         if not self._is_opening and self.store.try_again():
             self._open()
 
     def take_topics(self) -> None:
-        """Hold what is to be held, and say so: who has changed a topic waits for all brokers."""
+        """Open and drop partitions by the topics, and acknowledge: the changer of a topic waits for all brokers."""
         self._taken, self._taken_topics = self.catalog.version, self._topics()
         for partition in self.store.refresh():
             for purgatory in ("produce", "fetch", "replica"):
@@ -130,7 +130,7 @@ class Broker:
         try:
             self.readers.acknowledge(CATALOG, str(self.id), self._opened)
         except td.TimerdError:
-            log.warning("the timer daemon does not take the version of the topics; it is told again", exc_info=True)
+            log.warning("the timer daemon does not take the version of the topics; it is sent again", exc_info=True)
         changed, self._opened_topics = self._opened_topics ^ self._taken_topics, self._taken_topics
         told = [topic_key(name) for name in {name for name, _ in changed}]
         self.waits.fire("topic", *[ANY] * is_new, *told)

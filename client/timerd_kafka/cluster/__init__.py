@@ -1,1 +1,1 @@
-"""What all brokers of a cluster know alike: its settings, its topics, and which broker leads what."""
+"""The state that all brokers of a cluster share: its settings, its topics, and the leader of each partition."""

@@ -1,4 +1,4 @@
-"""What a cluster is started with."""
+"""The settings of a cluster, given at its start."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Settings:
         if not 0 <= self.initial_rebalance_delay <= DELAY_MAX:
             raise SettingsError(f"initial_rebalance_delay={self.initial_rebalance_delay:g}: 0 to {DELAY_MAX:g} s")
         if self.host in ("", "0.0.0.0", "::"):
-            raise SettingsError(f"host={self.host!r}: clients are told this address, so name one that they can reach")
+            raise SettingsError(f"host={self.host!r}: clients get this address, so name one that they can reach")
         for name in ("produce_quota", "fetch_quota"):
             quota = getattr(self, name)
             if quota is not None and not quota > 0:

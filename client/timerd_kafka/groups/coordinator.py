@@ -31,17 +31,17 @@ from timerd_kafka.waits.waits import Waits
 GROUP_ID_MAX = 1_000  # bytes
 INSTANCE_ID_MAX = 249  # characters, as of a topic's name
 MEMBERS_MAX = 1_000  # of a group, with those that are to join
-PENDING_MAX = 1_000  # of a broker, who were given a member id and have not joined with it: their sessions take room
+PENDING_MAX = 1_000  # clients of a broker that got a member id and have not joined with it: their sessions take room
 GROUPS_MAX = 10_000  # of a broker
 PROTOCOL_NAMES_MAX = 100  # of a member
-PROTOCOLS_MAX = 1 << 20  # bytes that a member says of its protocols
+PROTOCOLS_MAX = 1 << 20  # bytes of a member's protocols
 ASSIGNMENTS_MAX = 16 << 20  # bytes that a leader assigns
-HELD_MAX = 256 << 20  # bytes of all members of a broker: what they say of their protocols, and their assignments
-NEW_MEMBER_S = 300.0  # so long a new member may wait in its first join (Kafka's NewMemberJoinTimeoutMs)
+HELD_MAX = 256 << 20  # bytes of all members of a broker: their protocols and their assignments
+NEW_MEMBER_S = 300.0  # the longest wait of a new member in its first join (Kafka's NewMemberJoinTimeoutMs)
 
 
 class Surroundings(Protocol):
-    """What a coordinator needs of its broker."""
+    """The parts of a broker that its coordinator uses."""
 
     id: int
     settings: Settings
@@ -119,7 +119,7 @@ class Coordinator:
             self._pending_gone(group)
 
     def _end_pending(self, group: Group, member_id: str) -> None:
-        """Who was given this id has joined, or left, or not come back in time."""
+        """The client that got this id has joined, or left, or not come back in time."""
         self._pending -= 1
         self._sessions.end(group.pending.pop(member_id))
 
@@ -155,7 +155,7 @@ class Coordinator:
         return self._join_again(group, asked) if asked.member else self._join_new(group, asked)
 
     def _unbearable(self, asked: JoinRequest) -> ErrorCode:
-        """What is wrong with the request itself."""
+        """The error of the request itself, or none."""
         if not self._settings.session_timeout_min <= asked.session_timeout <= self._settings.session_timeout_max:
             return ErrorCode.invalid_session_timeout
         if asked.instance is not None and not 0 < len(asked.instance) <= INSTANCE_ID_MAX:
@@ -172,7 +172,7 @@ class Coordinator:
         return ErrorCode.none
 
     def _has_room(self, more: int) -> bool:
-        """Whether so many bytes more may be held of members."""
+        """Whether `more` bytes fit into what the broker may hold of all members."""
         return more <= 0 or more + sum(group.bytes for group in self.groups.values()) <= HELD_MAX
 
     def _join_new(self, group: Group, asked: JoinRequest) -> JoinAnswer | asyncio.Future[JoinAnswer]:
@@ -230,7 +230,7 @@ class Coordinator:
     def _replace(
         self, group: Group, old: Member, member_id: str, asked: JoinRequest
     ) -> JoinAnswer | asyncio.Future[JoinAnswer]:
-        """A static member is started again. Whoever has its old id is fenced. In a stable group it goes on."""
+        """A static member is started again. Its old id is fenced. In a stable group, it goes on without a rebalance."""
         leader = group.leader
         old.refuse(ErrorCode.fenced_instance_id, old.id)
         self._sessions.end(old)
@@ -243,7 +243,7 @@ class Coordinator:
         answer = group.join_answer(member)
         if asked.may_skip_assignment:
             return answer._replace(skip_assignment=member.id == group.leader)
-        # An older client that led is told its old id: it would assign the work again, and nobody would take that.
+        # An older client that led gets its old id as the leader's: else it would assign the work again, in vain.
         return answer._replace(leader=leader or "", members=())
 
     # syncing ----------------------------------------------------------------------------------------------------------

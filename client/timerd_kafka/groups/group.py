@@ -37,7 +37,7 @@ class State(StrEnum):
 
 
 class Group:
-    """A group. Whatever changes it calls publish() before an operation looks."""
+    """A group. Code that changes it calls publish() before an operation looks."""
 
     def __init__(self, group: str, remembered: Remembered) -> None:
         self.id, self.name = group, key_name(group)
@@ -167,14 +167,14 @@ class Group:
         return True
 
     def begin_generation(self) -> None:
-        """The next generation begins, with the members that there are."""
+        """The next generation begins, with the present members."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.state = State.COMPLETING if self.members else State.EMPTY
         self.unsynced = frozenset(self.members)
 
     def join_answer(self, member: Member) -> JoinAnswer:
-        """The generation, as a member is told of it."""
+        """The answer that gives the generation to a member. Only the leader gets the list of members."""
         is_leader = member.id == self.leader
         members = tuple(
             JoinedMember(one.id, one.instance, one.metadata(self.protocol))
@@ -207,7 +207,7 @@ class Group:
     # on the disk ------------------------------------------------------------------------------------------------------
 
     def record(self) -> list[Any]:
-        """What is kept of it, of a generation whose members have their assignments."""
+        """The record of the generation for the disk, once its members have their assignments."""
         members = [member.record() for member in self.members.values()]
         return [self.generation, self.protocol_type, self.protocol, self.leader, members]
 

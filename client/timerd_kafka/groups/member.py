@@ -72,7 +72,7 @@ class Member:
         return next(name for name in self.names if name in candidates)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it says about that protocol."""
+        """The member's metadata for that protocol."""
         return next((one.metadata for one in self.protocols if one.name == protocol), b"")
 
     # answers ----------------------------------------------------------------------------------------------------------
@@ -97,14 +97,14 @@ class Member:
     # on the disk ------------------------------------------------------------------------------------------------------
 
     def record(self) -> list[Any]:
-        """What is kept of it."""
+        """The record of the member for the disk."""
         protocols = [list(protocol) for protocol in self.protocols]
         times = [self.session_timeout, self.rebalance_timeout]
         return [self.id, self.instance, self.client_id, self.client_host, *times, protocols, self.assignment]
 
     @classmethod
     def of(cls, record: list[Any]) -> Member:
-        """The member that was kept."""
+        """The member of such a record."""
         name, instance, client_id, host, session, rebalance, protocols, assignment = record
         kinds = tuple(GroupProtocol(*one) for one in protocols)
         return cls(name, instance, client_id, host, session, rebalance, kinds, assignment, is_new=False)

@@ -1,4 +1,4 @@
-"""What clients ask a coordinator, and its answers, whatever the version of the protocol. Times in seconds."""
+"""The requests to a coordinator, and its answers, the same for all versions of the protocol. Times in seconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ NO_GENERATION = -1
 
 
 class GroupProtocol(NamedTuple):
-    """A protocol that a member supports, such as "range", and what the member says to the leader about it."""
+    """A protocol that a member supports, such as "range", and the member's metadata for the leader."""
 
     name: str
     metadata: bytes
 
 
 class Identity(NamedTuple):
-    """Who a client says that it is: a member of a group, in a generation."""
+    """The identity that a client claims: a member of a group, in a generation."""
 
     group: str
     member: str = ""
@@ -43,7 +43,7 @@ class JoinRequest(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """A member, as the leader is told of it."""
+    """A member, as the answer to the leader lists it."""
 
     id: str
     instance: str | None

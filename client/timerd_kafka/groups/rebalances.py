@@ -32,7 +32,7 @@ log = logging.getLogger("timerd_kafka.groups")
 
 
 class GenerationSync(DelayedSync):
-    """A DelayedSync that says when it ends, however it does. Who has not synced by then is seen in the loop."""
+    """A DelayedSync that calls `ended` however it ends. In the loop, `_sync_ended` then drops unsynced members."""
 
     def __init__(self, group: Group, ended: Callable[[], object]) -> None:
         super().__init__(
@@ -115,7 +115,7 @@ class Rebalances:
     def _begin_generation(self, group: Group) -> None:
         """All have joined, or the rebalance timeout is over: those that have not joined are removed.
 
-        What counts is who has joined by now. A static member that has not joined stays until its session ends.
+        Only joins up to now count. A static member that has not joined stays until its session ends.
         """
         for member in [one for one in group.members.values() if one.joining is None and one.instance is None]:
             self._drop(group, member)
@@ -161,7 +161,7 @@ class Rebalances:
         wait.future.add_done_callback(lambda future: self._sync_ended(group, wait, future))
 
     def _end_sync(self, group: Group) -> None:
-        """The generation is over: nobody is to sync any more."""
+        """The generation is over: it needs no more syncs."""
         group.unsynced = frozenset()
         if group.sync is not None:
             group.sync = None

@@ -1,7 +1,7 @@
-"""What outlives a broker of one group: its committed offsets, and its last generation. One file a group.
+"""The data of a group that outlive its broker: its committed offsets, and its last generation. One file for each group.
 
-Records are appended, each by one write. There is no fsync: what a process has written outlives the process, not the
-machine. A broker that is killed may leave a part of the last record, which is dropped.
+Records are appended, each by one write. There is no fsync: written data outlive the process, not the machine. A broker
+that is killed may leave a part of the last record, which is dropped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Remembered:
 
     @classmethod
     def all_of(cls, directory: Path, is_meant: Callable[[str], bool]) -> Iterator[Remembered]:
-        """What the folder has of the groups that are meant."""
+        """The stored data of each group in the folder for which `is_meant` holds."""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in sorted(directory.iterdir()):
             if path.suffix:

@@ -29,7 +29,7 @@ def key_name(name: str) -> str:
 
 
 class Session:
-    """One session. Its end is told once, unless another one has taken its place."""
+    """One session. When it expires, `expired` is called once, unless another session has replaced it."""
 
     beats: DelayedHeartbeat | None = None
 

@@ -1,4 +1,4 @@
-"""The header of a record batch. What is behind the header, perhaps compressed, is the clients' own.
+"""The header of a record batch. The records behind it, perhaps compressed, are not looked at here.
 
 Source: Kafka, org.apache.kafka.common.record.DefaultRecordBatch (magic 2).
 """
@@ -110,7 +110,7 @@ def read_header(view: bytes | memoryview, position: int) -> Batch:
 def read_produced(data: bytes) -> Batch:
     """The one batch that a producer may send to a partition. Raises CorruptBatch, InvalidBatch, UnsupportedBatch.
 
-    What Kafka answers with INVALID_RECORD is an InvalidBatch: org.apache.kafka.storage.internals.log.LogValidator.
+    InvalidBatch stands for Kafka's INVALID_RECORD: org.apache.kafka.storage.internals.log.LogValidator.
     """
     batch = next(read_batches(data), None)
     if batch is None:

@@ -1,4 +1,4 @@
-"""What idempotent producers have sent to a partition, so that a batch that is sent twice is kept once.
+"""The newest batches of each idempotent producer of a partition, so that a batch that is sent twice is kept once.
 
 Source: Kafka, ProducerAppendInfo and ProducerStateEntry; KIP-98. The last five batches of each producer are known, as
 in Kafka: a producer has five requests in flight at most.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from timerd_kafka.log.batch import Batch
 
 BATCHES_KEPT = 5
-PRODUCERS_MAX = 10_000  # of a partition: beyond it the one that has been quiet for longest is forgotten
+PRODUCERS_MAX = 10_000  # of a partition: beyond it the producer that was quiet for longest is forgotten
 SEQUENCES = 2**31  # sequences go on from 0 behind the highest
 
 

@@ -14,9 +14,9 @@ from kio.serial.readers import read_signed_varint, read_signed_varlong
 
 from timerd_kafka.log.batch import CODECS, SIZE, read_header
 
-RECORDS_MAX = 20_000  # that one request may look at: nobody else is served meanwhile
-BATCH_RECORDS = 16  # to read a batch, and to begin with it, takes the time of so many records
-KIB = 1024  # to read or decompress so much takes the time of three records at most: gzip is the slowest
+RECORDS_MAX = 20_000  # that one request may look at: the broker serves no other request meanwhile
+BATCH_RECORDS = 16  # to read a batch and begin with it takes as long as 16 records
+KIB = 1024  # to read or decompress 1 KiB takes as long as three records at most: gzip is the slowest
 DECOMPRESSED_MAX = 16 << 20  # of one batch: a hostile one may be of any size
 XERIAL = b"\x82SNAPPY\x00"  # before the blocks of a stream of snappy-java
 XERIAL_HEADER = 16
@@ -29,7 +29,7 @@ class Unreadable(Exception):
 
 
 class Work:
-    """What one request may still look at, counted in records, and the room that it decompresses into."""
+    """The work that one request may still do, counted in records, and the buffer that it decompresses into."""
 
     def __init__(self) -> None:
         self.left = RECORDS_MAX
@@ -103,7 +103,7 @@ def snappy_into(data: bytes, work: Work) -> int:
     return written
 
 
-# Each takes the room that there is. None allocates what its data states: a block of snappy may state 4 GiB.
+# Each writes into the buffer. None allocates the size that its data state: a block of snappy may state 4 GiB.
 INTO: dict[int, Callable[[bytes, Work], int]] = {
     1: gzip_into,
     2: snappy_into,

@@ -1,8 +1,8 @@
-"""Copies what another broker leads: one connection, and one fetch request after the other, as Kafka's followers do.
+"""Copies the partitions of another broker: one connection, one fetch request after the other, as Kafka's followers do.
 
-What a follower asks for tells the leader what the follower has. The leader's answer says how far all replicas are.
-A partition does not hold up the others of its leader. One that got records moves to the end of the next request, so
-each has its turn. One that has failed is left out for a while.
+The offsets in a follower's request show the leader which records the follower has. The leader's answer has the high
+watermark. A partition does not hold up the others of its leader. A partition that got records moves to the end of the
+next request, so each has its turn. A partition that has failed is left out for a while.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger("timerd_kafka.replicas")
 
 
 class Followers:
-    """What this broker copies from the others: a task for each of them."""
+    """The tasks that copy partitions from the other brokers: one task for each broker."""
 
     def __init__(
         self,

@@ -91,7 +91,7 @@ class Partition:
         self.start_offset = self.log.checkpoint.start_offset = min(self.start_offset, self.end_offset)
 
     def tell(self, broker: int) -> None:
-        """A follower is told the watermarks now."""
+        """A follower gets the watermarks now."""
         self._told[broker] = self.high_watermark + self.start_offset
 
     # what waits looks at these, in the timer client's thread ----------------------------------------------------------
@@ -103,7 +103,7 @@ class Partition:
         return self.high_watermark >= offset, Errors.NONE
 
     def available(self, offset: int) -> Available:
-        """What a consumer that reads from `offset` may have."""
+        """The records that a consumer at `offset` may have."""
         if self.is_deleted:
             return Available(0, 0, Errors.UNKNOWN_TOPIC_OR_PARTITION)
         if not self.start_offset <= offset <= self.end_offset:
@@ -112,7 +112,7 @@ class Partition:
         return Available(max(end, offset), self.log.size_of(offset, end))
 
     def available_to(self, broker: int, offset: int) -> Available:
-        """What a follower may have. The watermarks count, too: consumers may read from followers (KIP-392)."""
+        """The records that a follower may have. New watermarks count too, for consumers of followers (KIP-392)."""
         if self.is_deleted:
             return Available(0, 0, Errors.UNKNOWN_TOPIC_OR_PARTITION)
         if offset > self.end_offset:

@@ -72,7 +72,7 @@ class Store:
         return gone
 
     def open_some(self, seconds: float) -> bool:
-        """Open what was noted, for so long at most; whether there is more."""
+        """Open the noted partitions, for `seconds` at most. Returns whether some are left."""
         end = time.monotonic() + seconds
         while self._missing and time.monotonic() < end:
             topic, index, replicas = missing = self._missing.popleft()
@@ -85,7 +85,7 @@ class Store:
         return bool(self._missing)
 
     def try_again(self) -> bool:
-        """Once a second, note again what could not be opened; whether there is something."""
+        """Once a second, note again the partitions that could not be opened. Returns whether there are any."""
         now = time.monotonic()
         if not self._failed or now < self._again_at:
             return False

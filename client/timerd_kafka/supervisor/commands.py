@@ -17,11 +17,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-BROKERS_S = 5.0  # so long brokers may take: a test waits ten seconds for the answer
+BROKERS_S = 5.0  # the longest time that brokers may take: a test waits ten seconds for the answer
 
 
 class Cluster(Protocol):
-    """What commands need of a supervisor."""
+    """The parts of a supervisor that commands use."""
 
     def pids(self) -> dict[str, int]:
         """The processes: "0" to "N", and "daemon"."""
@@ -30,7 +30,7 @@ class Cluster(Protocol):
         """Send a command to a broker; False: it does not run."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call it then."""
+        """Call `call` after `seconds`."""
 
     def end(self) -> None:
         """End the cluster."""

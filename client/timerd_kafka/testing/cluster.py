@@ -137,12 +137,12 @@ class KafkaCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What `timerctl` needs in its environment to look at the cluster's timer daemon."""
+        """The environment variables with which `timerctl` looks at the cluster's timer daemon."""
         return {RUNTIME_DIR_VARIABLE: self.runtime_dir, INSTANCE_VARIABLE: self.instance}
 
     @property
     def log(self) -> str:
-        """What its processes have said."""
+        """The logs of the cluster's processes."""
         return "".join(
             path.read_text(errors="replace")
             for name in ("kafka.log", "timerd.log")

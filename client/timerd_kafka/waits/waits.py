@@ -50,7 +50,7 @@ class Waits:
             self.loop.call_soon_threadsafe(function, *arguments)
 
     async def until(self, purgatory: str, timeout: float, make: Callable[[Callable[..., Any]], NamedOperation]) -> Any:
-        """What the operation is answered with. `make(give)` makes it: it calls give() or give(answer) at its end.
+        """The operation's answer. `make(give)` makes the operation, which calls give() or give(answer) at its end.
 
         If the request's connection ends, the operation is withdrawn. Raises DaemonLost.
         """

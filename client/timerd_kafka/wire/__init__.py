@@ -1,1 +1,1 @@
-"""What goes over a connection: frames, and the requests and answers in them. Nothing here knows a topic or a group."""
+"""Connections, their frames, and the requests and answers in them. Nothing here knows a topic or a group."""

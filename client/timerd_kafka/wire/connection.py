@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def eof_received(self) -> None:
-        """The client is gone. What it has sent before is done, as far as it needs no wait: acks=0 ends like this."""
+        """The client is gone. Its earlier requests run as far as they need no wait: acks=0 ends like this."""
         loop = asyncio.get_running_loop()
         if self._task is not None:
             loop.call_soon(self._task.cancel)  # it may not have begun
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self.pause_writing_over()
 
     def pause_writing_over(self) -> None:
-        """What is written has left, or never will."""
+        """All written data have left, or never will."""
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)

@@ -1,8 +1,8 @@
 """Looks through a frame before kio reads it: kio allocates an array by the length that a frame states.
 
 A frame of 20 bytes may state an array of 4 billion elements, and kio 0.6.5 then ends the process. So this walks over
-the same fields, and refuses an array that cannot be in the frame, and more elements than any client sends. What it lets
-pass may still be wrong: kio says so.
+the same fields. It refuses an array that cannot be in the frame, and more elements than any client sends. A frame that
+passes may still be wrong: then kio raises an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a supervisor and a broker's process say to each other: lines of JSON over a socket pair."""
+"""The messages between a supervisor and a broker's process: lines of JSON over a socket pair."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from timerd_kafka.wire.connection import Buffers, Connection
 from timerd_kafka.wire.ports import shared_port
 from timerd_kafka.worker.control import serve_control
 
-DAEMON_S = 30.0  # so long the timer daemon may take to be there
+DAEMON_S = 30.0  # the longest wait for the timer daemon at the start
 BACKLOG = 1_024
 END_S = 2.0
 SAY_S = 1.0  # between two complaints of the loop
@@ -35,7 +35,7 @@ def run(settings: Settings, number: int, control: socket.socket) -> None:
     client = td.Client(settings.instance, runtime_dir=settings.runtime_dir, name=f"kafka-broker-{number}")
     client.ready(timeout=DAEMON_S)
     with asyncio.Runner() as runner:
-        # What asks the daemon is done before the loop runs: in the loop nothing waits.
+        # Calls that wait for the daemon come before the loop runs: nothing in the loop may block.
         broker = Broker(settings, number, client, runner.get_loop(), {key: name for key, (name, _) in APIS.items()})
         broker.readers.prepare(CATALOG)
         runner.run(serve(broker, control))
@@ -74,7 +74,7 @@ async def serve(broker: Broker, control: socket.socket) -> None:
 
 
 class Complaints:
-    """What the loop complains of, once a second: without descriptors it cannot accept, thousands of times a second."""
+    """Logs the loop's errors, one a second: without free descriptors, accept fails thousands of times a second."""
 
     def __init__(self) -> None:
         self._said = float("-inf")
@@ -86,7 +86,7 @@ class Complaints:
 
 
 def tick(broker: Broker, connections: set[Connection]) -> None:
-    """What is looked at again and again, because an event for it may be lost with the timer daemon."""
+    """Look again at all whose event may be lost with the timer daemon. This repeats every LOOK_S."""
     try:
         broker.look()
         broker.waits.watch()
@@ -106,7 +106,7 @@ def follow_catalog(waits: Waits, broker: Broker) -> None:
 
 
 def commands(broker: Broker) -> dict[str, Any]:
-    """What the supervisor may ask of this broker."""
+    """The commands that the supervisor may send to this broker."""
 
     def follow(command: dict[str, Any], *, follows: bool) -> dict[str, Any]:
         done = 0

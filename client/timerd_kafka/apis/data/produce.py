@@ -27,7 +27,7 @@ log = logging.getLogger("timerd_kafka.broker")
 
 
 class Refused(Exception):
-    """What was sent for one partition is not appended."""
+    """The batch for one partition was refused: it is not appended."""
 
     def __init__(self, code: ErrorCode, why: str | None = None) -> None:
         super().__init__(why)
@@ -59,10 +59,10 @@ async def answer(broker: Broker, call: Call) -> Any:
     for partition in partitions.values():
         broker.appended(partition)
     parts = await replicated(broker, call, appended, partitions)
-    throttle = broker.throttle(broker.produced, call, size)  # from now on, when the answer says so
+    throttle = broker.throttle(broker.produced, call, size)  # it counts from now on, as the answer goes out now
     if body.acks == 0:
         if any(part.error for part in parts.values()):
-            call.connection.refuse("a produce request with acks=0 has failed, and has no answer that could say so")
+            call.connection.refuse("a produce request with acks=0 has failed, and gets no answer with the error")
         return None
     make = call.api.make
 
@@ -120,7 +120,7 @@ async def replicated(
 
 
 def now(one: Appended, partition: Partition | None) -> Part:
-    """The answer for a partition when nobody can wait. What is not replicated yet is to be sent again."""
+    """The answer for a partition without waiting. If the batch is not replicated yet, the client must send it again."""
     if one.error or partition is None:
         return Part(one.error)
     enough, error = partition.replicated(one.required_offset)

@@ -9,7 +9,7 @@ from timerd_kafka.wire.codec import milliseconds
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """What has become of each group."""
+    """The result for each group."""
     make, coordinator = call.api.make, broker.coordinator
     results = tuple(
         make("DeletableGroupResult", group_id=group, error_code=coordinator.delete(group))

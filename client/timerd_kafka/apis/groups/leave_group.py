@@ -12,7 +12,7 @@ from timerd_kafka.wire.codec import milliseconds
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """What has become of each member."""
+    """The result for each member."""
     body, coordinator = call.body, broker.coordinator
     if not call.api.has("MemberResponse"):
         error = coordinator.leave(Identity(body.group_id, body.member_id))

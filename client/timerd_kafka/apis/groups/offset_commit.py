@@ -57,7 +57,7 @@ def _topic(broker: Broker, asked: Any) -> tuple[Topic | None, ErrorCode]:
 
 
 def _error(topic: Topic | None, missing: ErrorCode, one: Any) -> ErrorCode:
-    """What is wrong with the offset of one partition."""
+    """The error of one partition's offset, or none."""
     if topic is None:
         return missing
     if not 0 <= one.partition_index < topic.partitions:

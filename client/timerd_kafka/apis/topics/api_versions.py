@@ -32,9 +32,9 @@ def versions(call: Call, names: dict[int, str], error: ErrorCode) -> Any:
 
 
 def oldest(key: int, name: str) -> int:
-    """The version from which an API is said to be there.
+    """The oldest version of an API that the broker announces.
 
-    librdkafka up to 2.11 compresses nothing unless Produce v0 is said to be there. Kafka 4 says so, too, and does not
-    have it either (KAFKA-18659).
+    librdkafka up to 2.11 compresses nothing unless the broker announces Produce v0. Kafka 4 announces it too, and does
+    not support it either (KAFKA-18659).
     """
     return 0 if key == PRODUCE else int(versions_of(name)[0])

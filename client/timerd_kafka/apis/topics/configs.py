@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# What a topic may be given. Of these max.message.bytes alone has an effect. The times and sizes of retention and of
-# segments may be any: records are kept for longer than that. All in-sync replicas have a record before it is
-# acknowledged, so any min.insync.replicas is kept.
+# The configurations that a topic may have, and their defaults. Only max.message.bytes has an effect. Times and sizes of
+# retention and of segments may have any value: records are kept for longer than that. All in-sync replicas have a
+# record before it is acknowledged, so any min.insync.replicas is met.
 SETTABLE = {
     "cleanup.policy": "delete",
     "compression.type": "producer",
@@ -24,7 +24,7 @@ FIXED = {"cleanup.policy": ("delete",), "compression.type": ("producer",), "mess
 
 
 def wrong_config(configs: Mapping[str, str], replicas: int) -> str | None:
-    """What is wrong with the configurations of a new topic; None: nothing."""
+    """The first error in the configurations of a new topic; None if there is none."""
     for name, value in configs.items():
         if name not in SETTABLE:
             return f"{name}: this broker knows {', '.join(SETTABLE)}"
