@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from timerd_shm.declare.errors import InvalidConfigError
 
-# What Spark adds to the options of `CREATE TABLE ... USING timerd`: properties of the table, and each option again.
+# Spark adds these to the options of `CREATE TABLE ... USING timerd`: properties of the table, and each option again.
 OF_TABLES = frozenset(
     ("owner", "provider", "location", "comment", "collation", "external", "is_managed_location", "serialization.format")
 )
@@ -17,7 +17,7 @@ URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)?", re.DOTALL)
 
 
 def local_path(path: str) -> str | None:
-    """The path in a mounted file system, of a path or a URL as Spark takes it; None: it is of another file system.
+    """The local path of a path or a URL as Spark takes it; None if it is in a file system that is not mounted.
 
     "file:/mnt/journals", "file:///mnt/journals" and "/mnt/journals" are one path.
     """

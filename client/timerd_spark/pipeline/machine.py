@@ -21,7 +21,7 @@ SAMPLE_S: Final = 0.25
 
 
 class Load(NamedTuple):
-    """What the processors of the machine did during a step, as shares of all of them."""
+    """The load of the machine's processors during a step, as shares of all processors."""
 
     busy: float
     others: float  # the part of `busy` that was not of the run's own processes

@@ -85,7 +85,7 @@ def facts(found: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table. What follows a line break in a cell is small."""
+    """A table. In a cell, the text after a line break is small."""
     lines = list(rows)
     if not lines:
         return ""

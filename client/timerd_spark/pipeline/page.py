@@ -1,7 +1,7 @@
 """The pipeline's page: the results of a run, for people. One HTML file with figures as SVG; it loads nothing else.
 
-What was played (or recorded) comes first, and has all figures. Planned operations have a part of their own, and no axis
-with played ones.
+Played (or recorded) operations come first, and have all figures. Planned operations have a part of their own. No figure
+shows both kinds on one axis.
 """
 
 from __future__ import annotations

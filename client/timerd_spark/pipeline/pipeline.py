@@ -119,7 +119,7 @@ class Pipeline:
 
     @property
     def verdict(self) -> str:
-        """What the audit has found, in a few words."""
+        """The result of the audit, in a few words."""
         found = self.state["steps"]["audit"].get("disagreements")
         return "no audit" if found is None else "the audit disagrees with the daemon" if found else "the audit holds"
 

@@ -35,7 +35,7 @@ INK, GRID = "#1d2329", "#c9d0d6"
 # A page may give the colours of figures for its light and its dark form: var(--series-0), var(--ink), var(--grid).
 VARIABLES: Final = {**{colour: f"series-{at}" for at, colour in enumerate(COLOURS)}, INK: "ink", GRID: "grid"}
 NAMES: Final = {"rate": "outcomes a second", "timeout_ratio": "share that expired"}
-SPAN_MIN: Final = 0.25  # of its largest value: so much an axis shows at least
+SPAN_MIN: Final = 0.25  # of the largest value: an axis spans at least this
 LINES: Final = ("-", "--", ":")
 SIZE: Final = (4.8, 3.1)  # inches: legible on a phone, and beside a second one on a desk
 GROUPS_MAX = 12
@@ -288,7 +288,7 @@ def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def _at_most(most: int, df: DataFrame, wrong: str) -> list[Any]:
-    """All rows of a DataFrame. Raises InvalidValueError for more than so many, which no figure shows."""
+    """All rows of a DataFrame. Raises InvalidValueError if it has more than `most`: too many for a figure."""
     rows: list[Any] = df.limit(most + 1).collect()
     if len(rows) > most:
         raise InvalidValueError(wrong.format(f"{most:,}"))

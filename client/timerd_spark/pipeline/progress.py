@@ -63,7 +63,7 @@ class Rest:
         return f"[{self._steps.index(step) + 1}/{len(self._steps)}] {step.what}: some {short(own)}{more}"
 
     def line(self, step: Step, elapsed: float, share: float | None = None) -> str:
-        """How far a step is, after so many seconds. `share`: the part that is done, if that is known."""
+        """The progress of a step after `elapsed` seconds. `share`: the part that is done, if that is known."""
         own = self.of(step)
         if not share and elapsed > own:
             more = f"; then {short(self.after(step))} for the rest" if self.after(step) else ""

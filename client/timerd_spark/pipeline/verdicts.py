@@ -1,4 +1,4 @@
-"""What a run says, in sentences. Pure functions of a few numbers: the page shows the sentences first.
+"""The results of a run, in sentences. Pure functions of a few numbers: the page shows the sentences first.
 
 This machine was overloaded: p99 352 ms from the intended time, 184 ms from the registration.
 With a timeout of 100 ms, 16.2 % would expire instead of 7.9 %, and 29 % fewer would be in flight.
@@ -11,13 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from timerd_spark.reports.audit import counted
 
-LATE_MS: Final = 10.0  # calls that are later at p99 are not the plan's any more
+LATE_MS: Final = 10.0  # if calls are later than this at p99, the run did not follow its plan
 OTHERS: Final = 0.10  # of the processors, for work that is not of the run
 SAVING: Final = 0.10  # of what is in flight: less is not worth a sentence
 
 
 class Verdict(NamedTuple):
-    """A sentence, and whether it is good news, bad news, or neither ("")."""
+    """A sentence, and whether the result is good, bad, or neither ("")."""
 
     kind: str  # "good", "bad" or ""
     text: str
@@ -64,7 +64,7 @@ def of_outcomes(row: Any) -> Verdict:
 
 
 def of_audit(disagreements: int | None, arenas: Sequence[dict[str, Any]], why: str = "") -> Verdict:
-    """What the audit has found; None: there was none, and why not."""
+    """The result of the audit. `disagreements` is None if there was no audit; `why` is the reason."""
     if disagreements is None:
         return Verdict("", f"There was no audit: {why.removeprefix('audit(): ')}.")
     outcomes, segments, gaps = (sum(arena[name] for arena in arenas) for name in ("outcomes", "segments", "gaps"))
@@ -80,7 +80,7 @@ def of_audit(disagreements: int | None, arenas: Sequence[dict[str, Any]], why: s
 
 
 def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
-    """What another timeout would save: a row of a report, and the rows of its what_if().
+    """The savings of another timeout: `row` is of a report, `asked` are the rows of its what_if().
 
     The sentence is about the longest of the timeouts that would save a tenth of what is in flight.
     """

@@ -50,7 +50,7 @@ log = logging.getLogger("timerd_spark")
 
 
 class AuditedArena(NamedTuple):
-    """What an audit had before it of one arena's journal. As text: one line for people."""
+    """The extent of one arena's journal that an audit has read. As text: one line for people."""
 
     host: str
     incarnation: str  # of the arena: another one after each fresh start

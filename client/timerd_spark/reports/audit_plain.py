@@ -1,13 +1,13 @@
 """The plain operations of a journal, audited by numpy: no Python object is made for their rows.
 
-An operation is plain if it has one key and no id, waits for a fire, and settles by one, by its deadline, or by a cancel
-of its owner; and if all events on its key are fires for everybody. What happens to other operations is nothing to it.
-So its registration needs only the event before it on its key, and the event behind it: an as-of join, by searching in
-the sorted events of all keys.
+An operation is plain if it has one key and no id, waits for a fire, and settles by a fire, by its deadline, or by a
+cancel of its owner. Also, all events on its key must be fires without a limit. Other operations do not affect a plain
+operation. So the check of its registration needs only two events of its key, the one before and the one after: an as-of
+join, by searching in the sorted events of all keys.
 
-`accepted` accepts a row only if an Audit (timerd_client/audit/audit.py) would say nothing about it. What it does not
-accept is for an Audit to look at: right or wrong, with its words. So each condition here is one of the Audit's, or a
-stricter one.
+`accepted` accepts a row only if an Audit (timerd_client/audit/audit.py) would find nothing wrong with it. An Audit
+judges the rows that `accepted` does not accept, right or wrong, with its own words. So each condition here is a
+condition of the Audit, or a stricter one.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Fragment(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What there is of an arena in a part of its journal, or in all of it."""
+    """The extent and the counts of a part of an arena's journal, or of all of it."""
 
     oldest: int  # row
     newest: int

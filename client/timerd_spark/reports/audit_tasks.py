@@ -38,8 +38,9 @@ def audited(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
 class Task:
     """The rows of one arena in a bucket.
 
-    What audit_plain.py accepts is not given to an Audit. If nothing else is there, the first bucket alone looks at the
-    rows that all buckets have. Of more rows than HELD_MAX, an Audit gets all, and they are not held any more.
+    Rows that audit_plain.py accepts are not given to an Audit. If a bucket has no other rows of its own, the first
+    bucket alone looks at the rows that all buckets have. If a task has more rows than HELD_MAX, it holds none of them
+    and gives all to an Audit.
     """
 
     def __init__(self, of: tuple[str, str], *, is_first: bool) -> None:
@@ -59,7 +60,7 @@ class Task:
         self._rows += rows.num_rows
 
     def findings(self) -> Iterator[tuple[str, str, int, str | None, str]]:
-        """What is wrong, as no row comes any more."""
+        """The findings of all rows. Called after the last row."""
         if self._is_large or self._is_needed():
             self._release(None)
             host, incarnation = self.of
@@ -75,7 +76,7 @@ class Task:
         return rows.take(pa.array(np.argsort(rows["row"].to_numpy(), kind="stable"))).combine_chunks()
 
     def _is_needed(self) -> bool:
-        """Whether there is something that the Audit has to see. What it need not see is not held any more."""
+        """Whether some rows need the Audit. Drops the rows that do not need it."""
         import numpy as np
         import pyarrow as pa
 
@@ -108,7 +109,7 @@ def _owner(owner: str | None, group: str | None) -> Owner:
 
 
 def _record_of(kind: RowKind) -> Callable[[bytes], Any]:
-    """What makes the row of a kind from its bytes."""
+    """The function that makes a row of this kind from its bytes."""
     unpack, record, new = struct_of(ROWS[kind]).unpack, ROWS[kind], tuple.__new__
     return lambda data: new(record, unpack(data))
 

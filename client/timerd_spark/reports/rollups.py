@@ -23,7 +23,7 @@ from .inputs import names_of, need_view, types_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ERROR: Final = 1 / STEPS  # the relative width of a bucket: a percentile is at most so much too large
+ERROR: Final = 1 / STEPS  # the relative width of a bucket: a percentile is too large by at most this share
 NEEDED: Final = ("outcome", "registered_at", "settled_at", "wait_ns", "lateness_ns")
 OUTCOMES: Final = ("completed", "expired", "cancelled", "failed")
 HISTOGRAM: Final = "array<struct<bucket:int,count:bigint>>"
@@ -49,8 +49,8 @@ INNER: Final = (
     "at", "before", "begin", "bucket", "cell", "count", "exponent", "following", "guess", "most", "move", "net", "next",
     "one", "peak", "run", "silent", "step", "until", "value", "waited",
 )  # fmt: skip
-PAUSE_MS: Final = 1_000  # shorter ones are no pauses
-PAUSE_INTERVALS: Final = 100  # nor those that are shorter than so many mean intervals between operations
+PAUSE_MS: Final = 1_000  # the shortest pause
+PAUSE_INTERVALS: Final = 100  # the shortest long pause, in mean intervals between operations
 CELL_NS: Final = 10_000_000_000  # without windows, in-flight maxima are computed in parts of this length
 
 
@@ -250,6 +250,6 @@ def pauses_of(df: DataFrame, by: Sequence[str]) -> DataFrame:
 
 
 def idle_of(seconds: str, n: str, pauses: str = "pauses") -> str:
-    """SQL for the seconds of the pauses that are long: as many mean intervals, in a time of so many `seconds`."""
+    """SQL for the seconds of the long pauses: longer than PAUSE_INTERVALS times the mean interval `seconds` / `n`."""
     long = f"one -> one > {PAUSE_INTERVALS}e3D * {seconds} / {n}"
     return f"aggregate(filter({pauses}, {long}), 0L, (sum, one) -> sum + one) / 1e3D"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def id_hash(id: Column | str) -> Column:
-    """What the column `id` of a journal has for an id: 32 hexadecimal digits. The daemon knows no more of an id.
+    """The hash of an id as in the column `id` of a journal: 32 hexadecimal digits. The daemon knows only this hash.
 
         settled.join(orders, settled.id == id_hash("order_id"))
 

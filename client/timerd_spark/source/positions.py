@@ -87,7 +87,7 @@ class Places:
 
 
 def facts_at(directory: Path, offset: Offset) -> dict[str, Any]:
-    """What an offset says of its position besides where it is; nothing where the segment cannot be read."""
+    """The arena, row number and time of an offset's position; empty if the segment cannot be read."""
     try:
         segment = open_segment(directory, offset.segment, being_made=True)
     except JournalError:
@@ -131,7 +131,7 @@ def times_of(segment: Segment, block: int) -> list[tuple[int, int]]:
 
 
 def time_before(segment: Segment, record: int, blocks: int = LOOK_BACK_BLOCKS) -> int | None:
-    """The time of the newest row before a record; None: none is in so many blocks."""
+    """The time of the newest row before a record; None if `blocks` blocks before it have none."""
     last = (record - 1) // BLOCK_ROWS
     for block in range(last, max(last - blocks, segment.header.first_block - 1), -1):
         earlier = [ns for at, ns in times_of(segment, block) if at < record]

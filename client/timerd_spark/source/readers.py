@@ -73,7 +73,7 @@ def beginnings(journals: Mapping[str, Path], options: ReadOptions, *, others: St
 
 
 def starts_in(journals: Mapping[str, Path], given: Start | Mapping[str, Start], option: str) -> Mapping[str, Start]:
-    """What an option says of each journal. Raises InvalidConfigError if it names others than there are."""
+    """The option's value for each journal. Raises InvalidConfigError unless it names exactly the existing journals."""
     if isinstance(given, str):
         return dict.fromkeys(journals, given)
     if given.keys() != journals.keys():

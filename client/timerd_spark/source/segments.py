@@ -181,7 +181,7 @@ def first_offset(directory: Path) -> Offset:
         return BEGINNING
     try:
         segment = open_segment(directory, listed[0], being_made=len(listed) == 1)
-    except JournalError:  # it is told of when it is read
+    except JournalError:  # the reader of the segment reports it
         segment = None
     if segment is None:
         return Offset(listed[0], 0)
