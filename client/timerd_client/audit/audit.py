@@ -60,7 +60,7 @@ NEEDS_BEGINNING: Final = (
     "segments (--journal-keep), or audit a copy that has them"
 )
 
-# Members of enumerations as plain numbers, for what is done for each row.
+# Members of enumerations as plain numbers, for the code that runs for each row.
 _FIRE, _ADVANCE, _FAIL, _FORGET = (
     int(kind) for kind in (EventKind.FIRE, EventKind.ADVANCE, EventKind.FAIL, EventKind.FORGET)
 )
@@ -93,7 +93,7 @@ _REQUEUED = ("kind", "flags", "amount", "limit", "key", "value_length", "client"
 
 
 class Audit:
-    """Takes rows in their order; `wrong` lists what disagrees. `outcomes` counts the OUTCOME rows that were checked."""
+    """Takes rows in their order. `wrong` lists the disagreements, `outcomes` counts the checked OUTCOME rows."""
 
     def __init__(self, *, whole: bool = True) -> None:
         self.outcomes = 0
@@ -112,11 +112,11 @@ class Audit:
 
     @property
     def wrong(self) -> list[Finding]:
-        """What disagrees."""
+        """The disagreements."""
         return self.findings.wrong
 
     def finish(self) -> list[Finding]:
-        """Check that no OUTCOME row is missing, as no row comes any more; `wrong`."""
+        """Check, after the last row, that no OUTCOME row is missing. Returns `wrong`."""
         self.findings.row = -1
         for op in self._operations.values():
             if op.expected is not None:
@@ -196,7 +196,7 @@ class Audit:
         self._replay.register(op, r)
 
     def _check_registration(self, r: Registration, sender: Member) -> None:
-        """What the daemon would have refused, and what it computes itself."""
+        """Report values that the daemon would have refused, and wrong values of fields that it computes itself."""
         turns, flags, keys = self.turns, r.command_flags, r.keys
         wrong: list[str] = []
         if r.effective_ns != turns.effective_ns:
@@ -257,7 +257,7 @@ class Audit:
         self._replay.enter(event, watch_key)
 
     def _check_event(self, r: EventRow, watch_key: WatchKey) -> None:
-        """What the daemon would have refused, or what would have been no event."""
+        """Report values that the daemon would have refused, and a command that would have made no event."""
         kind, flags, wrong = r.event_kind, r.flags, False
         if flags:
             wrong = bool(flags & ~_EVENT_FLAGS) or (flags & _LIMITED and (kind != _FIRE or r.limit == 0)) != 0

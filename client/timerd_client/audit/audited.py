@@ -1,8 +1,8 @@
-"""What an audit of a whole journal has found: arena by arena, the causes before what may follow from them.
+"""The result of an audit of a whole journal: arena by arena, the causes before the findings that may follow from them.
 
-A cause is that rows are not there: missing, damaged, dropped, or never written. Behind it nearly every row disagrees
-with something: after one file of 945 rows was removed, 235 operations settled that no row registers. So causes come
-first, and findings that are alike are one line.
+A cause is a lack of rows: they are missing, damaged, dropped, or were never written. Behind a cause nearly every row
+disagrees with something: after one file of 945 rows was removed, 235 operations settled that no row registers. So
+causes come first, and findings that are alike are one line.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .records import Finding
 from .words import counted
 
 FOLLOWS: Final = "what follows may come from that, and is counted:"
-_VARIES = re.compile(r"0x[0-9a-f]+|'[^']*'|\d+")  # what findings that are alike may have different
+_VARIES = re.compile(r"0x[0-9a-f]+|'[^']*'|\d+")  # the parts in which similar findings may differ
 
 
 @dataclass
 class AuditedArena:
-    """What an audit has found of one arena's rows."""
+    """The result of an audit for the rows of one arena."""
 
     incarnation: int
     outcomes: int = 0  # OUTCOME rows that were checked
@@ -57,7 +57,7 @@ class AuditedArena:
 
 @dataclass
 class Audited:
-    """What an audit of a whole journal has found."""
+    """The result of an audit of a whole journal."""
 
     arenas: list[AuditedArena] = field(default_factory=list)  # in the order of the journal
 

@@ -94,11 +94,11 @@ class Clients:
             member.group = None
         if state == FREE:
             del self.members[name]
-            self._holders.pop(r.client, None)  # of two in a false journal the first one to go frees it
+            self._holders.pop(r.client, None)  # in a corrupt journal two may share it
         return None
 
     def _compare(self, member: Member, before: int, r: ClientRow, text: Owner, group: Text) -> None:
-        """What does not change while a client has its slot; and which flags go with which state."""
+        """Check the fields that do not change while a client has its slot, and that the flags fit the state."""
         state, flags = r.state, r.flags
         found = (text, (r.incarnation_low, r.incarnation_high), r.pid, r.orphans, group)
         wanted = (member.text, member.incarnation, member.pid, member.orphans, member.group)
@@ -152,7 +152,7 @@ class Clients:
 
 
 def owners_of(op: Operation) -> tuple[Owner, ...]:
-    """Who may be named as the owner of a pending operation: its group, its client, or nobody (None)."""
+    """The possible owners of a pending operation in a row: its group, its client, or none (None)."""
     if op.group:
         return ((op.group, True),)
     if not op.kept:

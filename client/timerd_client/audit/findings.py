@@ -1,4 +1,4 @@
-"""What an audit has found so far, and the row that it looks at."""
+"""The findings of an audit so far, and the row that it looks at."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Findings:
 
     def __init__(self) -> None:
         self.wrong: list[Finding] = []
-        self.causes: list[Finding] = []  # of these, what says that rows are not there
+        self.causes: list[Finding] = []  # of these, the findings that rows are missing
         self.row = -1  # number of the present row; -1: the end
         self.cut = False  # there was a GAP
 

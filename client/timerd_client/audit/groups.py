@@ -1,4 +1,4 @@
-"""What happens to operations of groups: each GROUP row is compared with what was known before it."""
+"""The steps of operations of groups: each GROUP row is compared with the state before it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BEGAN, _KEPT, _CANCELLED = int(GroupStep.BEGAN), int(GroupStep.KEPT), int(Group
 _NUMBERED = (_DELIVERED, _ACKNOWLEDGED, _BEGAN)  # their rows have the holder's number of the outcome
 _GROUP = int(Orphans.GROUP)
 _STEPS = frozenset(int(step) for step in GroupStep)
-DELIVERIES_MAX = 255  # so often, or more often
+DELIVERIES_MAX = 255  # this count stands for 255 or more
 
 
 class Groups:

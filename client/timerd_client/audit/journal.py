@@ -97,7 +97,7 @@ def audit_journal(
 
 
 def _newest_broken(directory: Path) -> str:
-    """What is wrong with the header of the newest segment; "": nothing, or its daemon was killed while it made it."""
+    """The error in the newest segment's header; "" if there is none, or if the daemon was killed while making it."""
     try:
         sequence = segments_of(directory)[-1]
         Segment(directory, sequence).close()
@@ -125,7 +125,7 @@ def _add_arenas_without_rows(found: Audited, reader: JournalReader, arena: Arena
 
 
 def _about_the_end(part: AuditedArena, arena: ArenaHeader | None, open_end: bool) -> list[Finding]:
-    """What is wrong with the end of an arena's rows."""
+    """The findings about the end of an arena's rows."""
     if arena is None or arena.incarnation != part.incarnation:
         return [] if part.ended or open_end else [Finding(part.rows, 0, OPEN_END)]
     missing = arena.journal_rows - part.rows
@@ -275,7 +275,7 @@ def _incomplete(audit: Audit, half: list[tuple[int, Any]]) -> None:
 
 
 def _handlers(audit: Audit, reader: JournalReader, texts: _Texts) -> dict[int, Callable[[int, Any], None]]:
-    """What to do with a row of each kind that is rare, by its number and record."""
+    """For each rare kind of row, the function that takes its number and record."""
     of, owner, findings = texts.of, texts.owner, audit.findings
 
     def segment(number: int, r: SegmentRow) -> None:
@@ -310,7 +310,7 @@ def _handlers(audit: Audit, reader: JournalReader, texts: _Texts) -> dict[int, C
 
 
 def _registration(audit: Audit, texts: _Texts, rows: list[tuple[int, Any]]) -> Registration:
-    """What the rows of a registration hold together."""
+    """The registration that these rows make up."""
     (number, r), (_, s), *others = rows
     of, keys = texts.of, [k for _, k in others]
     found, fits = registration_of(

@@ -1,4 +1,4 @@
-"""What an audit knows: registrations as they stand in rows, and the clients, events and operations that it keeps."""
+"""The records of an audit: registrations as rows have them, and the clients, events and operations that it keeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from timerd_shm.declare.states import ClientFlag, ClientState, Condition, EventKind, KeyKind, Outcome
 from timerd_shm.declare.wire import RegisterFlag
 
-# Members of enumerations as plain numbers, for what is done for each row.
+# Members of enumerations as plain numbers, for the code that runs for each row.
 _NONE, _COMPLETED, _FAILED = int(Outcome.NONE), int(Outcome.COMPLETED), int(Outcome.FAILED)
 _AT_LEAST, _ALL_SETTLED = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED)
 _OBSERVE, _OWNER = int(Condition.OBSERVE), int(Condition.OWNER)
@@ -43,7 +43,7 @@ class Key(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """What REGISTER, REGISTERED and KEY rows hold together."""
+    """A registration, put together from its REGISTER, REGISTERED and KEY rows."""
 
     row: int
     operation: int

@@ -1,8 +1,8 @@
-"""What a journal's events do to its registrations: the purgatory's rules computed again, on plain Python objects.
+"""The effect of a journal's events on its registrations: the purgatory's rules computed again, in plain Python objects.
 
-A Replay takes registrations, events and watermarks in their order. An operation that settles by them has `expected`,
-which its OUTCOME row should be like. A Replay reports nothing; Audit (audit.py) compares. Deadlines pass only by
-effective times: an operation expires by an event, or by its own registration, that came after its deadline.
+A Replay takes registrations, events and watermarks in their order. If they settle an operation, the Replay sets
+`expected`, and the OUTCOME row should agree with it. A Replay reports nothing; Audit (audit.py) compares. Deadlines
+pass only by effective times: an operation expires by an event, or by its own registration, after its deadline.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Replay:
             self._unwatch(op, ordinal)
 
     def _decide(self, op: Operation, ordinal: int, event: Event | None, seen: int | None = None) -> bool:
-        """Settle the operation if its condition holds, or can hold no more; whether it has settled."""
+        """Settle the operation if its condition holds or can no longer hold. Returns whether it has settled."""
         verdict = op.verdict(op.satisfied)
         if verdict != _NONE:
             self.settle(op, verdict, ordinal, event, seen)

@@ -57,7 +57,7 @@ def shown_owners(owners: Sequence[Owner]) -> str:
 
 
 def differing(names: Sequence[str], found: Sequence[object], wanted: Sequence[object]) -> str:
-    """What differs of two rows of values with these names: "pid is 5, and should be 7"."""
+    """The differences between two rows of values with these names: "pid is 5, and should be 7"."""
     return ", ".join(
         f"{name} is {_plain(one)}, and should be {_plain(other)}"
         for name, one, other in zip(names, found, wanted, strict=True)
