@@ -1,4 +1,4 @@
-"""What a coroutine waits for: the operations, batches and answers of an asyncio client."""
+"""The awaitables of an asyncio client: operations, batches and answers."""
 
 from __future__ import annotations
 

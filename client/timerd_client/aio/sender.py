@@ -15,7 +15,7 @@ from .waiters import LoopWaiters
 
 
 class LoopSender(Sender):
-    """Whatever one iteration of the loop issues is sent as one frame."""
+    """The sender of an asyncio link. It sends all commands of one iteration of the loop as one frame."""
 
     def __init__(self, link: LinkBase, connection: Connection, waiters: LoopWaiters) -> None:
         super().__init__(link, connection)
@@ -42,7 +42,7 @@ class LoopSender(Sender):
             )
 
     async def room(self, commands: int = 1, timeout: Patience = BACKPRESSURE_TIMEOUT_S) -> int:
-        """Wait until the window has room for so many commands; for how many it has. Raises BackpressureError."""
+        """Wait for room in the window for `commands` commands. Returns the room. Raises BackpressureError."""
         link, ledger, outgoing = self._link, self._protocol.ledger, self._protocol.outgoing
         unsigned("commands", commands, ledger.window, 1)
         if outgoing.room < commands:

@@ -36,11 +36,11 @@ from .batch import Attempt, Batch, Delivery, DeliveryOutcome, Lane
 from .options import NEVER, DeliveryOptions, seconds
 
 LOOK_AGAIN_NS: Final = 1_000_000  # a lane that is not ready is asked for again after this time at least
-JITTER: Final = 0.2  # a backoff is drawn from within so much of it, up and down
+JITTER: Final = 0.2  # a backoff varies at random by this share, up and down
 
 
 class Transport(Protocol):
-    """What sends batches."""
+    """Sends batches."""
 
     def room(self) -> int:
         """How many attempts could be begun now."""
@@ -49,25 +49,25 @@ class Transport(Protocol):
         """Whether the lane can be sent now. If not, it is asked for again after `retry_backoff`, and at wake()."""
 
     def why(self, lane: Hashable) -> str:
-        """Why it could not, for the message of an expired record."""
+        """Why the lane could not be sent, for the message of an expired record."""
 
     def send(self, attempt: Attempt) -> None:
         """Begin an attempt, without waiting; `Accumulator.finished` is called for it later, never from here."""
 
     def abandon(self, attempt: Attempt) -> None:
-        """The attempt's request timeout is over: its result is not waited for any more."""
+        """The attempt's request timeout is over: the accumulator no longer waits for its result."""
 
 
 class Deadlines(Protocol):
-    """What holds the deadlines of batches, and calls `Accumulator.settled` for each: later, and never from here."""
+    """Holds the deadlines of batches, and calls `Accumulator.settled` for each: later, and never from here."""
 
-    grace_ns: int  # so long after the deadline its decision is waited for
+    grace_ns: int  # after the deadline, the accumulator waits this long for the decision
 
     def hold(self, batch: Batch) -> bool:
-        """Hold the batch's deadline, at which it expires. False if that cannot be done: then the clock decides."""
+        """Hold the deadline at which the batch expires. False if that is not possible: then the clock decides."""
 
     def claim(self, batch: Batch, outcome: DeliveryOutcome) -> bool:
-        """Claim that the batch has settled so, unless it has expired. False if that cannot be decided."""
+        """Claim that the batch has settled with `outcome`, unless it has expired. False if that cannot be decided."""
 
 
 class Accumulator:
@@ -135,7 +135,7 @@ class Accumulator:
             self._seal(batch)
 
     def refuse_larger(self, size: int) -> None:
-        """Raises PayloadTooLargeError for a record of so many bytes, if it would never fit, and InvalidValueError."""
+        """Raises PayloadTooLargeError if a record of `size` bytes would never fit, and InvalidValueError."""
         if type(size) is not int or size < 0:
             raise InvalidValueError(f"size={size!r}: give the bytes of the record, an int from 0")
         if size > self._options.buffer_bytes:

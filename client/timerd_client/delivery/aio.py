@@ -183,7 +183,7 @@ class Producer(OneProcess):
         return settled
 
     async def _stop(self) -> None:
-        """Give up what is left, and run no more."""
+        """Give up the records that are left, and stop."""
         self._closed = self._stopped = True
         for handle in (self._turn, self._timer):
             if handle is not None:

@@ -187,7 +187,7 @@ class Courier:
                 self._settled_call(deliveries)
 
     def _take_decided(self, now_ns: int) -> None:
-        self._is_told = False  # first: what comes from now on is told again
+        self._is_told = False  # first: a decision from now on wakes this thread again
         while self._decided:
             self._accumulator.settled(*self._decided.popleft(), now_ns)
 

@@ -30,7 +30,7 @@ MAX_BLOCK_S: Final = 60.0
 
 
 class Settings(TypedDict, total=False):
-    """What a producer may be given, named as in Kafka's configuration. Times in seconds, or as timedelta."""
+    """The settings of a producer, named as in Kafka's configuration. Times in seconds, or as timedelta."""
 
     delivery_timeout: Seconds
     """From send() to the callback, over all. Default: 120, or linger + request_timeout if that is more (KIP-91)."""
@@ -116,7 +116,7 @@ def _ns(name: str, given: Seconds, least_ns: int = 0) -> int:
 
 
 def settings_of(given: Settings) -> tuple[DeliveryOptions, float]:
-    """As options_of. Raises TypeError for a setting that there is not."""
+    """As options_of. Raises TypeError for an unknown setting."""
     if unknown := set(given) - set(Settings.__annotations__):
         raise TypeError(f"no setting {sorted(unknown)}; there are {', '.join(Settings.__annotations__)}")
     return options_of(**given)

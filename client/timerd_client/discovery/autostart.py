@@ -44,8 +44,8 @@ def start_daemon(instance: str | None = None, runtime_dir: str | None = None) ->
     with _alone(paths.directory / f"{paths.instance}.autostart"):
         if daemon_running(paths) and paths.arena.exists():
             return paths
-        # Without -P a folder `timerd` of the caller's directory would be taken for the package.
-        # What it says goes to a file without a name: it ends 10 s after its last client, so that stays small.
+        # Without -P, Python would import a folder `timerd` of the caller's directory instead of the package.
+        # The daemon logs to a file without a name. It ends 10 s after its last client, so the file stays small.
         with tempfile.TemporaryFile() as said:
             daemon = subprocess.Popen(
                 [sys.executable, "-P", "-m", "timerd", "--instance", paths.instance, "--ephemeral"]

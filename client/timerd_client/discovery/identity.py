@@ -1,4 +1,4 @@
-"""What this process says of itself in HELLO."""
+"""The identity of this process in HELLO."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timerd_shm.host.process import boot_id, namespace_inode, process_start_tick
 
 
 def identity(name: str, orphans: Orphans, group: str | None, takeover_ms: int = TAKEOVER_MS) -> Identity:
-    """What this process says of itself in HELLO."""
+    """The identity of this process in HELLO."""
     pid = os.getpid()
     return Identity(
         name,

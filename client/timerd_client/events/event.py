@@ -1,4 +1,4 @@
-"""What a subscriber gets: an event on one of its keys, or a gap in their order."""
+"""The items of a subscription: an event on one of its keys, or a gap in the order of events."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Gap(NamedTuple):
     """Events may have been missed here: those between the item before and this mark. It can be pickled.
 
     "overwritten": the daemon's ring has newer events in their place, or the mark is ahead of all events. "arena": the
-    daemon has another arena, and what the former one had is not known; all events of the new one follow. "buffer": this
-    subscriber's buffer was full.
+    daemon has a new arena, and the events of the former one are not known; all events of the new one follow. "buffer":
+    this subscriber's buffer was full.
     """
 
     mark: Mark  # the subscription goes on behind this mark

@@ -1,7 +1,7 @@
-"""The buffer of one subscriber: bounded, so that one that does not read costs no more than that.
+"""The buffer of one subscriber: bounded, so that a subscriber that does not read costs a bounded amount of memory.
 
-While the buffer is full, events are left out. What they were is told by one Gap, behind the items that are in it. Each
-method is called with the link's lock held, which the hub and the subscriber share.
+While the buffer is full, events are left out. One Gap behind the items in the buffer stands for all of them. The caller
+of each method holds the link's lock, which the hub and the subscriber share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BYTES_MAX: Final = 4 << 20  # of values that wait in a buffer
 
 
 class Arrival(Reply):
-    """Settles when something comes. A wait for it ends with the request of its caller; what comes stays in the feed."""
+    """Settles when an item comes. A wait for it ends with the request of its caller; the item stays in the feed."""
 
     __slots__ = ()
     _scope = staticmethod(current_scope)
@@ -30,22 +30,22 @@ class Arrival(Reply):
 
 
 class Feed:
-    """What the hub has for one subscriber, and how far that is."""
+    """The items that the hub has for one subscriber, and the mark that they reach."""
 
     __slots__ = ("_arrival", "_buffer", "_bytes", "_gap", "_items", "closed", "error", "mark")
 
     def __init__(self, mark: Mark, buffer: int) -> None:
-        self.mark = mark  # events up to this one are in the buffer, or taken, or before its time
-        self.error: TimerdError | None = None  # why nothing comes any more
+        self.mark = mark  # events up to this one are in the buffer, or taken, or before the subscription
+        self.error: TimerdError | None = None  # why the feed has ended
         self.closed = False
         self._buffer = buffer
         self._items: deque[Item] | None = None  # made with the first item: an empty one has 600 bytes
         self._bytes = 0
-        self._gap: Gap | None = None  # behind the items: what was left out since the buffer was full
-        self._arrival: Arrival | None = None  # settles when something comes
+        self._gap: Gap | None = None  # behind the items: the events that were left out since the buffer was full
+        self._arrival: Arrival | None = None  # settles when an item comes
 
     def put(self, event: Event) -> Arrival | None:
-        """Take an event, unless its time is before this subscriber's. The promise to notify without the lock."""
+        """Take an event, unless it is before this feed's mark. Returns the promise to notify without the lock."""
         if event.mark.incarnation == self.mark.incarnation and event.mark.sequence <= self.mark.sequence:
             return None
         self.mark = event.mark
@@ -66,7 +66,7 @@ class Feed:
             self.mark = mark
 
     def miss(self, gap: Gap) -> Arrival | None:
-        """Events were missed. The promise to notify without the lock."""
+        """Events were missed. Returns the promise to notify without the lock."""
         self.mark = gap.mark
         if self._gap is not None:
             self._gap = Gap(gap.mark, self._gap.reason)
@@ -75,12 +75,12 @@ class Feed:
         return self._arrived()
 
     def end(self, error: TimerdError) -> Arrival | None:
-        """Nothing comes any more, for this reason. The promise to notify without the lock."""
+        """The feed has ended, for this reason. Returns the promise to notify without the lock."""
         self.error = error
         return self._arrived()
 
     def close(self) -> Arrival | None:
-        """The subscriber wants nothing more. The promise to notify without the lock."""
+        """The subscriber has left. Returns the promise to notify without the lock."""
         self.closed = True
         self._items = self._gap = None
         return self._arrived()

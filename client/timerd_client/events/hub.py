@@ -1,8 +1,8 @@
 """The hub of some keys in a process: one watch, whose events all subscribers of these keys get.
 
-Who begins at an earlier mark than the watch has reached catches up first: a second watch polls the ring from there, for
-all who are behind. It ends when it has reached the first one. So there are two watches for the keys at most, and those
-who have caught up never wait for the others.
+A subscriber that begins at an earlier mark than the watch has reached must catch up first. A second watch polls the
+ring from that mark, for all subscribers that are behind. It ends when it has reached the first watch. So there are at
+most two watches for the keys, and subscribers that have caught up never wait for the others.
 
 A hub belongs to a link, and is found by purgatory and keys. It changes with the link's lock held.
 """
@@ -57,7 +57,7 @@ class Hub:
         return self._catch_up()
 
     def leave(self, feed: Feed) -> Chores:
-        """Let go of a subscriber; of the last one, end the watches."""
+        """Remove a subscriber. After the last one, end the watches."""
         for feeds in (self._feeds, self._behind, self._waiting):
             feeds.pop(feed, None)
         chores = woken([feed.close()])
@@ -66,7 +66,7 @@ class Hub:
             return chores
         return chores + self._merge()
 
-    # what the watches tell ------------------------------------------------------------------------------------------
+    # calls of the watches -------------------------------------------------------------------------------------------
 
     def seen(self, watch: Watch, event: Event) -> Chores:
         feeds = self._feeds if watch is self._live else self._behind
@@ -82,7 +82,7 @@ class Hub:
         arrivals: list[Reply | None] = []
         for feed in list(feeds):
             if feed.mark.incarnation == before.incarnation and feed.mark.sequence > before.sequence:
-                del feeds[feed]  # it is further on, and what it lacks may be there still
+                del feeds[feed]  # it is further on, and the events that it lacks may still be in the ring
                 self._waiting[feed] = None
             else:
                 arrivals.append(feed.miss(gap))
@@ -93,18 +93,18 @@ class Hub:
         self._end()
         return woken([feed.end(error) for feed in feeds])
 
-    # who is with which watch ------------------------------------------------------------------------------------------
+    # which feed is with which watch -----------------------------------------------------------------------------------
 
     def _covers(self, watch: Watch, mark: Mark) -> bool:
-        """Whether the watch has told nothing yet that a subscriber from this mark on would have to be told."""
+        """Whether the watch has not passed this mark yet, so that a subscriber from this mark on misses nothing."""
         reached = watch.mark
         if not reached.incarnation:
             return not mark.incarnation  # before the connection: both begin with the first event
-        # A mark may be of another process, and newer than all that this client has heard of.
+        # A mark may be of another process, and newer than all events that this client has seen.
         return mark.incarnation == reached.incarnation and mark.sequence >= reached.sequence
 
     def _merge(self) -> Chores:
-        """Let those who have caught up have the first watch, and begin the second one anew for those who wait."""
+        """Move feeds that have caught up to the first watch, and begin the second one anew for those that wait."""
         for feed in list(self._behind):
             if not self._live.mark.incarnation or self._covers(self._live, feed.mark):
                 del self._behind[feed]
@@ -115,7 +115,7 @@ class Hub:
         return self._catch_up()
 
     def _catch_up(self) -> Chores:
-        """Begin the second watch at the oldest mark of those who wait, if there is none."""
+        """Begin the second watch at the oldest mark of the feeds that wait, unless it exists."""
         if self._late is not None or not self._waiting:
             return []
         first = next(iter(self._waiting)).mark.incarnation
@@ -137,7 +137,7 @@ class Hub:
 
 
 def woken(arrivals: list[Reply | None]) -> Chores:
-    """Wake those who wait for these."""
+    """Wake the waiters of these."""
     return [arrival.notify for arrival in arrivals if arrival is not None]
 
 

@@ -2,11 +2,11 @@
 
     mark 5 --> operation since 5 --> completed by event 8 --> mark 8 --> operation since 8 --> ...
 
-So nothing is missed between two of them: the daemon finds in its ring what came in between. When the daemon forgets
-this client, the next operation begins at the same mark, and what was lost on the way is found in the ring as well.
+So no event is missed between two operations: the daemon finds it in its ring. When the daemon forgets this client, the
+next operation begins at the same mark, and an event that was lost on its way is found in the ring as well.
 
 A watch that `polls` cancels each operation at once. Such an operation completes only by an event that is in the ring
-already. Cancelled, it says up to which event there was none.
+already. If it is cancelled, the mark of its outcome says up to which event there was none.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from timerd_shm.declare.errors import ErrorCode, TimerdError
 from .event import Event, Gap, event_of
 
 UNWATCHED: Final = OperationCancelled("its last subscriber has left")
-Chores: TypeAlias = list[Callable[[], object]]  # what is to be called without the lock
+Chores: TypeAlias = list[Callable[[], object]]  # calls to make without the lock
 
 
 class Taker(Interface):
-    """Who gets what a watch sees. It is told with the link's lock held, and gives what is to be called without it."""
+    """Gets the events of a watch, with the link's lock held. The methods return calls to make without the lock."""
 
     def seen(self, watch: Watch, event: Event) -> Chores:
         """An event has come. The watch goes on behind it."""
@@ -65,7 +65,7 @@ class Watch:
         self._arena = 0  # for which the present operation was registered
 
     def end(self) -> None:
-        """Watch no more. With the lock held."""
+        """Stop watching. With the lock held."""
         self.over = True
         link, operation = self._link, self._operation
         if operation is not None and not operation.done() and not link.closed:
@@ -114,7 +114,7 @@ class Watch:
         do(chores)
 
     def _judge(self, operation: Operation) -> Chores:
-        """What the outcome of the present operation means."""
+        """Act on the outcome of the present operation."""
         outcome, session = operation._outcome(), self._link.protocol.session
         if outcome:
             event = event_of(outcome)

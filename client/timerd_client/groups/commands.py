@@ -88,13 +88,13 @@ class CallCommands:
     def later(
         self, handler: object, delay: Timeout, payload: Payload = b"", id: object = None, exists: CallExists = "error"
     ) -> Made:
-        """What `call_later` makes."""
+        """The command of `call_later`."""
         return self._made(name_of_call(handler), 0, delay_ns_of(delay), payload, id, exists)
 
     def at(
         self, handler: object, when: object, payload: Payload = b"", id: object = None, exists: CallExists = "error"
     ) -> Made:
-        """What `call_at` makes."""
+        """The command of `call_at`."""
         due_ns = wall_ns_of(when)
         if due_ns >= WALL_NS_END:
             raise InvalidValueError(f"when={shown(when)} is beyond what 64 bits of nanoseconds hold: the year 2262")
@@ -117,11 +117,11 @@ class CallCommands:
         return Made(command, name, given, exists in ("keep", "again"))
 
     def cancel(self, id: object, flags: int = 0) -> bytes:
-        """What `cancel_call` sends."""
+        """The command of `cancel_call`."""
         return self._by_id(CommandKind.CANCEL_ID, self.checked_id(id), flags)
 
     def reschedule(self, id: object, delay: Timeout, flags: int = 0) -> bytes:
-        """What `reschedule_call` sends."""
+        """The command of `reschedule_call`."""
         checked, delay_ns = self.checked_id(id), delay_ns_of(delay)
         return self._by_id(CommandKind.RESCHEDULE_ID, checked, flags, registered_ns=self._now_ns(), timeout_ns=delay_ns)
 
@@ -144,7 +144,7 @@ class CallCommands:
     # of runners
 
     def now_of(self, schedule: Schedule) -> int:
-        """What the schedule's clock shows."""
+        """The time on the schedule's clock."""
         return self._wall_ns() if schedule.by_wall else self._protocol.session.daemon_clock(self._now_ns())
 
     def begin(self, name: str, schedule: Schedule) -> bytes:

@@ -1,4 +1,4 @@
-"""What the runner of a member has to do next: schedules to begin, and calls that were delivered. No I/O, no thread."""
+"""The duties of a member's runner: schedules to begin, and delivered calls to carry out. No I/O, no thread."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Duty(NamedTuple):
-    """Steps to do: for a delivered call (`is_call`), or to begin a schedule. The latter may stop at any step."""
+    """Steps to do: for a delivered call (`is_call`), or to begin a schedule. A beginning may stop at any step."""
 
     steps: Steps
     is_call: bool
 
 
 class Duties:
-    """What a runner has to do now. The caller of every method holds the link's lock, or is the only thread."""
+    """The duties of a runner now. The caller of every method holds the link's lock, or is the only thread."""
 
     def __init__(self, link: Link, carrier: Carrier) -> None:
         self._protocol = link.protocol
@@ -44,7 +44,7 @@ class Duties:
         return self._to_begin() is not None or (inbox.may_have(inbox.calls) and self._turn_to_idle())
 
     def next(self, now_ns: int) -> Duty | None:
-        """What to do next. None: nothing, or the daemon is first asked whether this client still holds a call."""
+        """The next duty. None: there is none, or the daemon is first asked whether this client still holds a call."""
         self._look_at_clock()
         if (name := self._to_begin()) is not None:
             self._begun[name] = self._here()
@@ -60,7 +60,7 @@ class Duties:
         return self._protocol.session.arena, self._protocol.session.incarnation
 
     def _look_at_clock(self) -> None:
-        """When the wall clock was set, schedules on it begin anew: their calls were planned by the clock of before."""
+        """When the wall clock was set, its schedules begin anew: their calls were planned by the former clock."""
         by_wall = [name for name, job in list(self._carrier.jobs.items()) if job.schedule and job.schedule.by_wall]
         if by_wall and self._wall.was_set():
             for name in by_wall:

@@ -84,10 +84,10 @@ def take_next(
     stop: Callable[[], bool] = lambda: False,
     one_of: object | None = None,
 ) -> Flow[Found | None]:
-    """What `take` returns; None at the time `until` (seconds of the link's clock), after `stop()`, or after a close.
+    """The result of `take`; None at the time `until` (seconds of the link's clock), after `stop()`, or after a close.
 
-    Of threads with the same `one_of` one is woken at a time. A thread that gets something wakes the
-    next one, if there is more.
+    Threads with the same `one_of` are woken one at a time. A thread that gets a result wakes the next one if there is
+    more.
     """
     while True:
         with link.lock:

@@ -1,4 +1,4 @@
-"""What the arena says about calls: when each is due, why it waits, where it runs, and which ones are dead letters.
+"""A list of all calls in the arena: when each is due, why it waits, where it runs, and which ones are dead letters.
 
     for call in client.calls():
         print(call.name, call.state, call.pid)

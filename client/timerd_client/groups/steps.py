@@ -1,4 +1,4 @@
-"""What a runner does for a call: steps. carrier.py gives the steps, and each face does them in its own way."""
+"""The steps of a runner for a call. carrier.py gives the steps, and each face does them in its own way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timerd_shm.declare.errors import InvalidValueError, SessionGoneError
 
 
 class Call:
-    """What a handler gets. When the handler returns, the call is done, unless the handler has called `retry`."""
+    """The argument of a handler. When the handler returns, the call is done, unless the handler has called `retry`."""
 
     __slots__ = ("_retry_ns", "attempt", "deliveries", "due", "id", "lateness_ns", "missed", "name", "payload")
 
@@ -53,7 +53,7 @@ class Call:
 
     @property
     def retry_ns(self) -> int | None:
-        """What `retry` was given, in ns."""
+        """The delay that was given to `retry`, in ns."""
         return self._retry_ns
 
     def __repr__(self) -> str:
