@@ -141,7 +141,7 @@ class TimerdCollector(Collector):
 
 
 def figures_of(link: Link) -> dict[str, int]:
-    """What one client has counted, and how it is."""
+    """The counts of one client, and its state."""
     protocol = link.protocol
     with link.lock:
         counted: Statistics = protocol.statistics()
@@ -155,7 +155,7 @@ def figures_of(link: Link) -> dict[str, int]:
 
 
 def read(paths: InstancePaths) -> list[Family]:
-    """What the arena of an instance says; nothing where this process may not read it, or there is none."""
+    """The metrics of an instance's arena; none if this process may not read the arena, or there is none."""
     try:
         with ArenaReader.from_descriptor(open_arena_file(paths)) as reader:
             seen = reader.between_turns(lambda: look(reader))

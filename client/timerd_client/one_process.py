@@ -1,4 +1,4 @@
-"""What belongs to one process: it cannot be pickled, and the error says what to send in its place."""
+"""Objects that belong to one process: they cannot be pickled, and the error says what to send instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class OneProcess:
 
     __slots__ = ()
     IN_PLACE: ClassVar[str]
-    """What another process takes in its place, for the message."""
+    """The end of the message: what to send to another process instead."""
 
     def __reduce__(self) -> Never:
         what = public_name(self)

@@ -108,7 +108,7 @@ class Outcome:
         The outcome is COMPLETED all the same, and `value` is empty. So check this where an empty value has a meaning:
         `if outcome.value_dropped: ...` look the result up elsewhere. It happens when outcomes wait unacknowledged, for
         example in a stopped worker. `timerctl errors` names the client, the counter is `values_dropped`, and a larger
-        --quota-bytes helps. The caller of fire() is told nothing: its event was applied.
+        --quota-bytes helps. The caller of fire() gets no error: its event was applied.
         """
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.VALUE_DROPPED)

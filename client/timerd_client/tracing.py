@@ -140,7 +140,7 @@ def _attributes(client: Surface[Any, Any], keys: object) -> dict[str, str | int]
 
 
 def _settled(span: Span, promise: Promise) -> None:
-    """What was registered has settled."""
+    """The operation or batch of this span has settled."""
     outcome = promise.outcome() if isinstance(promise, Operation) else None
     if outcome is not None:
         _describe(span, outcome)

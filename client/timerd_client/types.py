@@ -22,16 +22,16 @@ Patience: TypeAlias = float | timedelta
 Payload: TypeAlias = bytes | bytearray | memoryview
 
 IfExists: TypeAlias = Literal["error", "keep", "replace", "replace_cancelled"]
-"""What a registration with an id does when there is an operation of that id."""
+"""The choices of a registration with an id when an operation of that id exists."""
 
 CallExists: TypeAlias = Literal["error", "keep", "replace", "again"]
-"""What `call_later` with an id does when a call of that id is pending or being done."""
+"""The choices of `call_later` with an id when a call of that id is pending or being done."""
 
 OrphanPolicy: TypeAlias = Literal["cancel", "keep", "group"]
-"""What becomes of an operation when its owner's process dies."""
+"""The policy for an operation when its owner's process dies."""
 
 WhenLost: TypeAlias = Literal["raise", "poll"]
-"""What `wait_for` does while the daemon is lost."""
+"""The choices of `wait_for` while the daemon is lost."""
 
 Until: TypeAlias = Literal["first", "all"]
 """When `wait` returns."""

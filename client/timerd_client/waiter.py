@@ -19,7 +19,7 @@ from timerd_wire.refusals import Subject
 
 
 class Settlement(NamedTuple):
-    """What settled an operation: the daemon's record (bytes of an OutcomeRecord), or a local error without one."""
+    """The settlement of an operation: the daemon's record (bytes of an OutcomeRecord), or a local error without one."""
 
     record: bytes | None
     value: bytes
@@ -61,10 +61,10 @@ class Waiter(Notified, Interface):
     """Something that waits for the outcomes of registrations."""
 
     def subject(self, command: int) -> Subject:
-        """What that command was about, for the message of a refusal."""
+        """The subject of that command, for the message of a refusal."""
 
     def settle(self, command: int, settlement: RawSettlement) -> bool:
-        """Take the settlement. Whether to call `notify` when the lock is free."""
+        """Take the settlement. Returns whether to call `notify` when the lock is free."""
 
     def _has_settled(self) -> bool:
         """Whether all that it waits for has settled."""
@@ -91,4 +91,4 @@ class Asker(Answerable, Interface):
     """Something that waits for the answer to a command."""
 
     def subject(self, command: int) -> Subject:
-        """What that command was about, for the message of a refusal."""
+        """The subject of that command, for the message of a refusal."""

@@ -54,7 +54,7 @@ class Workload(NamedTuple):
     p50_ns: int = 20_000_000  # median of the delay until the event
     p75_ns: int = 60_000_000
     payload: int = 100  # bytes of each operation's payload
-    keys: int = 0  # operations share so many keys; 0 = each has its own
+    keys: int = 0  # the number of keys that operations share; 0 = each has its own
     keys_per_op: int = 1
     registrars: int = 1
     firers: int = 1
@@ -214,7 +214,7 @@ def spans(workload: Workload, plans: Sequence[Rows]) -> list[Spans]:
 
 
 def _draw(generator: random.Random, rows: int) -> array[int]:
-    """Draw so many quantiles, each with the same probability."""
+    """Draw `rows` quantiles, each with the same probability."""
     drawn = array("H")
     drawn.frombytes(generator.randbytes(rows * drawn.itemsize))
     return drawn

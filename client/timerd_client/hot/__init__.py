@@ -1,4 +1,4 @@
-"""What every request goes through: encoding, numbering, pending operations, settling. A leaf: it knows no link.
+"""The path of every request: encoding, numbering, pending operations, settling. A leaf: it knows no link.
 
 Five extension modules; their .pyi say what each name does.
 
@@ -10,9 +10,9 @@ Five extension modules; their .pyi say what each name does.
     commands.py    commands as they travel, in Python: one `struct` each
     ids.py         which pending operation has an id
 
-The other .pxd files are plain C under these: pending_table and pending_batches find who waits for a command number,
-kept has how an operation has settled, command_buffer keeps the bytes of commands, fast_arguments checks arguments, and
-watch the keys and the condition.
+The other .pxd files are plain C under these: pending_table and pending_batches find the waiter of a command number,
+kept has the record of a settled operation, command_buffer keeps the bytes of commands, fast_arguments checks arguments,
+and watch checks the keys and the condition.
 
 A model in Python gives the same frames and the same outcomes (tests/hot/hotmodel.py): random programs
 compare both.

@@ -9,7 +9,7 @@ from .ledger import Ledger
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 class Line:
-    """What a call needs of its link: the clock, the lock, and whether another thread is about to send.
+    """The parts of a link that a call uses: the clock, the lock, and whether another thread is about to send.
 
     Link derives from it (client/DESIGN.md, "What a request costs its client").
     """
@@ -23,7 +23,7 @@ class Line:
 
     def __init__(self, now_ns: Callable[[], int]) -> None: ...
     def wake(self) -> None:
-        """Have all that is to be sent sent. Called with the lock held."""
+        """Have all unsent commands sent. Called with the lock held."""
     def wake_if_due(self, issued: int) -> None:
         """After each command or question, with the lock held: wake the sender, unless it sends in time by itself.
 
@@ -32,7 +32,7 @@ class Line:
         """
 
 class Caller:
-    """What `register` and `fire` of a purgatory need. `indices` are those of all purgatories, by name.
+    """The parts of a purgatory that `register` and `fire` use. `indices` has the index of each purgatory, by name.
 
     Surface derives from it: the look-up of a part would cost 11 % of `register` and 17 % of `fire`.
     """

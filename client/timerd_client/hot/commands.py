@@ -52,7 +52,7 @@ _TIMED: Final = {  # the offset of (registered_ns, timeout_ns) in the commands t
 
 
 class Head(NamedTuple):
-    """What the registrations of a column have in common."""
+    """The fields that all registrations of a column share."""
 
     purgatory: int
     flags: int

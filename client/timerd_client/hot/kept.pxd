@@ -1,7 +1,7 @@
 """How an operation has settled, in few bytes: its outcome's record without what the handle has, and its value behind it.
 
-A block of 80 bytes holds a value of up to 8 bytes; an object for the value alone would take 48. What is not usual is kept
-as a whole, as a RawSettlement (waiter.py): a refusal, more than 16 keys, a value that was cut.
+A block of 80 bytes holds a value of up to 8 bytes; an object for the value alone would take 48. Unusual outcomes are
+kept as a RawSettlement (waiter.py): a refusal, more than 16 keys, a value that was cut.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

@@ -1,4 +1,4 @@
-"""What a client has issued: its pending operations, and its unacknowledged commands."""
+"""The ledger of a client: its pending operations, and its unacknowledged commands."""
 
 cimport cython
 from cpython.object cimport PyObject

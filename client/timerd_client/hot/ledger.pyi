@@ -1,4 +1,4 @@
-"""What a client has issued: `Pending`, its pending operations, and `Ledger`, its unacknowledged commands."""
+"""The ledger of a client: `Pending`, its pending operations, and `Ledger`, its unacknowledged commands."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar, final, overload
@@ -11,7 +11,7 @@ _Default = TypeVar("_Default")
 
 @final
 class Pending(Mapping[int, Waiter]):
-    """Pending operations: who waits for which command number. Iterates in the order of the numbers."""
+    """Pending operations: the waiter of each command number. Iterates in the order of the numbers."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[int]: ...
@@ -23,14 +23,14 @@ class Pending(Mapping[int, Waiter]):
     def get(self, number: int, default: _Default) -> Waiter | _Default: ...
     @overload
     def pop(self, number: int, default: None = None) -> Waiter | None:
-        """Who has waited for this number; `default`, and no error, if nobody has."""
+        """Remove and return the waiter of this number; `default`, and no error, if there is none."""
     @overload
     def pop(self, number: int, default: _Default) -> Waiter | _Default: ...
     def add_all(self, first: int, rows: int, waiter: Waiter) -> None:
         """Add `rows` numbers from `first` on, all with the same waiter."""
 
 class Ledger:
-    """What a client has issued: unacknowledged commands, numbered one by one; pending operations; the newest event."""
+    """The ledger of a client: unacknowledged commands, numbered one by one; pending operations; the newest event."""
 
     window: int
     issued: int

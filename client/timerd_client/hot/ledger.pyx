@@ -1,4 +1,4 @@
-"""What a client has issued: `Pending`, its pending operations, and `Ledger`, its unacknowledged commands.
+"""The ledger of a client: `Pending`, its pending operations, and `Ledger`, its unacknowledged commands.
 
 A `Pending` holds a reference to each waiter, and the garbage collector does not see it. Each reference is released when
 the operation settles, and a link settles all operations when it is closed.
@@ -74,7 +74,7 @@ cdef class Pending:
         return sorted(numbers)
 
     cdef PyObject *find(self, uint64_t number) noexcept:
-        """Who waits for this number, without a reference; NULL = nobody."""
+        """The waiter of this number, as a borrowed reference; NULL if there is none."""
         cdef PyObject *waiter
         cdef int64_t at
         if number == 0:

@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free, realloc
 cdef extern from *:
     """
     #define BATCH_ROWS_MIN 16u  /* a smaller batch has an entry in the table for each number */
-    #define BATCHES_FIRST 16    /* the first list has room for so many */
+    #define BATCHES_FIRST 16    /* the room of the first list */
     """
     const uint64_t BATCH_ROWS_MIN
     const int64_t BATCHES_FIRST

@@ -66,7 +66,7 @@ cdef inline PendingEntry *table_find(PendingTable *table, uint64_t group) noexce
 
 
 cdef inline PyObject *table_get(PendingTable *table, uint64_t number) noexcept nogil:
-    """Who waits for this number, without a reference; NULL = nobody."""
+    """The waiter of this number, as a borrowed reference; NULL if there is none."""
     return table_find(table, group_of(number)).waiter[number % ENTRY_ROWS]
 
 

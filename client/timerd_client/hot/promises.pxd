@@ -1,4 +1,4 @@
-"""What is settled later, as the fast path sees it: the fields, and how an outcome's record settles them."""
+"""Promises on the fast path: their fields, and how an outcome's record settles them."""
 
 from cpython.bytes cimport PyBytes_GET_SIZE
 from cpython.object cimport PyObject
@@ -63,7 +63,7 @@ cdef class Rows(Promised):
     cdef uint64_t arena  # of the records
     cdef dict others  # {row: settlement}: local errors, and records of another arena
     cdef readonly set _unseen  # rows that a grant has completed, and at which no caller has looked
-    cdef public int64_t listed  # of its rows so many are in `grants` of settle_all
+    cdef public int64_t listed  # how many of its rows are in `grants` of settle_all
 
     cdef inline int64_t find(self, uint64_t command) noexcept:
         cdef int64_t at = self.part_count, row

@@ -1,4 +1,4 @@
-"""What is settled later: one operation (`Handle`), or the rows of a batch (`Rows`)."""
+"""Promises: one operation (`Handle`), or the rows of a batch (`Rows`)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -22,11 +22,11 @@ class Promised:
     @property
     def _unseen(self) -> Any: ...
     def done(self) -> bool:
-        """Whether it has settled. A caller that is told so has looked at it."""
+        """Whether it has settled. A caller that gets True has looked at it."""
     def _has_settled(self) -> bool:
-        """The same, and nobody has looked at it."""
+        """Whether it has settled. This does not count as a look."""
     def settle(self, command: int, settlement: RawSettlement) -> bool:
-        """Called by the protocol, with the lock held. The first settlement counts. Whether to call `notify` later."""
+        """The protocol calls this with the lock held. The first settlement counts. Returns whether to call `notify`."""
 
 class Handle(Promised):
     """An operation, as `register` makes it.
@@ -54,7 +54,7 @@ class Handle(Promised):
     def _unseen(self) -> bool:
         """Whether a grant has completed it, and no caller has looked at it."""
     def revoke(self, command: int, settlement: RawSettlement) -> None:
-        """No caller has looked at its outcome, and that goes to another: whoever looks now finds this."""
+        """Replace the outcome, at which no caller has looked, by this one: the grant goes to another operation."""
 
 def without_collector(made: _Made) -> _Made:
     """Decorates a class of operations: its objects have no header of the garbage collector."""
@@ -63,7 +63,7 @@ class Rows(Promised):
     """Operations that were registered together. They settle row by row; the whole is done when all have settled."""
 
     left: int
-    listed: int  # of its rows so many are in `grants` of settle_all
+    listed: int  # how many of its rows are in `grants` of settle_all
 
     def __init__(self, link: Any, rows: int) -> None: ...
     @property

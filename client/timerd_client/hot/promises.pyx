@@ -1,4 +1,4 @@
-"""What is settled later: one operation (`Handle`), or the rows of a batch (`Rows`).
+"""Promises: one operation (`Handle`), or the rows of a batch (`Rows`).
 
 A request makes one object, and its outcome a block of bytes (`kept`). The garbage collector knows no Handle. A callback
 may be part of a cycle, but only until the operation settles: then the callbacks are called and dropped.
@@ -251,7 +251,7 @@ cdef inline object own_value_of(Rows rows, int64_t row):
 
 
 cdef char *room_in(bytearray into, Py_ssize_t at, Py_ssize_t records) except NULL:
-    """Where to copy so many records to, in `into`."""
+    """A pointer to byte `at` of `into`. Raises IndexError unless `records` records fit there."""
     if not 0 <= at <= <Py_ssize_t>(len(into) - records * sizeof(OutcomeRecord)):
         raise IndexError(f"{records * sizeof(OutcomeRecord)} bytes from {at} on, in {len(into)}")
     return PyByteArray_AS_STRING(into) + at

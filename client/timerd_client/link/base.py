@@ -1,4 +1,4 @@
-"""What the parts of a link share: lock, clock and flags, the protocol, the log, and the refusal of a closed link."""
+"""The base of a link, which all its parts use: lock, clock, flags, protocol, log, and the refusal of a closed link."""
 
 from __future__ import annotations
 
@@ -43,33 +43,33 @@ class LinkBase(Line):
         self.sealed = self.closed = True
 
     def drive(self, seconds: float) -> None:
-        """The process ends: go on for so long. Where no thread or loop of the link does that, the caller does."""
+        """The process ends: make passes for `seconds`. If the link has no thread or loop for them, the caller does."""
         native.sleep(seconds)
 
     def complain(self, what: str, error: BaseException | None = None) -> None:
-        """Log what no caller can be given as an error."""
+        """Log an error that no caller can get."""
         logger.warning("timerd client: %s", what, exc_info=error)
 
 
 class Use:
-    """What a client and its purgatories share, and nobody else refers to. When it is gone, the link may end."""
+    """A client and its purgatories share this, and nothing else refers to it. When it is gone, the link may end."""
 
     __slots__ = ("__weakref__",)
 
 
 class Users:
-    """Knows whether there are users still."""
+    """Knows whether the link still has users."""
 
     def __init__(self) -> None:
         self._use: weakref.ref[Use] | None = None
 
     def begin(self, on_end: Callable[[], None] | None = None) -> Use:
-        """The caller keeps what is returned for as long as it uses the link. `on_end` is called in any thread."""
+        """The caller keeps the result for as long as it uses the link. `on_end` is called in any thread."""
         made = Use()
         self._use = weakref.ref(made, None if on_end is None else lambda _: on_end())
         return made
 
     @property
     def are_gone(self) -> bool:
-        """Whether there was a user, and is none any more."""
+        """Whether there was a user, and none is left."""
         return self._use is not None and self._use() is None

@@ -21,7 +21,7 @@ from .base import LinkBase, logger
 
 
 class Passes(Interface):
-    """What makes the passes of a link, and looks at descriptors in between: a thread or a loop."""
+    """Makes the passes of a link, and looks at descriptors in between: a thread or a loop."""
 
     def watch(self, descriptor: int) -> None:
         """Call `Link.readable` when this descriptor is readable."""
@@ -37,7 +37,7 @@ class Passes(Interface):
 
 
 class Connection:
-    """The way to one daemon. It knows no operation. Whoever makes the passes of the link receives and ticks.
+    """The connection to one daemon. It knows no operation. The code that makes the link's passes receives and ticks.
 
     A thread that holds the lock may send.
     """
@@ -107,7 +107,7 @@ class Connection:
             raise noted(TimerdUnavailableError(f"the daemon is lost ({self.status()}), so it was not asked: {remedy}"))
 
     def unavailable(self, patience: Patience) -> TimerdUnavailableError:
-        """The error of a caller who has waited so long for an answer."""
+        """The error of a caller that has waited for `patience` and got no answer."""
         seconds = patience_s(patience)
         if isinstance(self.sockets, LateSockets):
             return noted(TimerdUnavailableError(f"no daemon within {seconds:.3g} s: {self.sockets.trouble()}"))

@@ -113,7 +113,7 @@ class Finish(NamedTuple):
 
 
 class Sleep(NamedTuple):
-    """A step: go on in so many seconds."""
+    """A step: wait for `seconds`."""
 
     seconds: float
 

@@ -13,11 +13,11 @@ from .sender import Sender
 
 
 class Flush(NamedTuple):
-    """What a flush waits for."""
+    """A flush that waits for its command."""
 
     command: int  # until this command is applied, and all answers up to it were received
     maker: bytes  # incarnation of the client: with another one the flush is over
-    reported: int  # so many of `commands_unknown` were raised by earlier flushes
+    reported: int  # how many of `commands_unknown` earlier flushes have raised
 
 
 class Flushes:

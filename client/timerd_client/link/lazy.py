@@ -37,14 +37,14 @@ from .withdrawals import withdraw
 
 LinkT = TypeVar("LinkT", bound=Link)
 
-# The newest makes every link of this process, of what `Lazy` has: (make, target, purgatories). See timerd.testing.
+# The newest opener makes every link of this process, from (make, target, purgatories) of `Lazy`. See timerd.testing.
 openers: list[Callable[[Callable[..., Any], Target, list[str]], Any]] = []
 _all: weakref.WeakSet[Lazy[Any]] = weakref.WeakSet()
 _inherited: list[object] = []  # the parent's links: kept, never closed
 
 
 class Dormant(Line):
-    """What a client has in place of a link before its first use. It is sealed, so each call asks for the link."""
+    """Stands for the link of a client before its first use. It is sealed, so each call asks for the link."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0)
@@ -123,7 +123,7 @@ class Lazy(Generic[LinkT]):
             raise ClosedError("this client is closed: close() was called; make another one, or use td.client()")
 
     def close(self) -> LinkT | None:
-        """Make no link any more; the one that there is."""
+        """From now on, make no link. Returns the present link, if there is one."""
         with self._lock:
             self.closed = True
             return self._link
@@ -137,7 +137,7 @@ class Lazy(Generic[LinkT]):
 
 
 class CommonClient(Generic[LinkT]):
-    """What the clients of both faces have in common, beside their purgatory and their group."""
+    """The common base of the clients of both faces, beside their purgatory and their group."""
 
     _lazy: Lazy[LinkT]
 

@@ -1,10 +1,10 @@
-"""What both faces have in common: one link to one daemon, of three parts.
+"""The link of a client to its daemon, for both faces. It has three parts.
 
     connection    sockets, discovery, the lifeline, the mapped arena: connection.py
     sender        the window, and who sends when: sender.py, completed by each face
     waiters       how callers wait: waiters.py, completed by each face
 
-A link forwards nothing: who needs the sender asks for the sender.
+A link forwards nothing: code that needs the sender asks for `link.sender`.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Wall:
                 self._link.connection.passes.watch(self._alarm.fileno())
 
     def is_alarm(self, descriptor: int) -> bool:
-        """Whether the descriptor is the one that says so."""
+        """Whether this is the descriptor of the clock's alarm."""
         return self._alarm is not None and self._alarm.fileno() == descriptor
 
     def was_set(self) -> None:
-        """The clock was set: wake those who wait, so that they look at it."""
+        """The clock was set: wake the callers that wait, so that they look at it."""
         if self._alarm is not None:
             self._alarm.read()
         with self._link.lock:

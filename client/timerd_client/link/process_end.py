@@ -225,7 +225,7 @@ def _goodbye(link: Link) -> Any:
 
 
 def _loss(link: Link) -> str:
-    """What a link has lost, why, and what helps."""
+    """The message about the lost commands of a link, with the reason and the remedy."""
     ledger, name = link.protocol.ledger, link.protocol.session.identity.name
     left = ledger.issued - max(ledger.applied, link.protocol.outgoing.offered)
     unsent = left == ledger.issued - ledger.applied

@@ -56,13 +56,13 @@ class Promise(Promised):
     _link: Link
 
     def subject(self, command: int) -> Subject:
-        """What that command was about, for the message of a refusal."""
+        """The subject of that command, for the message of a refusal."""
         return NO_SUBJECT
 
     def notify(self) -> None:
         """Run the callbacks. An error in one is logged, and the others still run.
 
-        A user's callback is a look at the outcome, unless somebody waits for it as well: then that is for him to do.
+        A user's callback counts as a look at the outcome, unless a caller waits for it as well: then the caller looks.
         """
         callbacks, self._callbacks = self._callbacks, None
         if callbacks and self._unseen:

@@ -1,4 +1,4 @@
-"""What a link issues: the window has room for it, and whoever is about to send is woken."""
+"""The sender of a link: it issues commands if the window has room, and wakes the thread or loop that sends."""
 
 from __future__ import annotations
 
@@ -86,5 +86,5 @@ class Sender:
         return f"{ledger.issued - ledger.applied} of {ledger.window} commands are unacknowledged"
 
     def _remedy(self) -> str:
-        """What helps in a full window, for messages."""
+        """The remedy for a full window, for messages."""
         return f"start the daemon ({self._connection.paths.command})" if self._protocol.lost else "slow down and retry"

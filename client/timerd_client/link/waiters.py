@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Waiters:
-    """Who waits, and where. It knows no frame."""
+    """The waits of callers: gates, queues, callbacks, conditions. It knows no frame."""
 
     def __init__(self, link: LinkBase) -> None:
         self._link = link
@@ -58,7 +58,7 @@ class Waiters:
         return False
 
     def deadline(self, timeout: Patience | None) -> float | None:
-        """The time in so many seconds, by the link's clock; None = never."""
+        """The time at which `timeout` is over, by the link's clock in seconds; None = never."""
         seconds = patience_s(timeout)
         return None if seconds is None else self._link.now_ns() / 1e9 + seconds
 

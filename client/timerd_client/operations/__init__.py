@@ -3,8 +3,9 @@
     wait = DelayedFetch(asked, look, answer, min_bytes=64_000)
     wait.watch(client, timeout=0.5)
 
-An operation watches the keys of keys.py. Whoever changes what it waits for says so on these keys: `client.fire(key)`,
-`client.advance(key, offset)`, or `client.check_and_complete(key)`. Nothing of timerd imports this room.
+An operation watches the keys of keys.py. After a change of the state that it waits for, make an event on these keys:
+`client.fire(key)`, `client.advance(key, offset)`, or `client.check_and_complete(key)`. Nothing of timerd imports this
+room.
 """
 
 from timerd_client.operations.codes import Errors

@@ -11,7 +11,7 @@ from timerd_client.operations.named import Lock, NamedOperation
 
 
 class Asked(NamedTuple):
-    """What is asked of a partition: from which offset, how many bytes at most, and the leader's epoch (None: any)."""
+    """The request for one partition: the first offset, the most bytes, and the leader's epoch (None: any)."""
 
     offset: int
     max_bytes: int = 1 << 20
@@ -19,7 +19,7 @@ class Asked(NamedTuple):
 
 
 class Available(NamedTuple):
-    """What a partition has: the end of what may be read, the bytes from the asked offset to there, epoch, error."""
+    """The readable part of a partition: its end, the bytes from the asked offset to there, epoch, error."""
 
     end_offset: int
     size: int
@@ -31,9 +31,10 @@ class DelayedFetch(NamedOperation):
     """Complete when the partitions together have at least `min_bytes`, or something is wrong with one of them.
 
     As Kafka's DelayedFetch. It is complete at once if for ANY partition there is an error (not the leader, unknown, its
-    storage failed), the leader is of another epoch, or the asked offset lies beyond the end (the log was truncated):
-    the answer then says so. Bytes of a partition count up to its `max_bytes`. Nothing asked, no time to wait, and no
-    bytes needed are answered at once, without a registration. At the deadline the answer is what is there.
+    storage failed), the leader is of another epoch, or the asked offset lies beyond the end (the log was truncated).
+    The answer then has the error. Bytes of a partition count up to its `max_bytes`. If nothing is asked, if there is no
+    time to wait, or if no bytes are needed, it answers at once, without a registration. At the deadline it answers with
+    the bytes that are there.
 
     Keys: the partitions'.
     """

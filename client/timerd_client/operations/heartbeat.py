@@ -63,7 +63,7 @@ class DelayedHeartbeat:
         return self._arm(self._session_timeout)
 
     def rebalancing(self, timeout: float) -> Errors:
-        """A rebalance begins: the member has so many seconds to join."""
+        """A rebalance begins: the member has `timeout` seconds to join."""
         return self._arm(timeout)
 
     def leave(self) -> None:
@@ -94,7 +94,7 @@ class DelayedHeartbeat:
         return Errors.NONE
 
     def _ended(self, beat: _Beat) -> None:
-        """What the session waited for has ended. With the owner's lock held."""
+        """The session's operation has ended. With the owner's lock held."""
         with self._lock:
             if beat is not self._waits or self._over:
                 return  # a heartbeat has come meanwhile

@@ -1,4 +1,4 @@
-"""What the named operations share: the lock of their owner, and an end although timerd cannot say how they ended."""
+"""The base of the named operations: the lock of their owner, and an end even if timerd does not know their outcome."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def threaded(purgatory: Purgatory) -> Purgatory:
 class NamedOperation(DelayedOperation):
     """A delayed operation that always ends, unless it is cancelled or its client is closed.
 
-    The daemon may be lost until a second after the deadline, or refuse the operation (`error` says why). Both end as an
-    expired operation does: whoever waits for the answer gets one.
+    The daemon may be lost until a second after the deadline, or refuse the operation (`error` says why). In both cases
+    it ends like an expired operation, so its request gets an answer.
     """
 
     def __init__(self, lock: Lock | None) -> None:

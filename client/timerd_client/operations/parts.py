@@ -1,4 +1,4 @@
-"""What produce, delete-records and topics share: an answer of parts, each pending until it is done or in error.
+"""The base of produce, delete-records and topics: an answer of parts, each pending until it is done or in error.
 
 A part that is still pending at the deadline is answered with REQUEST_TIMED_OUT; the others keep what they have.
 """
@@ -14,7 +14,7 @@ from timerd_client.operations.named import Lock, NamedOperation
 
 
 class Part(NamedTuple):
-    """What is answered for one partition or topic: a code, and an offset (-1: there is none)."""
+    """The answer for one partition or topic: a code, and an offset (-1: there is none)."""
 
     error: int
     offset: int = -1
@@ -34,7 +34,7 @@ class PartsOperation(NamedOperation):
         self._respond = respond
 
     def look_at(self, name: str) -> Part | None:
-        """What a pending part has become; None: it is pending still."""
+        """The answer for a pending part; None if it is still pending."""
         raise NotImplementedError
 
     @property

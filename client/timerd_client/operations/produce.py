@@ -16,7 +16,7 @@ ALL_REPLICAS = -1  # acks=all
 
 
 class Appended(NamedTuple):
-    """What the leader's append to a partition gave: the first offset, and the one that replicas must reach."""
+    """The result of the leader's append to a partition: the first offset, and the offset that replicas must reach."""
 
     base_offset: int
     required_offset: int

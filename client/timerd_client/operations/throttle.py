@@ -19,7 +19,7 @@ class Quota:
     """
 
     def __init__(self, rate: float, window: float = 10.0) -> None:
-        """`window` in seconds: after a pause a client may use so much of the rate at once."""
+        """`window` in seconds: after a pause a client may use `rate * window` at once."""
         self.rate, self.burst = rate, rate * window
         self._tokens, self._since = self.burst, float("-inf")
 

@@ -17,10 +17,10 @@ NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF  # a time in ns that does not come
 
 
 class Deadlined(Interface):
-    """What is pending under a command number."""
+    """The waiter of pending operations, by their command numbers."""
 
     def due_ns(self, command: int) -> int:
-        """Its deadline; NO_DEADLINE or more = none."""
+        """The deadline of that operation; NO_DEADLINE or more = none."""
 
 
 class Deadlines:

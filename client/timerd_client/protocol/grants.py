@@ -25,8 +25,8 @@ from timerd_shm.declare.errors import ClosedError, TimerdError
 
 from .outgoing import Outgoing
 
-# A grant is acknowledged unseen when it came UNSEEN_NS_MIN ago or earlier, and so many outcomes, or reports of so many
-# bytes, have come behind it.
+# A grant is acknowledged unseen when it came UNSEEN_NS_MIN ago or earlier, and BEHIND_OUTCOMES_MAX outcomes, or reports
+# of BEHIND_BYTES_MAX bytes, have come behind it.
 BEHIND_OUTCOMES_MAX: Final = 1_024
 BEHIND_BYTES_MAX: Final = 1 << 20
 UNSEEN_NS_MIN: Final = 1_000_000_000

@@ -1,4 +1,4 @@
-"""What is delivered to this client for its group: outcomes of operations that it did not register. Sans I/O.
+"""The outcomes that are delivered to this client for its group: of operations that it did not register. Sans I/O.
 
     delivered by a report --> kept here --> given to the caller --ack()--> done: the daemon frees it
                                 |
@@ -6,16 +6,17 @@
 
 Ground rules (timerd/DESIGN.md, section "Groups, and owners that end"):
 
-* A member that is silent for a lease loses what was delivered to it and is not done: the daemon requeues that. Only a
-  member whose process runs keeps it, until its takeover. A member that was stopped, or blocked, does not know which of
-  both it was. So the age of the newest answered question counts *just before an outcome is given to the caller*. Up to
-  two thirds of a lease the outcome is surely this client's (the last third is for the way). Later the daemon is asked,
-  and an outcome that the daemon does not acknowledge as held is dropped. While no daemon answers, the caller waits.
-* A longer pause shows as the time between two answered questions. What the daemon delivered before it answered the
-  second one may have been requeued, even if it is read after that answer. The daemon's own clock decides, which stands
-  in every frame.
+* A member that is silent for a lease loses the outcomes that were delivered to it and are not done: the daemon requeues
+  them. Only a member whose process runs keeps them, until its takeover. A member that was stopped or blocked does not
+  know which of the two happened. So *just before it gives an outcome to its caller*, it looks at the age of the newest
+  answered question. Up to two thirds of a lease, the outcome is surely this client's (the last third is for the way).
+  Later, it asks the daemon, and drops an outcome that the daemon does not confirm as held. While no daemon answers, the
+  caller waits.
+* A longer pause shows as the time between two answered questions. Outcomes that the daemon delivered before its second
+  answer may have been requeued, even if the client reads them after that answer. The daemon's own clock decides; every
+  frame has its time.
 * Outcomes are delivered to a client that listens (a loop over `outcomes()`), calls to a client that handles their name.
-  One question at a time changes what the daemon knows of that. With two, a repeated old one would undo a newer one.
+  The client asks one question about this at a time. With two, a repeated old question would undo a newer one.
 
 One window remains: the process may be stopped after the check and before the caller's code runs. Fence with
 `deliveries`.
@@ -69,7 +70,7 @@ class DeliveredOutcome:
         self.keys = tuple(_text(name) for name in names[1:])
         self.arena = arena  # with `client`: to whom it was delivered; only that client may acknowledge it
         self.client = client
-        self.vouched_ns = delivered_ns  # the daemon's clock when it last said that this client holds the outcome
+        self.vouched_ns = delivered_ns  # on the daemon's clock: when it last confirmed that this client holds this
 
     @property
     def name(self) -> str:
@@ -109,7 +110,7 @@ class _Question(NamedTuple):
 
 
 class _Standing:
-    """One thing that the daemon is to know of this client: that it listens, or which calls it handles."""
+    """One fact that the daemon has to know of this client: that it listens, or which calls it handles."""
 
     def __init__(self, inbox: Inbox, nothing: object) -> None:
         self._inbox = inbox
@@ -124,7 +125,7 @@ class _Standing:
         self.asked: object = self._nothing  # what the newest question says
 
     def ask(self, question: dict[str, Any], answer: Callable[[dict[str, Any]], object], now_ns: int) -> None:
-        """Ask, so that the daemon knows what is wanted. `answer` reads from the result what it knows then."""
+        """Send what is wanted to the daemon. `answer` reads from the result what the daemon then knows."""
         inbox, wanted = self._inbox, self.wanted
         self.asking, self.asked = True, wanted
 
@@ -144,7 +145,7 @@ class _Standing:
 
 
 class Inbox:
-    """What was delivered to this client for its group, and was not given to its caller yet."""
+    """The outcomes and calls that were delivered to this client for its group, and not yet given to its caller."""
 
     def __init__(self, session: Session, incoming: Incoming, ask: Ask) -> None:
         self._session = session
@@ -160,7 +161,7 @@ class Inbox:
         self.lease_ns = LEASE_NS
         self.ping_at = NEVER
         self.requeued = 0  # outcomes that had been requeued when the daemon was asked
-        # By who carries them out.
+        # Counted by the code that carries calls out.
         self.calls_done = self.calls_failed = self.calls_retried = self.calls_late = self.calls_skipped = 0
         self.forget()
 
@@ -198,11 +199,11 @@ class Inbox:
         self._switch(now_ns)
 
     def handle(self, names: Sequence[str], at_once: int, now_ns: int) -> None:
-        """Take the calls of these names, so many at a time. Raises NotAMemberError."""
+        """Take the calls of these names, `at_once` at a time. Raises NotAMemberError."""
         self.check_member()
         self._handling.wanted = tuple(names)
         if at_once != self._calls_at_once:
-            self._handling.known = None  # the daemon is told anew
+            self._handling.known = None  # the new number is sent to the daemon
         self._calls_at_once = at_once
         self.ping_at = min(self.ping_at, now_ns)
         self._switch(now_ns)
@@ -213,7 +214,7 @@ class Inbox:
             raise NotAMemberError("outcomes() are a group's, and this client is in none: Client(group=NAME)")
 
     def leave(self) -> None:
-        """Count one loop less, from the next tick on. After the last one, what is not done is requeued.
+        """Count one loop less, from the next tick on. After the last one, outcomes that are not done are requeued.
 
         Needs no lock: a garbage collection may end a loop that was left, in any thread.
         """
@@ -251,10 +252,10 @@ class Inbox:
     def daemon_may_know(self, wanted: object) -> None:
         """The daemon has not answered in time, and perhaps it knows what was wanted: see daemon_knows()."""
         if wanted is False:
-            self._doubt_before_ns = self._session.daemon_ns + 1  # what is here was vouched for by that frame, or before
+            self._doubt_before_ns = self._session.daemon_ns + 1  # all that is here was confirmed by that frame or before
 
     def _is_ending(self) -> bool:
-        """Whether the daemon may requeue all outcomes: it was told that nobody listens, and has not answered."""
+        """Whether the daemon may requeue all outcomes: this client asked to stop listening, and has no answer yet."""
         return self._listening.asking and self._listening.asked is False
 
     def welcomed(self, lease_ns: int, now_ns: int) -> None:
@@ -292,14 +293,14 @@ class Inbox:
             self.outcomes.append(outcome)  # else it crossed the question that ended listening, and was requeued
 
     def done(self, operation: int, command: int) -> None:
-        """The caller has acted, and this command says so. A redelivered outcome is not given to a caller again."""
+        """The outcome is done, and `command` acknowledges it. If it is redelivered, no caller gets it again."""
         self._done[operation] = command
         for queue in (self.outcomes, self.calls):
             for outcome in [outcome for outcome in queue if outcome.record.operation == operation]:
                 queue.remove(outcome)
 
     def forget_done(self, applied: int) -> None:
-        """These commands are applied. What they end is not redelivered, if all outcomes up to now were received."""
+        """Forget outcomes whose command is applied: they are not redelivered, if all outcomes so far were received."""
         while self._done:
             operation, command = next(iter(self._done.items()))
             if command > applied:

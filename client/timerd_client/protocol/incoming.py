@@ -1,4 +1,4 @@
-"""What a client waits for: outcomes and looks of operations, answers to commands and questions. Also abandoned ones.
+"""Takes what comes from the daemon: outcomes and looks of operations, also of abandoned ones, and answers.
 
 Outcomes are numbered, and received without a gap. An outcome that comes twice finds no waiter the second time, and is
 dropped. An operation that was abandoned has settled for its caller (UNAVAILABLE), and the client withdraws it. A late
@@ -73,7 +73,7 @@ class Query(NamedTuple):
 
 
 class Incoming:
-    """Who waits for answers, by the number of the command or question. The ledger has who waits for outcomes."""
+    """The waiters for answers, by the number of the command or question. The ledger has the waiters for outcomes."""
 
     def __init__(self, ledger: Ledger, outgoing: Outgoing) -> None:
         self._ledger = ledger
@@ -173,7 +173,7 @@ class Incoming:
         self.unknown_to_daemon([command for command in self._ledger.pending if command <= last])
         self.grants.gone(last, SessionGoneError(NOT_HELD))
         self._outgoing.skip_answers(last)
-        lost = TimerdUnavailableError("the daemon took this client for dead before it heard the answer; it is unknown")
+        lost = TimerdUnavailableError("the daemon took this client for dead before the answer arrived; it is unknown")
         for command in [command for command in self.replies if command <= last]:
             reply = self.replies.pop(command)
             if reply.answer(None, lost):

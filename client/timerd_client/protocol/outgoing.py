@@ -32,7 +32,7 @@ assert size_of(RegisterCommand) + KEYS_MAX * (10 + KEY_SIZE_MAX) + PAYLOAD_SIZE_
 
 
 class Outgoing:
-    """What is sent of a ledger, when it is sent again, and when it is forgotten."""
+    """The commands of a ledger: when they are sent, sent again, and forgotten."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -105,11 +105,11 @@ class Outgoing:
         return first, number
 
     def join(self, header: bytes, first: int, number: int) -> bytes:
-        """A frame: that header, and so many commands from `first` on."""
+        """A frame: that header, and `number` commands from `first` on."""
         return self._ledger.join(header, first, number)
 
     def with_time_left(self, header: bytes, first: int, number: int, now_ns: int) -> bytes:
-        """Like join(), for a daemon whose clock is another: commands then carry the time that is left."""
+        """Like join(), for a daemon with another clock: commands then carry the time that is left."""
         commands = (self._ledger.command(one) for one in range(first, first + number))
         return header + b"".join(with_time_left(command, now_ns) for command in commands)
 

@@ -68,8 +68,8 @@ from .statistics import Statistics
 
 RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
-ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # outcomes wait so long for a frame to ride in; the daemon reminds after 50 ms
-ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # or until there are so many
+ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # the longest wait for a frame with commands; the daemon reminds after 50 ms
+ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # this number of outcomes is acknowledged at once
 ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # the daemon stops when too many are unacknowledged
 # Ticks are no further apart than this while all is well, so a longer pause is this process's own.
 assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_NS=}"

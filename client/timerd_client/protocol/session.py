@@ -32,7 +32,7 @@ NOT_KNOWN_YET: Final = 0xFF  # index of a purgatory that the first HELLO names, 
 
 
 class Identity(NamedTuple):
-    """What a client says of itself in HELLO."""
+    """The fields of HELLO that describe a client and its process."""
 
     name: str = ""
     pid: int = 0
@@ -56,7 +56,7 @@ class Session:
         self.arena = 0
         self.secret = NO_SESSION
         self.daemon_ns = 0  # the daemon's clock in the newest frame
-        self._daemon_ahead_ns: int | None = None  # the daemon's clock is so much ahead of this client's, at least
+        self._daemon_ahead_ns: int | None = None  # how far the daemon's clock is ahead of this client's, at least
         self.topic = 0
         self.daemon_pid = 0
         self.shared_clock = False
@@ -138,7 +138,7 @@ class Session:
             self._daemon_ahead_ns = ahead_ns
 
     def daemon_clock(self, now_ns: int) -> int:
-        """What the daemon's CLOCK_MONOTONIC shows, or a bit less where the daemon is in another time namespace."""
+        """The daemon's CLOCK_MONOTONIC, or a bit less if the daemon is in another time namespace."""
         return now_ns if self.shared_clock else now_ns + (self._daemon_ahead_ns or 0)
 
     def name_purgatories(self, indices: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Where the conversation with a daemon stands. What leads from one state to the next is in protocol.py."""
+"""The states of the conversation with a daemon. protocol.py leads from one state to the next."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from .outgoing import Outgoing
 
 
 class Statistics(NamedTuple):
-    """What this client has counted since it was made. The daemon's counters are in `timerctl stats`."""
+    """The counts of this client since it was made. The daemon's counters are in `timerctl stats`."""
 
     waiting: int  # operations that have not settled
     unacknowledged: int  # commands that the daemon has not acknowledged
@@ -32,7 +32,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def of(cls, ledger: Ledger, outgoing: Outgoing, incoming: Incoming, inbox: Inbox, frames_ignored: int) -> Self:
-        """What these parts of a client have counted."""
+        """The counts of these parts of a client."""
         return cls(
             waiting=len(ledger.pending),
             unacknowledged=ledger.issued - ledger.applied,

@@ -3,9 +3,9 @@
     outcome --> libzmq's thread --> the caller                            while nobody else waits or is called
     outcome --> libzmq's thread --> the link's thread --> the caller      else
 
-The caller takes plain reports alone. What else there is to do is left to the link's thread: callbacks and handlers,
-other frames, sending, a lost daemon. An interrupt (KeyboardInterrupt, a handler that raises) loses nothing. A frame
-whose processing was interrupted stays in hand, and the link's thread processes it again from its beginning.
+The caller takes only plain reports. It leaves everything else to the link's thread: callbacks and handlers, other
+frames, sending, a lost daemon. An interrupt (KeyboardInterrupt, a handler that raises) loses nothing. A frame whose
+processing was interrupted stays in hand, and the link's thread processes it again from its beginning.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .sender import ThreadedSender
 
 SLEEP_NS_MAX: Final = 60_000_000_000
 SLICE_NS: Final = int(SLICE_S * 1e9)
-SENDERS_MAX: Final = 4  # so many callers that wait send themselves; the frames of more are fewer if the thread sends
-NEGLECT_NS: Final = 100_000_000  # without a frame for so long, the thread looks whether a caller still receives
-LEFT_S: Final = 0.001  # a link that ends looks so often whether a caller has left the seat
+SENDERS_MAX: Final = 4  # the most callers that send while they wait; for more, the thread sends fewer and larger frames
+NEGLECT_NS: Final = 100_000_000  # after this time without a frame, the thread looks whether a caller still receives
+LEFT_S: Final = 0.001  # the interval in which a link that ends looks whether a caller has left the seat
 
 
 class CallerGate(Gate):
@@ -246,8 +246,8 @@ class Callers:
     def _leave(self, seat: Seat, gate: CallerGate, *, is_needed: bool) -> None:
         """Leave the seat; `is_needed`: the caller has stopped among frames, and the thread has to look for the others.
 
-        What made it stop may be done by then, by a pass of the thread without the seat. The others still wait, and no
-        descriptor tells of them.
+        By then a pass of the thread, without the seat, may have done the work for which the caller stopped. The other
+        frames still wait, and no descriptor shows them.
         """
         link, protocol = self._link, self._protocol
         with link.lock:

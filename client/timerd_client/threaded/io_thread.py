@@ -57,7 +57,7 @@ class IoThread:
         return self._thread.is_current()
 
     def go_on(self, seconds: float) -> None:
-        """The process ends: go on for so long, by the caller's passes if there is no thread."""
+        """The process ends: go on for `seconds`, by the caller's passes if there is no thread."""
         if isinstance(self._thread, NoThread):
             self._thread.go_on(seconds)
         else:
@@ -147,7 +147,7 @@ class IoThread:
         return True
 
     def sleep(self, most_ns: int) -> None:
-        """Sleep until a descriptor or the clock wakes the thread, so many ns at most."""
+        """Sleep until a descriptor or the clock wakes the thread, `most_ns` at most."""
         link = self._link
         readable = self._poller.poll(min(max(0, self._sender.planned_ns - link.now_ns()), most_ns))
         link.idle = False

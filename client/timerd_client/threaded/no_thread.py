@@ -18,7 +18,7 @@ class NoThread:
     def __init__(
         self, exchange: Callable[[], bool], sleep: Callable[[int], None], end_passes: Callable[[], None]
     ) -> None:
-        """What a thread would do: make a pass (False: the last), sleep for so many ns at most, and end."""
+        """The work of a thread: make a pass (False: the last), sleep for at most the given ns, and end."""
         self._exchange = exchange
         self._sleep = sleep
         self._end_passes = end_passes

@@ -1,4 +1,4 @@
-"""The seat of the receiver. Whoever has it receives: the link's own thread, or a caller that waits.
+"""The seat of the receiver. Its holder receives: the link's own thread, or a caller that waits.
 
     result()    a caller takes the seat, sleeps at the sockets, receives its outcome, leaves the seat
     else        the link's thread takes the seat for each pass
@@ -91,7 +91,7 @@ class Seat:
         os.eventfd_write(self._bell, 1)
 
     def sleep(self, timeout_ns: int) -> list[int]:
-        """The caller sleeps until a socket has something, so many ns at most; the descriptors that are readable."""
+        """The caller sleeps until a socket has something, `timeout_ns` at most. Returns the readable descriptors."""
         readable = self._poller.poll(timeout_ns)
         if self._bell in readable:
             readable.remove(self._bell)

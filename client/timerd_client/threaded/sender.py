@@ -18,8 +18,8 @@ from timerd_wire.spacing import Spacing
 
 SEND_INTERVAL_NS = 100_000  # under load: the least time from one frame of commands to the next
 SEND_INTERVAL_NS_MAX = 1_000_000  # and the longest
-SEND_COMMANDS = 512  # if so many pile up, the thread does not get the GIL: callers then send again
-SEND_BURST = 4  # so many frames may follow each other at once when it was quiet
+SEND_COMMANDS = 512  # if this number piles up, the thread does not get the GIL: callers then send again
+SEND_BURST = 4  # frames that may follow each other at once when it was quiet
 SEND_REST = 3  # intervals for each pass: while the thread works, the callers do not have the GIL
 
 

@@ -25,15 +25,15 @@ class Sockets(Protocol):
     """A way for commands, one for outcomes, the lifeline, and the way to the arena. Nothing here blocks.
 
     With ZeroMQ commands go by a DEALER, which also gets answers, and outcomes come by an XSUB. With packets all goes
-    over one connection, and counts as published. receive(published=True) is called by who has the seat (the link's own
-    thread, or a caller that waits), every other method with the link's lock held.
+    over one connection, and counts as published. The holder of the seat (the link's own thread, or a caller that waits)
+    calls receive(published=True). Every other method is called with the link's lock held.
     """
 
     lifeline: Held
     frame_size_max: int
     """Of a frame of commands, in bytes. A larger frame is sent in parts."""
     wake_ns: int
-    """What a frame costs besides the time of sending it: wake-ups at both ends, and cold caches."""
+    """The cost of a frame besides the time of sending it: wake-ups at both ends, and cold caches."""
     due_ns: int
     """When tend() is to be called; NEVER: the sockets look after themselves."""
 
@@ -50,7 +50,7 @@ class Sockets(Protocol):
         """Whether there is an answer to receive of which the descriptors may say nothing, because of a send."""
 
     def subscribe(self, session: bytes) -> None:
-        """Have outcomes come from now on: show the session to the daemon."""
+        """Get outcomes from now on: show the session to the daemon."""
 
     def receive(self, *, published: bool) -> bytes | None:
         """The next published frame, or the next answer, if there is one."""
@@ -65,7 +65,7 @@ class Sockets(Protocol):
         """
 
     def sources(self, descriptor: int) -> tuple[bool, ...]:
-        """What to receive when this descriptor is readable: True = published frames, False = answers."""
+        """The frames to receive when this descriptor is readable: True = published frames, False = answers."""
 
     def map_arena(self) -> ArenaReader:
         """Map the arena of the daemon that runs now. Raises TimerdError, OSError."""
@@ -74,4 +74,4 @@ class Sockets(Protocol):
         """In a forked child: close what is the parent's. Copies of connections are closed already."""
 
     def close(self, *, linger: bool) -> None:
-        """Close all. With `linger`, what was sent last may still go out for a moment."""
+        """Close all. With `linger`, the last frames may still go out for a moment."""

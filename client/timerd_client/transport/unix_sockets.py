@@ -65,7 +65,7 @@ class UnixSockets:
 
     # the connection ---------------------------------------------------------------------------------------------------
 
-    # Who receives, without the link's lock, finds the end while another thread tends. So both hold `changing`.
+    # A thread receives without the link's lock. It may find the end while another thread tends: both hold `changing`.
 
     def tend(self, now_ns: int) -> None:
         with changing:
@@ -76,7 +76,7 @@ class UnixSockets:
                 return
             self.due_ns = NEVER
             if self._is_full and self.has_room():
-                # What had no room became stale and is not sent again, so no send() says that there is room.
+                # The frame that had no room became stale and is not sent again, so no send() clears `_is_full`.
                 self._is_full = False
                 self._epoll.modify(self._descriptor, select.EPOLLIN)
 

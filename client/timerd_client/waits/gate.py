@@ -26,7 +26,7 @@ class Gate:
             self._lock.release()
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until it is open, so many seconds at most; whether it is."""
+        """Wait until it is open, `seconds` at most. Returns whether it is open."""
         return any(self._lock.acquire(timeout=_timeout(sleep_s)) for sleep_s in slices(seconds))
 
 

@@ -1,4 +1,4 @@
-"""What is done when asyncio.run() ends its loop, though nobody has closed what the loop drives."""
+"""A function to await when asyncio.run() ends its loop, for objects of the loop that nobody has closed."""
 
 from __future__ import annotations
 

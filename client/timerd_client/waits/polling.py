@@ -1,4 +1,4 @@
-"""What `wait_for` does while the daemon is lost: it raises, or evaluates the predicate again and again."""
+"""The policy of `wait_for` while the daemon is lost: raise, or evaluate the predicate again and again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Polling:
 
 
 def monotonic_deadline(timeout: Patience | None) -> float | None:
-    """The time in so many seconds; None = never."""
+    """The time at which `timeout` is over; None = never."""
     seconds = patience_s(timeout)
     return None if seconds is None else time.monotonic() + seconds
 

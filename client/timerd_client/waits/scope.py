@@ -5,10 +5,10 @@
         view()                     # result() in it raises RequestEnded once another thread calls scope.end("drain")
 
 A context variable names the scope, so it goes with a thread, a task or a greenlet, and with the tasks that it begins.
-Only waits for events look for it: `result()`, `await`, `wait_for`, `td.wait` and `as_completed`. What such a wait was
-for is withdrawn, and a limited event that was on its way goes to another. A question to the daemon (`fire_wait`,
-`flush`) is answered within milliseconds, and its command was sent already: it is not ended, or a client that tries
-again would do it twice.
+Only waits for events look for it: `result()`, `await`, `wait_for`, `td.wait` and `as_completed`. When such a wait ends,
+its operations are withdrawn, and a limited event that was on its way goes to another operation. A question to the
+daemon (`fire_wait`, `flush`) is answered within milliseconds, and its command was sent already. So it is not ended, or
+a client that tries again would do it twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Scope:
     def __init__(self) -> None:
         self._enders: list[Callable[[], object]] = []
         self.reason = ""  # why it has ended; empty while it goes on
-        self.trouble: TimerdError | None = None  # the last error of a daemon that is not there, or takes no more
+        self.trouble: TimerdError | None = None  # the last error: no daemon answered, or the window was full
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ def is_main_thread() -> bool:
 
 
 def slices(seconds: float | None) -> Iterator[float | None]:
-    """The sleeps of a wait of so many seconds, in seconds, at least one; None = until it is woken."""
+    """The sleeps, in seconds, of a wait of `seconds`: at least one; None = until it is woken."""
     if not is_main_thread():
         yield None if seconds is None else max(seconds, 0.0)
         return
@@ -40,7 +40,7 @@ def slices(seconds: float | None) -> Iterator[float | None]:
 
 
 class SlicedQueue(SimpleQueue[Value]):
-    """A queue whose getter waits so."""
+    """A queue whose getter waits in slices."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Value:
         for sleep_s in slices(timeout if block else 0.0):

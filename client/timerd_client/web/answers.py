@@ -1,4 +1,4 @@
-"""What a request is answered whose view could not answer: it has ended, or the daemon was not there.
+"""The answer to a request whose view could not answer: the request has ended, or no daemon was there.
 
     the worker drains              503, Retry-After: 0     the client asks again at once, and another worker answers
     no daemon, or a full window    503, Retry-After: 1
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
         return f"{self.phrase}\n".encode()
 
     def headers(self) -> list[tuple[str, str]]:
-        """What tells the client when to ask again."""
+        """The header that says when to ask again, if any."""
         return [] if self.retry_after is None else [("Retry-After", str(self.retry_after))]
 
     def all_headers(self) -> list[tuple[str, str]]:
@@ -65,7 +65,7 @@ def answer_to_end(reason: str) -> Answer:
 
 
 def instead_of_500(request: Scope) -> Answer | None:
-    """What a framework's 500 becomes, if this package knows why the view has failed."""
+    """The answer in place of a framework's 500, if this package knows why the view has failed."""
     if request.reason:
         return answer_to_end(request.reason)
     return None if request.trouble is None else UNAVAILABLE

@@ -121,7 +121,7 @@ class _Exchange:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 self._disconnect = message
-                if not self._is_complete:  # after a whole answer servers say so, too
+                if not self._is_complete:  # servers send it after a complete answer, too
                     self.request.end(DISCONNECT)
             await self._received.put(message)
 

@@ -46,7 +46,7 @@ def look(requests: int) -> int:
 
 
 def shortage(connections: int) -> str:
-    """A warning, if a process cannot have so many connections; else an empty text."""
+    """A warning if this process cannot have `connections` connections; else an empty text."""
     most = limit()
     if connections + BESIDE <= most:
         return ""

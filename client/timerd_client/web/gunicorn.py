@@ -3,8 +3,8 @@
     # gunicorn.conf.py
     from timerd_client.web.gunicorn import *
 
-A worker drains when it is told to end: at SIGTERM, which it also gets at a reload, and after its `max_requests`. Who
-has hooks of the same names calls these in them.
+A worker drains when it has to end: at SIGTERM, which it also gets at a reload, and after its `max_requests`. If your
+configuration has hooks of the same names, call these hooks in yours.
 """
 
 from __future__ import annotations

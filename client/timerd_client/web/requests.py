@@ -20,11 +20,11 @@ DISCONNECT: Final = "disconnect"
 
 _open: set[Scope] = set()
 _draining = ""
-_look_at = 1  # with so many open requests, at how many files are open
+_look_at = 1  # the number of open requests at which open files are counted next
 
 
 def begin() -> Scope:
-    """A request begins. Whoever begins it calls `finish`."""
+    """Begin a request. Its caller calls `finish` at the end."""
     global _look_at
     request = Scope()
     _open.add(request)
