@@ -252,7 +252,7 @@ class Inbox:
     def daemon_may_know(self, wanted: object) -> None:
         """The daemon has not answered in time, and perhaps it knows what was wanted: see daemon_knows()."""
         if wanted is False:
-            self._doubt_before_ns = self._session.daemon_ns + 1  # all that is here was confirmed by that frame or before
+            self._doubt_before_ns = self._session.daemon_ns + 1  # that frame, or one before, confirmed all that is here
 
     def _is_ending(self) -> bool:
         """Whether the daemon may requeue all outcomes: this client asked to stop listening, and has no answer yet."""
