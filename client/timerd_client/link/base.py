@@ -16,7 +16,7 @@ logger = logging.getLogger("timerd_client")
 
 
 class LinkBase(Line):
-    """A link as its parts know it. It derives from Line: its lock, clock and flags are those that the hot path reads.
+    """A link as its parts know it. It derives from Line because the hot path reads its lock, clock and flags.
 
     No part keeps the lock: a fork and the end of the process replace it.
     """

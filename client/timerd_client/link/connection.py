@@ -51,12 +51,12 @@ class Connection:
         self.mapped = 0  # the arena that was tried last, by its incarnation
         self.unsent: bytes | None = None  # a frame that had no room
         self.losses = 0  # how often the daemon was lost
-        self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
+        self._lost_ns = 0  # since when the daemon is lost, for the log; 0 = it is not lost
         self._resets = 0
         self._use_sockets(sockets)
 
     def begin(self, passes: Passes) -> None:
-        """These passes receive from now on, also from the sockets of a daemon that is found later."""
+        """From now on these passes receive, also from the sockets of a daemon that is found later."""
         self.passes = passes
         passes.watch_sockets()
 
@@ -68,21 +68,21 @@ class Connection:
     def expect(self, purgatories: Sequence[str]) -> None:
         """Calls are made before the connection: the first HELLO names these purgatories.
 
-        The arena of now is mapped before the daemon names it, so that the marks of such calls are exact.
+        The present arena is mapped before the daemon names it, so that the marks of such calls are exact.
         """
         for purgatory in purgatories:
             self._protocol.session.name_later(purgatory)
         try:
             self.reader = self.sockets.map_arena()
         except (TimerdError, OSError):
-            return  # there is none: calls of before count from the first event of the daemon's arena
+            return  # there is none: such calls count from the first event of the daemon's arena
         self.mapped = self._protocol.session.arena = self.reader.header().incarnation
         self._protocol.ledger.use_arena(self.reader.words, NEWEST_WORD)
 
     # its state, for callers -------------------------------------------------------------------------------------------
 
     def may_answer(self) -> bool:
-        """Whether the daemon answers, or is about to: one that was not found does not, and one that is lost."""
+        """Whether the daemon may answer: not if it was not found, and not while it is lost."""
         return not self._is_hopeless() and self._protocol.state not in (LinkState.LOST, LinkState.CLOSED)
 
     def _is_hopeless(self) -> bool:
@@ -122,7 +122,7 @@ class Connection:
     # frames -----------------------------------------------------------------------------------------------------------
 
     def send_some(self, now_ns: int) -> bool:
-        """Send the next frame; whether there may be more to send. False if the socket is full."""
+        """Send the next frame. Returns whether there may be more to send: False also if the socket is full."""
         with self._link.lock:
             while self._protocol.session.subscriptions:
                 self.sockets.subscribe(self._protocol.session.subscriptions.popleft())
@@ -141,7 +141,7 @@ class Connection:
         return sent
 
     def receive_some(self, *, outcomes: bool = True, answers: bool = True) -> bool:
-        """Take what the sockets have; whether they had something.
+        """Take all frames of the sockets. Returns whether there were any.
 
         Without `outcomes` the XSUB is left out: another thread receives from it. Without `answers` the DEALER is left
         out: the caller has looked at it already.
@@ -154,7 +154,7 @@ class Connection:
                 protocol.receive(frame, link.now_ns(), published=True)
             self.received()
         while answers:
-            with link.lock:  # callers send by the socket from which this receives
+            with link.lock:  # callers send over the socket from which this receives
                 frame = self.sockets.receive(published=False)
                 if frame is None:
                     break

@@ -1,4 +1,4 @@
-"""The conversations of both faces, each written once: a generator says what it waits for, and a face waits.
+"""The conversations of both faces, each written once: a generator yields steps, and a face waits for each.
 
     def flush(self, timeout):       drive(flows.flush(self._link, timeout))         # threaded: blocks
     async def flush(self, timeout): await drive(flows.flush(self._link, timeout))   # asyncio: awaits
@@ -77,7 +77,7 @@ class Until(NamedTuple):
         None  # called before another thread may change anything; its result is given instead
     )
     scope: Scope | None = None  # the request that ends the wait, with RequestEnded
-    one_of: object | None = None  # threads that wait for the same: one of them is woken at a time
+    one_of: object | None = None  # of the threads with the same object, one is woken at a time
 
 
 class Settles(NamedTuple):
@@ -88,13 +88,13 @@ class Settles(NamedTuple):
 
 
 class Evaluate(NamedTuple):
-    """A step: call the caller's function, and give what it returns. With asyncio it may be a coroutine function."""
+    """A step: call the caller's function, and give its result. With asyncio it may be a coroutine function."""
 
     function: Callable[[], Any]
 
 
 class Do(NamedTuple):
-    """A step: call a function that blocks, and give what it returns."""
+    """A step: call a function that blocks, and give its result."""
 
     function: Callable[[], Any]
 
@@ -160,7 +160,7 @@ def ready(link: Link, timeout: Patience) -> Flow[None]:
             return None
         return protocol.refused or link.connection.unavailable(timeout)
 
-    # Under one lock: a hello that is sent again may be welcomed, and the refusal is gone.
+    # Under one lock: otherwise a repeated hello may be welcomed in between, and the refusal is gone.
     refused = yield Until(
         link,
         lambda: protocol.state is LinkState.LIVE or protocol.refused is not None or link.closed,
@@ -172,11 +172,11 @@ def ready(link: Link, timeout: Patience) -> Flow[None]:
 
 
 def flush(link: Link, timeout: Patience) -> Flow[None]:
-    """Wait until everything issued so far has been applied, and raise what was refused."""
+    """Wait until everything issued so far has been applied, and raise the first refusal."""
     seconds = patience_s(timeout)
     with link.lock:
         begun = link.flushes.begin()
-    # Under one lock: what is lost after that is not of this flush.
+    # Under one lock: later losses do not belong to this flush.
     yield Until(link, lambda: link.flushes.is_done(begun), seconds, lambda: link.flushes.end(begun, timeout))
 
 
@@ -196,7 +196,7 @@ def received(link: Link, number: int, timeout: Patience) -> Flow[None]:
 
 
 def close(lazy: Lazy[Any], timeout: Patience) -> Flow[None]:
-    """Wait until handlers have returned and everything is acknowledged, then end the link, whatever was raised."""
+    """Wait until handlers have returned and everything is acknowledged. Then end the link, even after an error."""
     patience_s(timeout)
     link = lazy.close()
     if link is not None and not link.closed:
@@ -204,7 +204,7 @@ def close(lazy: Lazy[Any], timeout: Patience) -> Flow[None]:
 
 
 def end(link: Link, timeout: Patience, flush_s: float | None = None) -> Flow[None]:
-    """The same for a link alone: its client may make another one. The flush takes `flush_s` seconds at most."""
+    """Like close(), for a link alone: its client may make another one. The flush takes `flush_s` seconds at most."""
     seconds = patience_s(timeout)
     deadline = link.waiters.deadline(seconds)
     try:
@@ -219,7 +219,7 @@ def end(link: Link, timeout: Patience, flush_s: float | None = None) -> Flow[Non
 
 
 def set_orphans(link: Link, policy: OrphanPolicy) -> Flow[int]:
-    """Give all operations that are pending now this policy, in parts; how many they are."""
+    """Give all operations that are pending now this policy, in parts. Returns their number."""
     orphans = orphans_of(policy, link.protocol.session.identity.group)
     ledger = link.protocol.ledger
     with link.lock:
@@ -267,7 +267,7 @@ def check(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int]:
 
 
 def watermark(surface: Surface[Any, Any], key: Key, timeout: Patience) -> Flow[int | None]:
-    """A key's watermark: from shared memory where the daemon has said before where it stands there, else by asking."""
+    """A key's watermark: from shared memory if its record there is known, else by asking the daemon."""
     encoded, seconds, link = key_bytes(key), patience_s(timeout), surface._live()
     known = surface._watermarks
     if (place := known.get(encoded)) is not None:
@@ -345,7 +345,7 @@ def wait_for(
 
 
 def value_or_lost(value: Value) -> Value:
-    """The predicate's last value, if it is true. Raises for a false one: with a lost daemon it is no answer."""
+    """The predicate's last value, if it is true. Raises if it is false: while the daemon is lost, that is no answer."""
     if not value:
         late = f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown"
         raise noted(TimerdUnavailableError(f"{late}: is it running?"))
@@ -353,7 +353,7 @@ def value_or_lost(value: Value) -> Value:
 
 
 def is_known(outcome: Outcome | None) -> bool:
-    """Whether the daemon has settled the wait. Raises an error that is no reason to evaluate again."""
+    """Whether the daemon has settled the wait. Raises any error after which evaluating again does not help."""
     if outcome is None or outcome.state is State.UNAVAILABLE:
         return False
     raise_unless_again(outcome)
@@ -377,9 +377,9 @@ Together = tuple[Surface[Any, Any], Key, Payload]
 
 
 def fire_together(link: Link, events: Sequence[Together], timeout: Patience) -> Flow[list[int]]:
-    """Fire (purgatory, key, value) in one frame; the positions of those for whose values the arena has no room.
+    """Fire (purgatory, key, value) in one frame. Returns the positions of events whose value has no room.
 
-    Raises TimerdUnavailableError after `timeout` s, and before anything is sent the error of a wrong event.
+    Raises TimerdUnavailableError after `timeout` s. Raises the error of a wrong event before it sends anything.
     """
     given: list[Together] = each("events", column("event", events), lambda event: _event_of(link, event))
     commands = each("events", given, _command_of)

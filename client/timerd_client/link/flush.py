@@ -1,4 +1,4 @@
-"""Flushes of a link: each waits until all that was issued before it is applied, and raises what was refused or lost."""
+"""Flushes of a link: each waits until all earlier commands are applied, and raises if some were refused or lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sender import Sender
 
 
 class Flush(NamedTuple):
-    """A flush that waits for its command."""
+    """A flush that has begun."""
 
     command: int  # until this command is applied, and all answers up to it were received
     maker: bytes  # incarnation of the client: with another one the flush is over
@@ -21,7 +21,7 @@ class Flush(NamedTuple):
 
 
 class Flushes:
-    """Begins and ends flushes, and knows what earlier ones have raised. The caller of every method holds the lock."""
+    """Begins and ends flushes, so that each error is raised once. The caller of every method holds the lock."""
 
     def __init__(self, link: LinkBase, connection: Connection, sender: Sender) -> None:
         self._link = link
@@ -45,9 +45,10 @@ class Flushes:
         return protocol.outgoing.answered >= flush.command or is_over
 
     def end(self, flush: Flush, timeout: Patience) -> None:
-        """Raises TimerdUnavailableError if the flush is not done, SessionGoneError if it is unknown what was applied.
+        """Raises TimerdUnavailableError if the flush is not done. Else raises the first refusal of a command without an
+        operation, if there is one.
 
-        Otherwise raises the first refusal of a command that has no operation.
+        Raises SessionGoneError if commands may or may not have been applied.
         """
         outgoing, incoming = self._protocol.outgoing, self._protocol.incoming
         unknown = outgoing.commands_unknown - flush.reported

@@ -62,7 +62,7 @@ class Lazy(Generic[LinkT]):
         """`make` makes a link of (paths, protocol, sockets, purgatories=names)."""
         self.target = target
         self.closed = False
-        self.purgatories: list[str] = []  # that were named, but for the default one
+        self.purgatories: list[str] = []  # those that were named, without the default one
         self._make = make
         self._lock = lock()
         self._link = made
@@ -202,7 +202,7 @@ class CommonClient(Generic[LinkT]):
         withdraw(link, pending)
 
     def _close_has_raised(self, failure: TimerdError, error: BaseException | None) -> None:
-        """At the end of a `with` block: raise it, or log it if the block raises `error`: the caller has to see that."""
+        """At the end of a `with` block: raise the failure. If the block raises `error`, log the failure instead."""
         link = self._lazy.made
         if error is None or link is None:
             raise failure

@@ -1,7 +1,7 @@
 """The link of a client to its daemon, for both faces. It has three parts.
 
     connection    sockets, discovery, the lifeline, the mapped arena: connection.py
-    sender        the window, and who sends when: sender.py, completed by each face
+    sender        the window, and when frames are sent: sender.py, completed by each face
     waiters       how callers wait: waiters.py, completed by each face
 
 A link forwards nothing: code that needs the sender asks for `link.sender`.
@@ -89,12 +89,12 @@ class Link(LinkBase):
     ) -> None:
         """`sockets` become this link's own. `now_ns` is CLOCK_MONOTONIC.
 
-        With `purgatories` calls may be made before the connection: these are the names that the first HELLO has.
+        With `purgatories`, calls may be made before the connection: the first HELLO has these names.
         """
         super().__init__(protocol, now_ns)
         self._pid = os.getpid()
         self._users = Users()
-        self.before_stop: list[Callable[[float], Any]] = []  # what must end before the connection
+        self.before_stop: list[Callable[[float], Any]] = []  # called before the connection ends
         self.connection = self.CONNECTION(self, paths, sockets)
         self._make_parts()
         self.flushes = Flushes(self, self.connection, self.sender)
@@ -113,11 +113,11 @@ class Link(LinkBase):
         """Begin to make passes."""
 
     def is_outlived(self) -> bool:
-        """Whether its client needs another link in this process: this one is the parent's, or its loop has ended."""
+        """Whether the client needs a new link: this one belongs to the parent process, or its loop has ended."""
         return self._pid != os.getpid()
 
     def use(self) -> Use:
-        """The caller keeps what is returned for as long as it uses this link."""
+        """The caller keeps the result for as long as it uses this link."""
         return self._users.begin()
 
     def is_abandoned(self) -> bool:
@@ -130,16 +130,16 @@ class Link(LinkBase):
         """Issue nothing more: further calls raise ClosedError. A flush can still wait for what was issued before."""
         with self.lock:
             self.sealed = True
-            self.waiters.notify_locked()  # for those who wait for room
+            self.waiters.notify_locked()  # for callers that wait for room
 
     def end_handlers(self, timeout: float) -> None:
         """Start no more handlers, and wait `timeout` seconds at most for those that run."""
 
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send BYE and close the sockets, within `timeout` seconds where that may take a while."""
+        """Send BYE and close the sockets. Takes `timeout` seconds at most."""
 
     def readable(self, descriptor: int) -> None:
-        """A descriptor is readable that the connection or the wall clock has had watched."""
+        """A watched descriptor of the connection or of the wall clock is readable."""
         if descriptor == self.connection.lifeline.fileno():
             self.connection.lifeline_ended()
         elif self.wall.is_alarm(descriptor):

@@ -41,7 +41,7 @@ GOODBYE_S: Final = 0.2  # for the answer to "this process is leaving", where not
 LOCK_S: Final = 1.0  # for the lock of a link: a thread that the end of the process has stopped may hold it
 PAUSE_FIRST_S: Final = 0.00005
 PAUSE_LAST_S: Final = 0.001
-PRIORITY: Final = -100  # among the finalizers of multiprocessing: late, when its children have been joined
+PRIORITY: Final = -100  # among the finalizers of multiprocessing: late, after its children have been joined
 
 
 class LastLock:
@@ -95,7 +95,7 @@ class ProcessEnd:
             self._take(link)
 
     def forked(self) -> None:
-        """In a forked child: its end is another one."""
+        """In a forked child: forget the parent's end. The child has one of its own."""
         self._is_armed = False
         self._patience_s = PATIENCE_S
         self._losses.clear()

@@ -34,7 +34,7 @@ IN_LOOP = (
 
 
 def _level_of_caller() -> int:
-    """For a warning: how far up the stack the code is that has called this package."""
+    """For a warning: the level of the stack from which this package was called."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("timerd_client."):
         frame, level = frame.f_back, level + 1
@@ -42,7 +42,7 @@ def _level_of_caller() -> int:
 
 
 def _wakes(callback: Any) -> bool | None:
-    """Whether a callback wakes who waits; None = it is a user's own."""
+    """Whether a callback wakes a waiting caller; None = it is a user's own callback."""
     owner = getattr(callback, "__self__", callback)
     if isinstance(owner, GreenCallback):
         owner = owner.callback
@@ -96,7 +96,7 @@ class Promise(Promised):
     def _add(self, callback: Callable[[Any], object]) -> bool:
         with self._link.lock:
             if self._link.closed and not self._has_settled():
-                # close() would have settled it: it was made before a fork, and its thread is in the parent
+                # It is still pending, so close() has not settled it: it was made before a fork.
                 self._abandon(ClosedError("its client was made before a fork; it can only settle in the parent"))
             if self._has_settled():
                 return False
@@ -148,17 +148,17 @@ class Promise(Promised):
         return self._has_settled()
 
     def _scope(self) -> Scope | None:
-        """The request with which a wait for it ends. For an answer of the daemon there is none."""
+        """The request whose end also ends a wait for this. None for an answer of the daemon."""
         return None
 
     def _end_wait(self) -> bool:
-        """The request of its caller has ended: withdraw it; False: it has settled, and the caller gets that."""
+        """The request of its caller has ended: withdraw it. False: it has settled, and the caller gets the outcome."""
         return False
 
     def _wait_in_loop(self, timeout: Patience | None = None, *, gives_back: bool = True) -> Generator[Any, None, bool]:
-        """Wait until it has settled, by `yield from` in a coroutine, `timeout` seconds at most; whether it has.
+        """Wait until it has settled, by `yield from` in a coroutine, `timeout` seconds at most. Returns whether it has.
 
-        If the coroutine is cancelled, what it waits for is given back: nobody else waits for that.
+        If the coroutine is cancelled, the operation is withdrawn, because nobody else waits for it.
         """
         seconds = patience_s(timeout)
         if self._has_settled():
@@ -198,13 +198,13 @@ class Promise(Promised):
         return self._is_done_in(scope)
 
     def _give_back(self) -> None:
-        """Nobody waits for it any more: a coroutine that did was cancelled."""
+        """The coroutine that waited for it was cancelled, so nobody waits for it."""
 
 
 def promises_of(operations: Iterable[PromiseT], kinds: tuple[type[Promise], ...], other: str) -> list[PromiseT]:
     """Operations of these kinds, for which a caller waits together. Raises InvalidValueError.
 
-    `other` says who waits for those of the other face.
+    `other` is the message for promises of the other face.
     """
     given = list(operations)
     for one in given:
@@ -243,7 +243,7 @@ class Reply(Promise):
         return self._subject
 
     def answer(self, value: Any, error: TimerdError | None = None) -> bool:
-        """Called by the protocol, with the lock held. Whether to call `notify` later."""
+        """The protocol calls this with the lock held. Returns whether to call `notify` later."""
         self._value, self._error = value, error
         return self.settle(0, local(error) if error is not None else Settlement(None, b"", 0, None))
 

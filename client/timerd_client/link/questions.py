@@ -27,9 +27,9 @@ def query(link: Link, question: dict[str, Any]) -> Reply:
 
 
 def name_purgatory(link: Link, name: str) -> Reply | None:
-    """Have a purgatory named: in the first HELLO, or, once there is a session, by a question whose reply this is.
+    """Have the daemon name a purgatory: by the first HELLO, or by a question if there is a session already.
 
-    None: there is nothing to wait for.
+    Returns the reply to the question. None: there is nothing to wait for.
     """
     session = link.protocol.session
     with link.lock:

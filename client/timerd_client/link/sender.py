@@ -12,7 +12,7 @@ from .connection import Connection
 
 
 class Sender:
-    """The window, and who sends when. Each face says how a call waits for room, and who makes the passes."""
+    """The window, and when frames are sent. Each face adds how a call waits for room, and how a pass is started."""
 
     def __init__(self, link: LinkBase, connection: Connection) -> None:
         self._link = link
@@ -25,14 +25,14 @@ class Sender:
         raise NotImplementedError
 
     def check_room(self, commands: int) -> None:
-        """Before a column is issued: raise BackpressureError if a call cannot wait until all of it has room."""
+        """Before a column is issued: raise BackpressureError if a call cannot wait for room for the whole column."""
 
     def ring(self) -> None:
         """Start a pass soon. Needs no lock."""
         raise NotImplementedError
 
     def issue(self, command: bytes, purgatory: str | None = None) -> int:
-        """Send a command, for the purgatory of that name; its number. Raises ClosedError, BackpressureError."""
+        """Issue a command for the purgatory of that name. Returns its number. Raises ClosedError, BackpressureError."""
         with self._link.lock:
             return self.issue_locked(command, purgatory)
 
@@ -52,7 +52,7 @@ class Sender:
             self.make_room()
 
     def confirm_locked(self) -> None:
-        """Somebody waits until all that was issued is applied. With the lock held."""
+        """A caller waits until all issued commands are applied. With the lock held."""
         self._protocol.confirm()
         if self._protocol.wants_to_send():
             self._link.wake()

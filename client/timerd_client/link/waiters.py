@@ -32,7 +32,7 @@ class Waiters:
         return SlicedQueue()
 
     def callback(self, callback: Callable[[Any], object]) -> Callable[[Any], object]:
-        """A callback in the form in which it runs where its caller wants it."""
+        """A callback, wrapped so that it runs where the caller of the face expects it."""
         return callback
 
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
@@ -40,18 +40,18 @@ class Waiters:
         raise NotImplementedError
 
     def may_block(self) -> None:
-        """Raises RuntimeError in the thread that would have to end the wait."""
+        """Raises RuntimeError if the calling thread would have to end the wait itself."""
 
     def must_not_wait(self) -> bool:
-        """Whether the caller is who receives for this link, and would wait for itself."""
+        """Whether the caller receives for this link, so that it would wait for itself."""
         return False
 
     def notify_locked(self) -> None:
-        """With the lock held: wake those who wait, so that they look at their conditions."""
+        """With the lock held: wake all waiting callers, so that they look at their conditions."""
         raise NotImplementedError
 
     def progressed_locked(self) -> None:
-        """With the lock held: there is something. With threads, wake one of those who wait for it."""
+        """With the lock held: there is something to take. With threads, wake one of the callers that wait for it."""
 
     def some_wait(self) -> bool:
         """Whether callers wait for the progress of the link."""

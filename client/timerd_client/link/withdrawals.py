@@ -1,4 +1,4 @@
-"""Operations that are withdrawn: a caller has cancelled them, or nobody waits for them any more."""
+"""Withdraws operations: a caller has cancelled them, or nobody waits for them any more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def withdraw(link: Link, operations: Sequence[int]) -> None:
 
 
 def give_back(link: Link, registration: int, grant: Callable[[], int]) -> None:
-    """Withdraw a registration that nobody waits for any more; `grant()` is the outcome that it has got already."""
+    """Withdraw a registration that nobody waits for any more. If it has settled, requeue its grant: `grant()`."""
 
     def chore(incoming: Incoming) -> None:
         error = OperationCancelled("withdrawn: its `await` was cancelled")
@@ -37,7 +37,7 @@ def give_back(link: Link, registration: int, grant: Callable[[], int]) -> None:
 
 
 def abandon(link: Link, registrations: Iterable[int]) -> None:
-    """Withdraw operations that no caller has a handle of. Grants that they have are requeued."""
+    """Withdraw operations of which no caller has a handle. Their grants are requeued."""
     those = list(registrations)
     error = OperationCancelled("withdrawn: nobody waits for it any more")
     _soon(link, lambda incoming: incoming.abandon(those, error))
@@ -53,7 +53,7 @@ def _soon(link: Link, withdrawal: Callable[[Incoming], object]) -> None:
 
 
 def end_wait(link: Link, registrations: Iterable[int]) -> bool:
-    """Withdraw what a caller waited for whose request has ended; False: all of it has settled meanwhile."""
+    """Withdraw the operations of a caller whose request has ended. False: all of them have settled meanwhile."""
     with link.lock:
         error = OperationCancelled("withdrawn: its request has ended")
         if ended := link.protocol.incoming.abandon(registrations, error):

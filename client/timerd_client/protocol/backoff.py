@@ -1,4 +1,4 @@
-"""Waits that double, from a first one up to a last one: for what is sent again until it is answered."""
+"""Waits that double, from a first one up to a last one: for frames that are sent again until they are answered."""
 
 from __future__ import annotations
 

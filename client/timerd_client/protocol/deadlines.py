@@ -1,7 +1,7 @@
 """When a client abandons an operation: at its deadline + grace, and only while the daemon is lost.
 
 While the daemon lives, its outcome comes, however late, and nothing here costs anything. When the daemon is lost, the
-deadlines of all pending operations are collected once, and then that of each registration that follows.
+deadlines of all pending operations are collected once, and then the deadline of each later registration.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Deadlines:
         self._seen = 0
 
     def collect(self, waiting: Mapping[int, Deadlined], issued: int) -> None:
-        """Collect the deadlines of what was registered since the last time, up to command `issued`."""
+        """Collect the deadlines of registrations since the last time, up to command `issued`."""
         if not self._seen:
             self._heap = [(one.due_ns(command), command) for command, one in waiting.items()]
             heapify(self._heap)
@@ -51,7 +51,7 @@ class Deadlines:
         return self._seen < issued
 
     def move(self, command: int, due_ns: int) -> None:
-        """The deadline of an operation, new or moved."""
+        """Note the deadline of an operation, new or moved."""
         heappush(self._heap, (due_ns, command))
 
     @property

@@ -52,7 +52,7 @@ class _Came(NamedTuple):
 
 
 class Grants:
-    """The unseen grants of a client, and those whose requeueing is not applied yet. The caller holds the lock."""
+    """The unseen grants of a client, and requeued ones whose command is not applied yet. The caller holds the lock."""
 
     def __init__(self, ledger: Ledger, outgoing: Outgoing) -> None:
         self._ledger = ledger
@@ -81,9 +81,10 @@ class Grants:
         return min(first, min(self._held_back)) if self._held_back else first
 
     def look(self, received: int, now_ns: int) -> bool:
-        """Outcomes up to `received` have come: requeue grants that nobody holds. Whether more may be acknowledged now.
+        """Outcomes up to `received` have come: requeue grants that nobody holds.
 
-        Call it after a report, and before an acknowledgement, if there are unseen grants.
+        Returns whether more outcomes may be acknowledged now. Call it after a report, and before an acknowledgement, if
+        there are unseen grants.
         """
         first, last = self.first_kept, next(reversed(self.unseen))
         if now_ns >= self._looked_ns + LOOK_NS:
@@ -121,7 +122,7 @@ class Grants:
         self._held_back[outcome] = command
 
     def release(self, applied: int) -> bool:
-        """Commands up to this one are applied. Whether outcomes that were held back may be acknowledged now."""
+        """Commands up to this one are applied. Returns whether outcomes that were held back may be acknowledged now."""
         if not self._held_back:
             return False
         released = [outcome for outcome, command in self._held_back.items() if command <= applied]

@@ -41,7 +41,7 @@ from .incoming import Incoming
 from .session import CALLS, Session
 
 Ask: TypeAlias = Callable[[dict[str, Any], Answerable, int], None]
-"""Asks the daemon. The arguments are the question, who waits for the answer, and the time in ns."""
+"""Asks the daemon. The arguments are the question, the waiter for the answer, and the time in ns."""
 
 _UNPACK: Final = struct_of(OutcomeRecord).unpack
 _CODE_SIZE: Final = 4  # of the code of a failed key
@@ -68,7 +68,7 @@ class DeliveredOutcome:
         names = _names(frame[names_at:end])
         self.purgatory = names[0].decode() if names else ""
         self.keys = tuple(_text(name) for name in names[1:])
-        self.arena = arena  # with `client`: to whom it was delivered; only that client may acknowledge it
+        self.arena = arena  # it was delivered to `client` in this arena, and only that client may acknowledge it
         self.client = client
         self.vouched_ns = delivered_ns  # on the daemon's clock: when it last confirmed that this client holds this
 
@@ -119,7 +119,7 @@ class _Standing:
         self.forget()
 
     def forget(self) -> None:
-        """The daemon is another one, or this client has a new incarnation."""
+        """The arena is another one, or this client has a new incarnation."""
         self.known: object = self._nothing  # what the daemon has answered last; None = unknown
         self.asking = False
         self.asked: object = self._nothing  # what the newest question says
@@ -174,12 +174,12 @@ class Inbox:
         self._pinging = False
         self._asking = False  # a question "held" waits for its answer
         self._renewed_ns = -1  # when the newest answered question was sent; -1 = there is none
-        self._doubt_before_ns = 0  # on the daemon's clock: for what was delivered before, the daemon must be asked
+        self._doubt_before_ns = 0  # on the daemon's clock: ask the daemon about outcomes that were delivered before
         self._done: dict[int, int] = {}  # operation -> the command that ends it, in the order of the commands
         self.ping_at = NEVER
 
     def is_ours(self, outcome: DeliveredOutcome) -> bool:
-        """Whether it was delivered to this incarnation in this arena. Only then its operation id means something."""
+        """Whether it was delivered to this incarnation in this arena. Only then its operation id has a meaning."""
         return (self._session.arena, self._session.incarnation) == (outcome.arena, outcome.client)
 
     def query(self, question: dict[str, Any], reply: _Question, now_ns: int) -> None:
@@ -188,7 +188,7 @@ class Inbox:
     def complain(self, what: str) -> None:
         self._incoming.complaints.append(what)
 
-    # what it takes ------------------------------------------------------------------------------------------------
+    # listening and handling ---------------------------------------------------------------------------------------
 
     def listen(self, now_ns: int) -> None:
         """Count one more loop that wants outcomes. Raises NotAMemberError."""
@@ -233,7 +233,7 @@ class Inbox:
         listening, handling = self._listening, self._handling
         listening.wanted = self.listeners > 0
         if not listening.asking and listening.known is not listening.wanted:
-            # The daemon may answer "not yet", while it still requeues what this client had. It is then asked again.
+            # The daemon may answer "not yet" while it still requeues this client's outcomes. It is then asked again.
             listening.ask({"query": "listen", "on": listening.wanted}, lambda result: bool(result["on"]), now_ns)
         if not handling.asking and handling.known != handling.wanted:
             names = handling.wanted
@@ -245,7 +245,7 @@ class Inbox:
         if wanted is False:
             self.outcomes.clear()
         if wanted is False or wanted is True:
-            # By the second answer all that it held before is requeued. Until then the daemon may have sent it again.
+            # When "off" is answered, the earlier outcomes may be sent again. When "on" is answered, all are requeued.
             self._doubt_before_ns = self._session.daemon_ns
         self._switch(now_ns)
 
@@ -261,7 +261,7 @@ class Inbox:
     def welcomed(self, lease_ns: int, now_ns: int) -> None:
         """A WELCOME has come: ask for everything again.
 
-        The daemon may have taken this client for dead within its lease, and requeued all that was delivered before.
+        The daemon may have taken this client for dead within its lease, and requeued all earlier outcomes.
         """
         self.lease_ns = lease_ns
         self._doubt_before_ns = self._session.daemon_ns
@@ -274,7 +274,7 @@ class Inbox:
 
     @property
     def takes_something(self) -> bool:
-        """Whether what belongs to the group may be delivered to this client."""
+        """Whether outcomes or calls of the group may be delivered to this client."""
         return self.listeners > 0 or bool(self._handling.wanted)
 
     # delivered ----------------------------------------------------------------------------------------------------
@@ -284,13 +284,13 @@ class Inbox:
         session = self._session
         outcome = DeliveredOutcome(row, frame, heap, session.arena, session.incarnation, session.daemon_ns)
         if outcome.record.number <= self._incoming.received_outcome:
-            return  # it was in an earlier report: reports that were asked for twice may overlap
+            return  # it was in an earlier report: two reports in answer to ASK may overlap
         if outcome.record.operation in self._done:
-            return  # redelivered while the command that ends it was on its way; that command ends this delivery, too
+            return  # redelivered while the command that ends it was on its way: that command also ends this delivery
         if outcome.record.flags & OutcomeFlag.CALL:
             self.calls.append(outcome)
         elif self._listening.known is not False or self._listening.asking:
-            self.outcomes.append(outcome)  # else it crossed the question that ended listening, and was requeued
+            self.outcomes.append(outcome)  # else it was sent before listening ended, and requeued at that end
 
     def done(self, operation: int, command: int) -> None:
         """The outcome is done, and `command` acknowledges it. If it is redelivered, no caller gets it again."""
@@ -308,7 +308,7 @@ class Inbox:
             del self._done[operation]
 
     def next(self, queue: deque[DeliveredOutcome], now_ns: int) -> DeliveredOutcome | None:
-        """The next outcome to give to the caller at once. None = none is here, or the daemon was asked first."""
+        """The next outcome, to give to the caller at once. None: there is none, or the daemon is asked first."""
         if not self.may_have(queue):
             return None
         if self._is_over(now_ns - self._renewed_ns) or queue[0].vouched_ns < self._doubt_before_ns:
@@ -339,7 +339,7 @@ class Inbox:
             self._ask_daemon({"query": "ping"}, _Question(answered), now_ns)
 
     def _ask(self, now_ns: int) -> None:
-        """Ask the daemon which of the outcomes that are kept here this client still holds."""
+        """Ask the daemon which of the outcomes in the queues this client still holds."""
         asked = [*self.outcomes, *self.calls][:HELD_QUERY_MAX]
         self._asking = True
 

@@ -7,8 +7,9 @@ only after the command that requeues the grant was applied: until then the daemo
 
 All other grants are in `grants` until a caller has looked at them (grants.py).
 
-The client may learn that a command was applied before it learns that it was refused. WELCOME says only the first; a
-report says both, and may be lost. So a flush waits until all commands are `answered`.
+The client may learn that a command was applied before it learns that the daemon refused it. WELCOME says only which
+commands are applied. A report also has the refusals, and may be lost. So a flush waits until all commands are
+`answered`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def map_of(frame: bytes) -> dict[str, Any]:
 
 
 class Query(NamedTuple):
-    """A question as it is sent, and who waits for its answer."""
+    """A question as it is sent, and the waiter for its answer."""
 
     frame_map: bytes
     reply: Answerable
@@ -79,7 +80,7 @@ class Incoming:
         self._ledger = ledger
         self._outgoing = outgoing
         self.replies: dict[int, Asker] = {}
-        self.receipts: dict[int, Subject] = {}  # commands that want an answer for which nobody waits
+        self.receipts: dict[int, Subject] = {}  # commands that want an answer, but no caller waits for it
         self.queries: dict[int, Query] = {}
         self.lookers: dict[int, Looker] = {}  # by the command of the operation, while it is pending
         self.received_outcome = 0
@@ -101,11 +102,11 @@ class Incoming:
         return bool(self.ready or self.complaints or self.grants.has_requeued)
 
     def look_at_grants(self, now_ns: int) -> bool:
-        """Requeue grants that nobody holds. Whether a caller has looked at others, which may be acknowledged now."""
+        """Requeue grants that nobody holds. Returns whether more outcomes may be acknowledged now."""
         return bool(self.grants.unseen) and self.grants.look(self.received_outcome, now_ns)
 
     def has_pending(self) -> bool:
-        """Whether something is to come, or to be looked at: an outcome, the acknowledgement of a command, a grant."""
+        """Whether an outcome or an acknowledgement of a command is still to come, or a grant to be looked at."""
         ledger = self._ledger
         return bool(ledger.pending or ledger.applied < ledger.issued or self.grants.unseen)
 
@@ -115,7 +116,7 @@ class Incoming:
         return min(self.received_outcome, max(self.grants.first_kept - 1, 0))
 
     def take_ready(self) -> list[Notified]:
-        """Those to notify when the lock is free; each is given once."""
+        """The promises to notify when the lock is free. Each is returned once."""
         ready, self.ready = self.ready, []
         return ready
 
@@ -141,7 +142,7 @@ class Incoming:
                 self.ready.append(reply)
 
     def abandon(self, registrations: Iterable[int], error: TimerdError) -> int:
-        """Settle these operations with this error, and withdraw them; how many were pending."""
+        """Settle these operations with this error, and withdraw them. Returns how many were pending."""
         settlement = local(error)
         abandoned = 0
         for command in registrations:
@@ -209,7 +210,7 @@ class Incoming:
     def forget_abandoned(self, header: ReportHeader) -> None:
         """Forget the operations whose withdrawals were applied when this report was made.
 
-        No outcome of these comes any more, provided that all outcomes up to this report were received.
+        No outcome of these operations comes after that, if all outcomes up to this report were received.
         """
         if self.received_outcome < header.outcome_newest:
             return
@@ -229,7 +230,7 @@ class Incoming:
             self.received_answer = command
 
     def take_looks(self, header: ReportHeader, frame: bytes) -> None:
-        """Have the owners of operations look. A look that comes again is known, and one without an owner is over."""
+        """Have the owners of operations look. Looks that were seen before, or that have no owner here, are ignored."""
         start = _HEADER_SIZE + header.outcomes * _OUTCOME_SIZE + header.answers * _ANSWER_SIZE
         for command, sequence in _LOOKS.iter_unpack(frame[start : start + header.looks * _LOOK_SIZE]):
             looker = self.lookers.get(command)
@@ -256,7 +257,7 @@ class Incoming:
     def answer(self, command: int, value: int, error: TimerdError | None) -> None:
         """The answer to a command, or its refusal.
 
-        Each step may be done again, after an interrupt: what is done last takes the waiter out.
+        Each step may be repeated after an interrupt: the last step removes the waiter.
         """
         if error is not None:
             waiter = self._ledger.pending.get(command)
@@ -282,7 +283,7 @@ class Incoming:
             del self.replies[command]
 
     def begin_anew(self) -> None:
-        """Begin the numbers anew. Nobody waits any more."""
+        """Begin the numbers anew, without waiters."""
         self.received_outcome = self.received_answer = 0
         self.grants.begin_anew()
         self.lookers.clear()

@@ -37,7 +37,7 @@ class Outgoing:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.frame_size_max = FRAME_SIZE_MAX  # of a frame of commands, in bytes
-        self.resets = 0  # one more each time when a frame that is not sent yet has become stale
+        self.resets = 0  # how often a frame that was not sent yet has become stale
         self.commands_unknown = 0  # commands that were unacknowledged when the daemon forgot this client
         self.answered = 0  # commands up to this one are applied, and their answers were received
         self.sent = 0
@@ -62,7 +62,7 @@ class Outgoing:
         return self.requeue(registration)
 
     def requeue(self, registration: int) -> int:
-        """Requeue the grant of a registration, and cancel it if it is pending; the number of the command."""
+        """Requeue the grant of a registration, and cancel it if it is pending. Returns the command's number."""
         return self._ledger.issue(operation_command(CommandKind.CANCEL, registration, flags=CommandFlag.REQUEUE))
 
     @property
@@ -76,14 +76,14 @@ class Outgoing:
         return self._ledger.applied < self.sent
 
     def confirm(self) -> bool:
-        """Somebody waits until all that is issued is applied. Whether that takes a frame of its own."""
+        """A caller waits until all issued commands are applied. Returns whether that takes a frame of its own."""
         if max(self._confirm_to, self._ledger.applied) >= self._ledger.issued:
             return False
         self._confirm_to = self._ledger.issued
         return not self.has_commands
 
     def asks(self, first: int, number: int) -> bool:
-        """Whether a frame with these commands asks for a confirmation: for who waits, or because the window fills."""
+        """Whether a frame with these commands asks for a confirmation: a caller waits for it, or the window fills."""
         last = first + number - 1
         return first <= self._confirm_to <= last or last - self._ledger.applied > self._ledger.window // 2
 
@@ -122,13 +122,13 @@ class Outgoing:
         return True
 
     def skip_answers(self, last: int) -> None:
-        """The daemon kept no answers to the commands up to this one, so it is unknown which were refused."""
+        """The daemon kept no answers to commands up to this one, so nobody knows which were refused."""
         if self.answered < last <= self._ledger.applied:
             self.commands_unknown += last - self.answered
             self.answered = last
 
     def begin_anew(self) -> int:
-        """Forget all unacknowledged commands, because the daemon does not know this client; how many there were."""
+        """Forget all unacknowledged commands, because the daemon does not know this client. Returns their number."""
         unknown = self._ledger.issued - self.answered
         self.commands_unknown += unknown
         self._ledger.begin_after(0)

@@ -8,13 +8,13 @@
 
 A Protocol has five parts, and each knows only those above it:
 
-    ledger     unacknowledged commands and pending operations (hot/): what each request goes through
-    outgoing   what of the ledger is sent, and sent again
+    ledger     unacknowledged commands and pending operations (hot/): the path of each request
+    outgoing   commands of the ledger, sent and sent again
     incoming   outcomes, answers, and abandoned operations
-    session    who this client is to its daemon, and what is known of the daemon
-    inbox      what is delivered to this client for its group
+    session    the identity of this client at its daemon, and what it knows of the daemon
+    inbox      outcomes and calls that are delivered to this client for its group
 
-When a daemon is lost stands in silence.py, and what becomes due then in deadlines.py.
+silence.py decides when the daemon is lost, and deadlines.py which operations are due then.
 
 Ground rules (DESIGN.md, rules 6 and 7):
 * Commands are numbered one by one, and kept until the daemon says that it has applied them (outgoing.py). After
@@ -68,8 +68,8 @@ from .statistics import Statistics
 
 RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
-ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # the longest wait for a frame with commands; the daemon reminds after 50 ms
-ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # this number of outcomes is acknowledged at once
+ACKNOWLEDGE_DELAY_NS: Final = 25_000_000  # the longest wait for another frame; the daemon reminds after 50 ms
+ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # if this number of outcomes is unacknowledged, they do not wait
 ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # the daemon stops when too many are unacknowledged
 # Ticks are no further apart than this while all is well, so a longer pause is this process's own.
 assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_NS=}"
@@ -129,7 +129,7 @@ class Protocol:
         self._last_sent_ns = now_ns
         self._deadlines = Deadlines()
 
-    # what callers do ----------------------------------------------------------------------------------------------
+    # calls of callers ---------------------------------------------------------------------------------------------
 
     @property
     def lost(self) -> bool:
@@ -161,7 +161,7 @@ class Protocol:
         self._query_at = min(self._query_at, now_ns + RETRANSMIT_FIRST_NS)
 
     def confirm(self) -> None:
-        """Somebody waits until the daemon has applied all that was issued: ask for a confirmation at once."""
+        """A caller waits until the daemon has applied all issued commands: ask for a confirmation at once."""
         if self.outgoing.confirm() and self.state is LIVE:
             self._outbox.append(self._frame(UpKind.ACK, flags=_CONFIRM))
 
@@ -173,7 +173,7 @@ class Protocol:
         self.state = CLOSED
 
     def found(self, now_ns: int) -> None:
-        """There is a way to the daemon now: send HELLO at once."""
+        """The daemon was found: send HELLO at once."""
         if self.state in SENDING_HELLO:
             self._restart_hello(now_ns)
 
@@ -205,7 +205,7 @@ class Protocol:
         return min(self._hello_at, self.silence.lost_at_ns)
 
     def tick(self, now_ns: int) -> None:
-        """Do what is due: HELLO, retransmission, questions, acknowledgements, and what a lost daemon calls for."""
+        """Do what is due: HELLO, retransmission, questions, acknowledgements, and the steps when the daemon is lost."""
         if self.state is CLOSED:
             return
         self._look_at_silence(now_ns)
@@ -260,7 +260,7 @@ class Protocol:
         self.inbox.tick(now_ns)
         self._outlet_silence.look(now_ns)
         if now_ns >= self._outlet_silence.lost_at_ns:
-            self._subscribe(now_ns)  # the connection may be lost though nobody has noticed
+            self._subscribe(now_ns)  # the connection may be lost without a sign
         if self.outgoing.in_flight and now_ns >= self._retransmit_at:
             self.outgoing.go_back()
             self._retransmit_at = self._retransmit.next_at(now_ns)
@@ -333,7 +333,7 @@ class Protocol:
         self.outgoing.resets += 1
 
     def _ask(self, now_ns: int) -> None:
-        """Ask for what was missed, at intervals that double from 50 ms to 1 s."""
+        """Ask for missing outcomes and answers, at intervals that double from 50 ms to 1 s."""
         if self._asking and now_ns < self._ask_at:
             return
         self._ask_wait_ns = min(2 * self._ask_wait_ns, ANNOUNCE_LAST_NS) if self._asking else ANNOUNCE_FIRST_NS
@@ -344,7 +344,7 @@ class Protocol:
     # frames down --------------------------------------------------------------------------------------------------
 
     def take_report(self, frame: bytes, now_ns: int, *, published: bool) -> bool:
-        """Take a plain report, which only settles, answers and confirms; False: it is none, and nothing was done."""
+        """Take a plain report: it only settles, answers and confirms. For any other frame, do nothing, return False."""
         if self.state is not LIVE or len(frame) < _DOWN_SIZE:
             return False
         header = _header(_DOWN.unpack_from(frame))
@@ -356,7 +356,7 @@ class Protocol:
         return True
 
     def receive(self, frame: bytes, now_ns: int, *, published: bool) -> None:
-        """Take a frame that has come where outcomes come (`published`), or from the DEALER."""
+        """Take a frame from the outlet (`published`), or from the DEALER."""
         if self.state is CLOSED:
             return
         if len(frame) < _DOWN_SIZE:
@@ -492,7 +492,7 @@ class Protocol:
             self.frames_ignored += 1  # of a HELLO that was sent twice: a report over PUB has overtaken it
             return
         if not session.are_named(welcome.get("purgatories", {})):
-            self._restart_hello(now_ns)  # one was named after the HELLO that this answers
+            self._restart_hello(now_ns)  # a purgatory was named after the HELLO that this answers
             return
         if header.incarnation != session.arena:
             if session.arena and session.secret != NO_SESSION:
@@ -502,7 +502,7 @@ class Protocol:
                 session.leave_arena()
         session.arena = header.incarnation
         if not ledger.applied <= applied <= self.outgoing.offered:
-            self._begin_anew(now_ns)  # it knows less than it has acknowledged, or more than was sent
+            self._begin_anew(now_ns)  # the daemon knows less than it has acknowledged, or more than was sent
             return
         again = self.state in (HELLO, LIVE) and (welcome["slot"], welcome["session"]) == (session.slot, session.secret)
         self.silence.last_frame_ns = now_ns
@@ -591,7 +591,7 @@ class Protocol:
         culprit = self.ledger.applied + 1
         if header.applied != self.ledger.applied or self.outgoing.sent < culprit:
             return
-        # The daemon always stops at this command, so one that it can read takes its place.
+        # The daemon would always stop at this command, so a command that it can read takes its place.
         self.outgoing.void(culprit)
         self.incoming.answer(culprit, 0, error)
         self.outgoing.go_back()

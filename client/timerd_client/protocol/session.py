@@ -1,4 +1,4 @@
-"""The session of a client: what it says of itself in HELLO, and what the daemon gives it in WELCOME."""
+"""The session of a client: its identity in HELLO, and the fields that the daemon gives it in WELCOME."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Session:
             self.purgatories[CALLS] = NOT_KNOWN_YET
         self.slot = 0
         self.subscriptions: deque[bytes] = deque()  # sessions to show, each over a new connection for outcomes
-        # Sequence of the newest event, as frames say it: for a client that has not mapped the arena.
+        # Sequence of the newest event, from frames: for a client that has not mapped the arena.
         self._newest_received = [0]
         ledger.use_arena(self._newest_received, 0)
 
@@ -118,7 +118,7 @@ class Session:
         return packed
 
     def welcomed(self, welcome: dict[str, Any]) -> None:
-        """Take what a WELCOME gives."""
+        """Take the fields of a WELCOME."""
         session = welcome["session"]
         if not isinstance(session, bytes) or len(session) != len(NO_SESSION):
             raise ValueError(f"a session is {len(NO_SESSION)} bytes, not {session!r:.60}")
@@ -152,7 +152,7 @@ class Session:
         known.update(indices)
 
     def name_later(self, name: str) -> None:
-        """Name a purgatory of which the next HELLO asks; until WELCOME its index is none that a daemon gives."""
+        """Name a purgatory in the next HELLO. Until WELCOME it has an index that no daemon gives."""
         if name not in self.purgatories:
             unknown = [index for index in self.purgatories.values() if index >= PURGATORIES_MAX]
             self.purgatories[name] = min(unknown, default=NOT_KNOWN_YET + 1) - 1

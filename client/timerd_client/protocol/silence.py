@@ -1,4 +1,4 @@
-"""How long no frame of the daemon has come, and when that means that the daemon is lost.
+"""The time without a frame of the daemon, and when the daemon is lost.
 
 A daemon sends a frame at least once a second. It is lost after 3 s without a frame in which this client listened, or
 2 s after its end was seen. A pause of this process (it was stopped, or its loop or thread was blocked) counts as one
