@@ -26,11 +26,11 @@ from .waiters import LoopWaiters
 Value = TypeVar("Value")
 
 
-open_links: set[LoopLink] = set()  # else one whose loop has ended could be collected before its last flush
+open_links: set[LoopLink] = set()  # keeps a link whose loop has ended from being collected before its last flush
 
 
 class LoopLink(Link):
-    """A link whose sockets are watched by a loop: the one that runs when it is made."""
+    """A link whose sockets a loop watches: the loop that runs when the link is made."""
 
     PASSES: ClassVar[type[LoopPasses]] = LoopPasses
     sender: LoopSender
@@ -77,7 +77,7 @@ class LoopLink(Link):
             self.refuse_closed()
 
     def use(self) -> Use:
-        """The caller keeps what is returned for as long as it uses this link. Afterwards the link ends, and warns."""
+        """The caller keeps the result for as long as it uses this link. Afterwards the link ends, and warns."""
         return self._users.begin(self._unused)
 
     def _unused(self) -> None:
@@ -104,7 +104,7 @@ class LoopLink(Link):
 
 
 async def drive(flow: Flow[Value]) -> Value:
-    """Do the steps of a flow, and await each. Returns what the flow returns, or raises its error."""
+    """Do the steps of a flow, and await each. Returns the result of the flow, or raises its error."""
     done: Any = None
     try:
         while True:

@@ -34,19 +34,19 @@ class AioOperation(Operation):
         return self._outcome()
 
     async def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """Cancel it and wait for its outcome; True if it was cancelled. Raises TimerdUnavailableError."""
+        """Cancel it and wait for its outcome. Returns whether it was cancelled. Raises TimerdUnavailableError."""
         self.cancel()
         await settled_in_time(self, timeout)
         return self._withdrawn()
 
     async def reschedule_wait(self, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`reschedule`, and whether it was pending still. Raises TimerdUnavailableError after `timeout` s."""
+        """Reschedule it. Returns whether it was still pending. Raises TimerdUnavailableError after `timeout` s."""
         reply = Reply(self._link)
         return self._send_reschedule(delay, reply) and bool(await answer_of(reply, timeout))
 
 
 class AioBatch(Batch):
-    """The batch of an asyncio client. If an `await` of it is cancelled, what is pending of it is withdrawn.
+    """The batch of an asyncio client. If an `await` of it is cancelled, its pending rows are withdrawn.
 
     Rows that have settled keep their outcomes. If nobody looks at them, their limited events go to others.
     """
@@ -78,14 +78,14 @@ class AioBatch(Batch):
         return self._completed()
 
     async def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> int:
-        """Cancel all that are pending, and wait for their outcomes; how many of the batch were cancelled."""
+        """Cancel all pending rows, and wait for their outcomes. Returns how many rows of the batch were cancelled."""
         self.cancel()
         await settled_in_time(self, timeout)
         return self._cancelled()
 
 
 class _Settled:
-    """An awaitable: whether a promise settles within the time."""
+    """An awaitable: it gives whether a promise settles within the time."""
 
     def __init__(self, promise: Promise, timeout: Patience | None, *, gives_back: bool) -> None:
         self._promise = promise
@@ -97,7 +97,7 @@ class _Settled:
 
 
 async def settled(promise: Promise, timeout: Patience | None, *, gives_back: bool = True) -> bool:
-    """Whether it settles within `timeout` seconds. A cancelled await gives back what it waits for."""
+    """Whether it settles within `timeout` seconds. A cancelled await withdraws the operation, if `gives_back`."""
     return await _Settled(promise, timeout, gives_back=gives_back)
 
 

@@ -1,6 +1,6 @@
 """The passes of an asyncio client: its loop watches the sockets, and nothing blocks.
 
-A pass ends when nothing came in after the last send. Then those who wait look at their conditions, and a timer is set.
+A pass ends when no frame came in after the last send. Then waiters look at their conditions, and a timer is set.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ class LoopPasses:
             self._loop.add_reader(number, self.make)
 
     def received(self) -> None:
-        """Frames were taken. Those who wait look at the end of the pass."""
+        """Frames were taken. Waiting callers look at the end of the pass."""
 
     def _on_readable(self, descriptor: int) -> None:
         self._link.readable(descriptor)
         self._rest()
 
     def make(self) -> None:
-        """A pass. The descriptors are edge-triggered: it goes on until nothing came in after the last send."""
+        """Make a pass. The descriptors are edge-triggered: it goes on until no frame came in after the last send."""
         while not self._link.closed and self._exchange():
             pass
         self._rest()
 
     def _exchange(self) -> bool:
-        """Take what came in, send what is due; whether there may be more."""
+        """Take all frames, and send what is due. Returns whether there may be more."""
         link, connection = self._link, self._link.connection
         busy = connection.receive_some()
         if link.closed:  # a callback has closed it
@@ -95,7 +95,7 @@ class LoopPasses:
 
     def _arm(self, at_ns: int) -> None:
         if at_ns >= self._timer_at:
-            return  # the timer that is set comes first, and then sets the next one
+            return  # the present timer is earlier, and sets the next one
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at_ns
@@ -107,11 +107,11 @@ class LoopPasses:
         self.make()
 
     def go_on(self, seconds: float) -> None:
-        """The process ends: send and receive without the loop, unless that runs in another thread."""
+        """The process ends: send and receive without the loop, unless the loop runs in another thread."""
         if self._loop.is_running():
             native.sleep(seconds)
             return
-        with contextlib.suppress(RuntimeError):  # those who wait in the loop are not woken any more
+        with contextlib.suppress(RuntimeError):  # a closed loop cannot wake its waiters
             self._exchange()
         poll = native.poll()
         for number in self._descriptors:

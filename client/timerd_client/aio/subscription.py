@@ -27,7 +27,7 @@ class Subscription(Following):
         return await drive(self._next(timeout))
 
     async def aclose(self) -> None:
-        """`close()`, for those that expect it of an asynchronous iterator."""
+        """`close()`, under the name that asynchronous iterators have for it."""
         self.close()
 
     def __aiter__(self) -> AsyncIterator[Event | Gap]:

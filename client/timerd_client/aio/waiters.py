@@ -35,7 +35,7 @@ class LoopWaiters(Waiters):
             loop.call_soon_threadsafe(call)
 
     def notify_locked(self) -> None:
-        self._link.wake()  # the pass then looks at the conditions of those who wait
+        self._link.wake()  # the pass then looks at the conditions of the waiters
 
     def some_wait(self) -> bool:
         return bool(self._waiting)
@@ -43,7 +43,7 @@ class LoopWaiters(Waiters):
     async def until(self, condition: Callable[[], bool], timeout: float | None, scope: Scope | None = None) -> bool:
         """Wait until the condition holds, `timeout` seconds at most. Returns whether it holds.
 
-        RequestEnded is raised if the request `scope` ends before.
+        Raises RequestEnded if the request `scope` ends before.
         """
         if condition():
             return True
@@ -73,7 +73,7 @@ class LoopWaiters(Waiters):
         return True
 
     def look(self) -> None:
-        """Wake those whose condition holds. In the loop."""
+        """Wake the waiters whose condition holds. In the loop."""
         for condition, future in list(self._waiting):
             if not future.done() and condition():
                 future.set_result(None)

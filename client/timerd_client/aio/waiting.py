@@ -33,7 +33,7 @@ async def wait(
 ) -> Waited[Waitable]:
     """Wait until all operations (`until="all"`) or one of them ("first") have settled, `timeout` seconds at most.
 
-    A whole batch counts as one. None is cancelled, not even where the `await` is.
+    A whole batch counts as one. No operation is cancelled, even if the `await` is cancelled.
     """
     waits_for_all = until_of(until) == "all"
     given = promises_of(operations, KINDS, OTHER)

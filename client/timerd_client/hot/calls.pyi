@@ -52,7 +52,7 @@ class Caller:
     def _operation(self) -> type[Any]: ...
 
 def takes_register(method: _Method) -> _Method:
-    """Decorates `register` of a Caller: the calls of the fast path are taken before the method."""
+    """Decorates `register` of a Caller: the fast path takes its calls before the method."""
 
 def takes_fire(method: _Method) -> _Method:
     """Decorates `fire` of a Caller, like takes_register."""

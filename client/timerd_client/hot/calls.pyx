@@ -88,10 +88,10 @@ cdef class Line:
         return <uint64_t>at.tv_sec * 1_000_000_000 + <uint64_t>at.tv_nsec
 
     cdef inline bint enter(self) except -1:
-        """Take the lock if some thread holds it; whether to `leave` afterwards.
+        """Take the lock if some thread holds it. Returns whether to `leave` afterwards.
 
-        To be called before the ledger is changed. Without a holder no lock is needed, because the code until `leave`
-        calls nothing and so keeps the GIL. A holder may have lost the GIL in the middle of a change.
+        Call it before a change of the ledger. If no thread holds the lock, none is needed: the code until `leave` calls
+        nothing, so it keeps the GIL. A holder may have lost the GIL in the middle of a change.
         """
         if self.is_locked():
             self.guard.acquire()
@@ -216,7 +216,7 @@ cdef Handle register_fast(
             holder = ledger.ids.find(ledger.pending, caller._name, hashed)
             if holder is not None and if_exists == "keep" and isinstance(holder, Handle):
                 return holder
-        head.purgatory = caller._indices[caller._name]  # under the lock: in another arena it is another one
+        head.purgatory = caller._indices[caller._name]  # under the lock: another arena has another index
         buffer_reserve(&ledger.commands, size, 1)
         table_reserve(&ledger.pending.table, 1)
         to = ledger.add(size)

@@ -24,7 +24,7 @@ def plain_keys(keys: list[Key]) -> Sequence[Key]:
 class Watches:
     """The keys of a column of registrations, checked and encoded for issue_registrations.
 
-    Raises what a registration with wrong keys raises, and says of which row.
+    Raises the errors of a registration with wrong keys, and names the row.
     """
 
     names: list[Any]  # as an operation has them: one key, or a tuple
@@ -40,7 +40,7 @@ def issue_registrations(
     start: int,
     rows: int,
 ) -> int:
-    """Issue `rows` registrations, from row `start` of the columns on; the command number of the first."""
+    """Issue `rows` registrations, from row `start` of the columns on. Returns the command number of the first."""
 
 def issue_events(
     ledger: Ledger,

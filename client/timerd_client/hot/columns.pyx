@@ -119,7 +119,7 @@ cdef class Watches:
         return 0
 
     cdef object add_encoded(self, Py_ssize_t number, keys, when):
-        """Add a row that the general path reads; its names."""
+        """Add a row that the general path reads. Returns its names."""
         cdef uint64_t start = self.end()
         cdef EncodedRow *row = self.rows + self.count
         try:

@@ -124,7 +124,7 @@ cdef inline int buffer_replace(CommandBuffer *buffer, Entry *entry, const char *
 
 
 cdef inline int64_t buffer_fit(Entry *first, int64_t count, uint64_t size) noexcept nogil:
-    """How many of these fit into a frame of `size` bytes: `count`, or else a half of it, a quarter, and so on."""
+    """How many of these fit into a frame of `size` bytes: `count`, or else half of it, a quarter, and so on."""
     cdef uint64_t total
     cdef int64_t at
     while True:

@@ -33,7 +33,7 @@ pack_operation = struct_of(OperationCommand).pack
 pack_look = struct_of(LookCommand).pack
 pack_call = struct_of(CallCommand).pack
 
-IF_EXISTS: Final = {  # what register() does when there is an operation of that id
+IF_EXISTS: Final = {  # the choices of register() when an operation of that id exists
     "error": 0,
     "keep": int(RegisterFlag.KEEP),
     "replace": int(RegisterFlag.REPLACE),
@@ -94,13 +94,13 @@ def phase_command(operation: int, phase: int, *, limit_ns: int = 0, reason: byte
 
 
 def in_purgatory(command: bytes, index: int) -> bytes:
-    """The command with that purgatory, whose index may have changed since: in another arena it is another one."""
+    """The command with this index of its purgatory, which may have changed: another arena has other indices."""
     at = PURGATORY_AT
     return command if command[at] == index else command[:at] + bytes((index,)) + command[at + 1 :]
 
 
 def with_first_mark(command: bytes) -> bytes:
-    """The command for another arena than its caller has seen: a registration counts from the arena's first event.
+    """The command for an arena that its caller has not seen: a registration counts from the arena's first event.
 
     A mark of another client (MARK_BY_SEQUENCE) means nothing there, so its registration is refused.
     """
@@ -125,7 +125,7 @@ NOTHING: Final = operation_command(CommandKind.CANCEL, 0)
 
 
 def with_time_left(command: bytes, now_ns: int) -> bytes:
-    """The command for a daemon with another clock: it says how much time is left, and no time of registration."""
+    """The command for a daemon with another clock: it has the time that is left, and no time of registration."""
     offset = _TIMED.get(command[0])  # type: ignore[call-overload]
     if offset is None:
         return command

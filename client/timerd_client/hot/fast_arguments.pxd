@@ -1,6 +1,6 @@
 """The arguments that the fast path takes, as C values, and the commands that it writes. Nothing here keeps a reference.
 
-As an example, duration_of() takes 30, 2.5 and None. It answers "no" for a timedelta, and the general path looks at that.
+As an example, duration_of() takes 30, 2.5 and None. It answers "no" for a timedelta, so the general path takes that.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE

@@ -1,6 +1,6 @@
-"""Which pending operation of this client has an id. An id is never the fast path alone.
+"""Finds the pending operation of an id. The fast path holds the lock for a registration with an id.
 
-It holds command numbers, not operations. So nothing has to be done when an operation settles, and an operation needs no
+It holds command numbers, not operations. So it needs no update when an operation settles, and an operation needs no
 slot for weak references (8 bytes in each). Called with the lock held.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-_FIRST: Final = 1_024  # entries before the first look for those that have settled
+_FIRST: Final = 1_024  # entries before it first looks for settled ones
 
 
 class Ids:
-    """Command numbers by purgatory and hash of the id. `pending` is that of the ledger, which changes it at times."""
+    """Command numbers by purgatory and hash of the id. `pending` is the ledger's, which may replace it."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, bytes], int] = {}

@@ -1,4 +1,4 @@
-"""How an operation has settled, in few bytes: its outcome's record without what the handle has, and its value behind it.
+"""A settled operation in few bytes: its outcome's record, without the fields of the handle, and its value behind it.
 
 A block of 80 bytes holds a value of up to 8 bytes; an object for the value alone would take 48. Unusual outcomes are
 kept as a RawSettlement (waiter.py): a refusal, more than 16 keys, a value that was cut.
@@ -53,7 +53,7 @@ cdef inline tuple settlement_of(const OutcomeRecord *record, object value, uint6
 
 
 cdef inline bint is_usual(const OutcomeRecord *record, uint64_t command, uint64_t size) noexcept nogil:
-    """Whether a block says all that this record of that command says, with a value of that size."""
+    """Whether a block can hold all of this record of that command, with a value of that size."""
     return (
         record.command == command
         and record.value_length == size
@@ -115,7 +115,7 @@ cdef inline object kept_value(const Kept *kept):
 
 
 cdef inline void write_record(const Kept *kept, uint64_t command, char *to) noexcept:
-    """Write the record of this command that is kept; not with FORM_WHOLE."""
+    """Write the kept record of this command. Not for FORM_WHOLE."""
     cdef OutcomeRecord record
     memset(&record, 0, sizeof(record))
     record.command, record.number, record.operation = command, kept.number, kept.operation

@@ -28,7 +28,7 @@ cdef class Pending:
     cdef PyObject *find(self, uint64_t number) noexcept
 
     cdef inline PyObject *remove(self, uint64_t number, int64_t batch) noexcept:
-        """Remove a number, which is searched in that batch first. The caller gets the reference. NULL = nobody waits."""
+        """Remove a number; look in that batch first. The caller gets the reference. NULL = it has no waiter."""
         cdef PyObject *waiter
         if batch_has(&self.batches, batch, number):
             return batch_remove(&self.batches, batch, number)

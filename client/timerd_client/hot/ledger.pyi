@@ -46,9 +46,9 @@ class Ledger:
     def kept(self) -> int:
         """How many commands are kept."""
     def issue(self, command: bytes) -> int:
-        """Add a command; its number. The caller has checked that the window has room."""
+        """Add a command. Returns its number. The caller has checked that the window has room."""
     def issue_all(self, commands: Sequence[bytes]) -> int:
-        """Add several commands at once; the number of the first."""
+        """Add several commands at once. Returns the number of the first."""
     def command(self, number: int) -> bytes:
         """The command of that number, which is kept."""
     def replace(self, number: int, command: bytes) -> None:
@@ -64,7 +64,7 @@ class Ledger:
     def move_purgatories(self, moved: dict[int, int]) -> None:
         """Change the purgatory in all commands that are kept: {old index: new index}. The arena is another one."""
     def count_from_first(self) -> None:
-        """The arena is another than callers have seen: registrations that are kept count from its first event."""
+        """The arena is not the one that callers have seen: kept registrations count from its first event."""
     def newest(self) -> int:
         """Sequence of the newest event that this client can see."""
     def use_arena(self, words: Sequence[int], index: int) -> None:

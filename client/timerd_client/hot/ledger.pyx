@@ -102,7 +102,7 @@ cdef class Pending:
         cdef uint64_t one = number_of(number)
         if one == 0:
             raise KeyError(number)
-        before = self.pop(one)  # freed when the new one is in the table: its destructor may come back here
+        before = self.pop(one)  # freed after the new one is in the table: its destructor may call this class
         table_reserve(&self.table, 1)
         Py_INCREF(waiter)
         table_put(&self.table, one, <PyObject *>waiter)

@@ -9,7 +9,7 @@ from .ledger import Pending
 from .promises import Handle, Rows
 
 _Grant: TypeAlias = tuple[int, Handle | Rows]
-"""A registration that a limited event has completed: its command number, and who waits for it."""
+"""A registration that a limited event has completed: its command number, and its waiter."""
 
 def settle_all(
     pending: Pending,

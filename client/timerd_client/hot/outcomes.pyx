@@ -1,7 +1,7 @@
 """The outcomes of a report settle the operations that are pending.
 
 A record is copied for its operation or batch, so no object is made for it. A pending operation was written long ago and
-is in no cache: outcomes are therefore handled in groups of 16, and each group is prefetched before its turn.
+is in no cache. So outcomes are handled in groups of 16, and each group is prefetched before its turn.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -18,7 +18,7 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *one) noexcept
-    PyObject *PyTuple_GET_ITEM(object pair, Py_ssize_t at) noexcept  # without a reference
+    PyObject *PyTuple_GET_ITEM(object pair, Py_ssize_t at) noexcept  # a borrowed reference
 
 cdef extern from *:
     """
@@ -95,7 +95,7 @@ def settle_all(
         end = min(at + record.value_length, size)
         if record.flags & OUTCOME_FLAG_HAS_FAILURES:  # their codes stand behind the value
             end = min(end + sizeof(uint32_t) * <uint64_t>popcount(record.failed), size)
-        if at == end or (isinstance(one, Handle) and end - at <= INLINE_MAX):  # a Handle keeps the bytes themselves
+        if at == end or (isinstance(one, Handle) and end - at <= INLINE_MAX):  # a Handle copies the bytes
             value = _EMPTY
         elif at == shared_at and end == shared_end:  # one event has settled several operations
             value = shared

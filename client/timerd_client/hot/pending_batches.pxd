@@ -1,8 +1,8 @@
-"""Batches that are pending: for each the range of its command numbers, in order, with one reference to its waiter.
+"""Pending batches: the range of the command numbers of each, in order, with one reference to its waiter.
 
 A batch of a thousand would need a thousand entries in pending_table.pxd. Here it needs one range, and a bit for each
-number. The ranges of all pending batches lie side by side, and so do the bits of each: a search stays in few lines of
-the cache.
+number. The ranges of all pending batches lie side by side, and so do the bits of a batch. So a search touches few lines
+of the cache.
 """
 
 from cpython.object cimport PyObject

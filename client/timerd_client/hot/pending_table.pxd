@@ -33,7 +33,7 @@ cdef struct PendingTable:
 
 
 cdef inline int table_begin(PendingTable *table, uint64_t size) except -1:
-    """Make an empty table of that size, a power of two. The caller frees the entries that there were before."""
+    """Make an empty table of that size, a power of two. The caller frees the earlier entries."""
     cdef PendingEntry *made = <PendingEntry *>PyMem_RawCalloc(size, sizeof(PendingEntry))
     if made == NULL:
         raise MemoryError(f"a table of {size} entries")
@@ -71,7 +71,7 @@ cdef inline PyObject *table_get(PendingTable *table, uint64_t number) noexcept n
 
 
 cdef inline int table_reserve(PendingTable *table, uint64_t rows) except -1:
-    """Make room for so many more numbers that follow each other: adding them then cannot fail."""
+    """Make room for `rows` more consecutive numbers: adding them then cannot fail."""
     cdef PendingEntry *old = table.row
     cdef uint64_t size = table.mask + 1, at, needed = TABLE_FIRST, entries = table.entries + (rows + 4) // ENTRY_ROWS
     if entries * 4 <= size * 3 and (entries * 16 >= size or size == TABLE_FIRST):
@@ -97,7 +97,7 @@ cdef inline void table_put(PendingTable *table, uint64_t number, PyObject *waite
 
 
 cdef inline PyObject *table_remove(PendingTable *table, uint64_t number) noexcept nogil:
-    """Remove a number. The caller takes over the reference. NULL = nobody waits for it."""
+    """Remove a number. The caller takes over the reference. NULL = it has no waiter."""
     cdef PendingEntry *entry
     cdef PyObject *waiter
     if number == 0:
@@ -136,7 +136,7 @@ cdef inline void prefetch_entry(PendingTable *table, uint64_t number) noexcept n
 
 
 cdef inline void prefetch_waiter(PendingTable *table, uint64_t number) noexcept nogil:
-    """To be called when the entry itself is in the cache."""
+    """Call it when the entry itself is in the cache."""
     cdef PendingEntry *entry = table.row + table_home(table, group_of(number))
     if entry.group == group_of(number):  # else the entry lies further on, and is not prefetched
         prefetch_handle(entry.waiter[number % ENTRY_ROWS])

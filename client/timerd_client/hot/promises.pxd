@@ -13,7 +13,7 @@ cdef class Promised:
 
 
 cdef class Handle(Promised):
-    """80 bytes, and five lines of the cache for four. So there are no methods of C, which would need a table of them."""
+    """80 bytes: four handles take five lines of the cache. C methods would need a pointer to a table, so it has none."""
 
     cdef object callbacks
     cdef Kept *kept  # how it has settled; NULL = it is pending
@@ -28,7 +28,7 @@ cdef class Handle(Promised):
 cdef inline bint settle_record(
     Handle handle, const OutcomeRecord *record, const char *value, uint64_t size, object shared, uint64_t arena
 ) except -1:
-    """Do what settle() does, with a record of a report. `shared` is the value if that has more than INLINE_MAX bytes."""
+    """Like settle(), with a record of a report. `shared` is the value if it has more than INLINE_MAX bytes."""
     if handle.kept != NULL:
         return False
     if not is_usual(record, handle.command, size):
@@ -85,7 +85,7 @@ cdef class Rows(Promised):
         return self._callbacks is not None
 
     cdef inline bint settle_record(self, const OutcomeRecord *record, object value, uint64_t arena) except -1:
-        """Do what settle() does, with a record of a report."""
+        """Like settle(), with a record of a report."""
         cdef int64_t row = self.find(record.command)
         if self.left == 0:
             return False

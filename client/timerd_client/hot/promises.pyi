@@ -9,7 +9,7 @@ from timerd_client.waiter import RawSettlement
 _Made = TypeVar("_Made", bound=type[Handle])
 
 class Promised:
-    """Something that is settled once, and the callbacks of those that wait.
+    """A promise: it settles once, and then its callbacks are called.
 
     Operation, Batch and Reply derive from it, so that each is one object (client/DESIGN.md). It has no slots: each of
     the three has its own, because an operation needs fewer bytes than the others.
@@ -45,10 +45,10 @@ class Handle(Promised):
     ) -> None: ...
     @property
     def _taken(self) -> Any:
-        """The settlement, for a caller: from now on it has been looked at. None = it is pending.
+        """The settlement, for a caller: from now on it counts as looked at. None = it is pending.
 
-        To read an attribute is one step: no handler of a signal runs between it and the `return` behind it. So a caller
-        that a handler interrupts has either looked at the outcome and got it, or neither.
+        Reading an attribute is one step: no handler of a signal runs between it and the `return` behind it. So if a
+        handler interrupts a caller, the caller has either looked at the outcome and got it, or neither.
         """
     @property
     def _unseen(self) -> bool:
@@ -60,7 +60,7 @@ def without_collector(made: _Made) -> _Made:
     """Decorates a class of operations: its objects have no header of the garbage collector."""
 
 class Rows(Promised):
-    """Operations that were registered together. They settle row by row; the whole is done when all have settled."""
+    """Operations that were registered together. They settle row by row. It is done when all have settled."""
 
     left: int
     listed: int  # how many of its rows are in `grants` of settle_all

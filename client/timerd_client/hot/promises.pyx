@@ -24,7 +24,7 @@ cdef extern from "Python.h":
     const unsigned long Py_TPFLAGS_HAVE_GC
     void PyObject_Free(void *memory)
     void PyType_Modified(PyTypeObject *changed)
-    PyObject *PyList_GET_ITEM(object column, Py_ssize_t row)  # without a reference
+    PyObject *PyList_GET_ITEM(object column, Py_ssize_t row)  # a borrowed reference
 
 cdef object _EMPTY = b""
 
@@ -110,9 +110,9 @@ cdef class Handle(Promised):
 
 
 def without_collector(type made not None):
-    """Python gives each class of Python the collector's header. Without it an object has 16 bytes less.
+    """Python gives the objects of its classes a header for the collector. Without it an object has 16 bytes less.
 
-    CPython has such types ("a non GC dynamic type" in its subtype_dealloc). This one has no field besides Handle's.
+    CPython supports such types ("a non GC dynamic type" in its subtype_dealloc). `made` has no fields besides Handle's.
     """
     cdef PyTypeObject *changed = <PyTypeObject *>made
     if not issubclass(made, Handle) or changed.tp_basicsize != sizeof(Handle):
@@ -183,7 +183,7 @@ cdef class Rows(Promised):
         if self.left == 0:
             return False
         if row >= 0:
-            if row in self.others or self.cells[row].number:  # an interrupt came in between, and now it is done again
+            if row in self.others or self.cells[row].number:  # a repetition after an interrupt
                 return False
             self.others[row] = settlement
         return self.settle_one()
@@ -258,7 +258,7 @@ cdef char *room_in(bytearray into, Py_ssize_t at, Py_ssize_t records) except NUL
 
 
 cdef bint join_records(list settlements, bytearray into, Py_ssize_t at) except -1:
-    """Do what copy_records does, with any settlements, in a buffer that has room for them."""
+    """Like copy_records, for any settlements, in a buffer that has room for them."""
     records = [one[0] for one in settlements if one is not None and one[0] is not None]
     if len(records) < len(settlements):
         return False

@@ -1,7 +1,7 @@
 """The keys and the condition of a registration, read into C values, and written as a command has them.
 
-read_keys() takes one key, and a tuple, list or dict of keys. Its result is certain: whatever else a caller may pass (an
-iterator, 17 keys, a key twice) is "no", and the general path takes it or raises the error.
+read_keys() takes one key, and a tuple, list or dict of keys. Its result is certain. It answers "no" for anything else
+(an iterator, 17 keys, a key twice), and the general path takes that or raises the error.
 """
 
 from cpython.dict cimport PyDict_Next
@@ -17,7 +17,7 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    #define FAST_KEYS_MAX 16 /* each is compared with those before it: more keys are for a set, on the general path */
+    #define FAST_KEYS_MAX 16 /* each key is compared with all before it: more keys need a set, on the general path */
     """
     const int FAST_KEYS_MAX
 

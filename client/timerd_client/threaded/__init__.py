@@ -1,8 +1,8 @@
-"""The face for threads: calls block, and a thread of the client receives, and sends under load.
+"""The face for threads: calls block. A thread of the client receives, and sends under load.
 
-link.py        the link, of the parts below; `drive` does the steps of a flow
+link.py        the link, made of the parts below; `drive` does the steps of a flow
 io_thread.py   the thread of the sockets: its passes, its sleep, its end
 caller.py      a caller that waits receives itself: it takes the seat (seat.py)
-sender.py      who sends when, and what a call does in a full window
+sender.py      which thread sends, and when; how a call waits in a full window
 waiters.py     how a thread waits
 """

@@ -117,7 +117,7 @@ class Callers:
     # a caller's thread ------------------------------------------------------------------------------------------------
 
     def receive_for(self, gate: CallerGate, end_ns: int | None) -> None:
-        """Receive until the gate is open, the time is up, or the thread is needed; nothing if that has the seat."""
+        """Receive until the gate is open, the time is up, or the thread is needed. If the seat is taken, do nothing."""
         seat, link = self._seat, self._link
         if seat is None:
             return
@@ -144,7 +144,7 @@ class Callers:
                     break
         except BaseException as error:
             raised = error
-        while seat.holder is gate or seat.sleeper is gate:  # also where a second interrupt comes
+        while seat.holder is gate or seat.sleeper is gate:  # also if a second interrupt comes
             try:
                 self._leave(seat, gate, is_needed=is_needed or raised is not None)
             except BaseException as error:
@@ -156,14 +156,14 @@ class Callers:
                 raised = None  # else its traceback, and all that its frames hold, would wait for the collector
 
     def is_seated(self) -> bool:
-        """Whether the calling thread has the seat as a caller: what it waits for, nobody else receives."""
+        """Whether the calling thread has the seat as a caller: then no other thread receives its outcome."""
         holder = None if self._seat is None else self._seat.holder
         return isinstance(holder, CallerGate) and holder.thread == threading.get_ident()
 
     def wake(self, gate: CallerGate) -> None:
-        """The gate was opened: wake its caller, if that has the seat and sleeps, or is about to.
+        """The gate was opened: wake its caller if the caller has the seat and sleeps, or is about to sleep.
 
-        A handler of a signal opens it in its caller's own thread, in the sleep or right before it.
+        A handler of a signal may open the gate in the caller's own thread, in the sleep or right before it.
         """
         seat = self._seat
         if seat is None:
@@ -172,16 +172,16 @@ class Callers:
             seat.ring()
 
     def _sleep(self, seat: Seat, gate: CallerGate, left_ns: int) -> list[int]:
-        """Sleep until a socket has something; the descriptors that are readable. The seat may be lost afterwards."""
+        """Sleep until a socket has something. Returns the readable descriptors. The seat may be lost afterwards."""
         seat.sleeper = gate
         readable = seat.sleep(0 if gate.is_open else left_ns)
-        with self._link.lock:  # who takes the seat from a sleeper has the lock
+        with self._link.lock:  # a thread needs the lock to take the seat from a sleeper
             if seat.holder is gate:
                 seat.sleeper = None
         return readable
 
     def _receive(self, readable: list[int]) -> bool:
-        """Receive all that these sockets have; False: the link's thread has to go on."""
+        """Receive all frames of these sockets. False: the link's thread has to go on."""
         link, protocol, sockets = self._link, self._protocol, self._connection.sockets
         for descriptor in readable:
             for published in sockets.sources(descriptor):
@@ -196,7 +196,7 @@ class Callers:
         return True
 
     def _goes_on(self) -> bool:
-        """Whether the caller may sleep again: the link's thread has nothing to do, or sleeps for no longer."""
+        """Whether the caller may sleep again. If the link's thread sleeps for too long, wake it first."""
         with self._link.lock:
             if self._sender.due_ns() < self._sender.planned_ns:
                 self._sender.bell.ring()
@@ -205,13 +205,13 @@ class Callers:
     def _next(self, *, published: bool) -> bytes | None:
         if published:
             return self._connection.sockets.receive(published=True)
-        with self._link.lock:  # callers send by the socket from which this receives
+        with self._link.lock:  # callers send over the socket from which this receives
             return self._connection.sockets.receive(published=False)
 
     def _open_gates(self) -> bool:
-        """Open the gates of settled promises. Those with other callbacks are left to the thread. With the lock held.
+        """Open the gates of settled promises. With the lock held.
 
-        Whether none was left.
+        Promises with other callbacks are left to the thread. Returns whether none is left.
         """
         ready = self._protocol.incoming.ready
         for promise in ready.copy():
@@ -226,7 +226,7 @@ class Callers:
         return not ready
 
     def _leaves_it_to_thread(self) -> bool:
-        """Whether there is something that only the link's thread does. With the lock held."""
+        """Whether there is work that only the link's thread does. With the lock held."""
         protocol, connection = self._protocol, self._connection
         return bool(
             self._in_hand is not None
@@ -261,7 +261,7 @@ class Callers:
             if is_needed:
                 is_due = False
             elif gate.is_open:
-                # Only its own reports can have left something: for what others begin, they wake the thread themselves.
+                # Only the caller's own reports can have left work: other callers wake the thread for theirs.
                 is_needed = self._in_hand is not None or self._moved.callers > 0 or protocol.has_messages
                 is_needed = is_needed or protocol.incoming.has_left_something()
                 # Outcomes are acknowledged with the next frame, or when the daemon reminds; many outcomes now.

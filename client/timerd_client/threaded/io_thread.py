@@ -18,7 +18,7 @@ POLL_NS_MAX = 60_000_000_000
 
 
 class IoThread:
-    """Makes the passes of a link. Where main has ended, no thread begins, and the callers that wait make them."""
+    """Makes the passes of a link. If the main thread has ended, no thread can begin, and waiting callers make them."""
 
     def __init__(
         self, link: Link, connection: Connection, sender: ThreadedSender, callers: Callers, moved: Condition
@@ -40,7 +40,7 @@ class IoThread:
         return NoThread(self.exchange, self.sleep, self.end_passes)
 
     def start(self) -> None:
-        """Watch the bell, and start the thread, if the interpreter begins any still."""
+        """Watch the bell, and start the thread if the interpreter still starts threads."""
         self._bell = self._sender.bell.open()
         self.watch(self._bell)
         try:
@@ -93,7 +93,7 @@ class IoThread:
                 self._callers.begin(self._seat)
 
     def received(self) -> None:
-        """Frames were taken: wake those who wait for the progress of the link."""
+        """Frames were taken: wake callers that wait for the progress of the link."""
         if self._moved.callers:
             with self._link.lock:
                 self._moved.notify()
@@ -107,14 +107,14 @@ class IoThread:
             self.end_passes()
 
     def exchange(self) -> bool:
-        """One pass: take what came in, do and send what is due. False if the thread is to end."""
+        """One pass: take all frames, then do and send what is due. False if the thread has to end."""
         link, connection, sender = self._link, self._connection, self._sender
         sockets, answers = connection.sockets, False
         self._woke_ns = link.now_ns()
         while True:
             with link.lock:
                 receives = self._callers.begin_pass()
-            # Else a caller receives; but a send may have used up the edge of an answer.
+            # If a caller receives instead, answers are looked at all the same: a send may have used up their edge.
             connection.receive_some(outcomes=receives, answers=answers or not receives)
             now_ns = link.now_ns()
             if sender.chores:
@@ -131,7 +131,7 @@ class IoThread:
                     link.sealed = self._is_ending = True
                     return False
                 if has_subscribed:
-                    continue  # sending may have used up the edge of something that came in
+                    continue  # the send may have used up the edge of a frame that came in
                 sender.send_due(now_ns, self._woke_ns)
                 answers = sockets.has_answer()  # the same; but here it is checked
                 if not answers and (connection.unsent is None or not sockets.has_room()):
@@ -139,7 +139,7 @@ class IoThread:
                     return True
 
     def _subscribe(self) -> bool:
-        """Connect for outcomes, if that is due; whether it was. With the lock and the seat."""
+        """Connect for outcomes, if that is due. Returns whether it was due. With the lock and the seat."""
         subscriptions = self._link.protocol.session.subscriptions
         if self._is_ending or not subscriptions:
             return False

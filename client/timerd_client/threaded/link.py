@@ -23,9 +23,9 @@ Value = TypeVar("Value")
 class ThreadedLink(Link):
     """A link whose sockets belong to a thread.
 
-    The thread keeps the link, and so its descriptors, for as long as somebody uses it: a client or a purgatory that
-    the caller still has, a pending operation, a grant that nobody has looked at, a command that is not acknowledged, or
-    a handler of named calls. A client that was dropped without close() ends soon after that, as if it had been closed.
+    The thread keeps the link and its descriptors while one of these exists: a client or a purgatory in the caller's
+    hands, a pending operation, a grant that nobody has looked at, an unacknowledged command, or a handler of named
+    calls. If a client is dropped without close(), its link ends soon afterwards, as if the client had been closed.
     """
 
     SENDER: ClassVar[type[ThreadedSender]] = ThreadedSender
@@ -77,7 +77,7 @@ def _until(
 
 
 def drive(flow: Flow[Value]) -> Value:
-    """Do the steps of a flow, and block for each. Returns what the flow returns, or raises its error."""
+    """Do the steps of a flow, and block for each. Returns the result of the flow, or raises its error."""
     done: Any = None
     try:
         while True:

@@ -1,4 +1,4 @@
-"""A link without a thread: main has ended, and CPython starts none any more. A caller that waits makes the passes."""
+"""A link without a thread: main has ended, and CPython starts no thread then. A waiting caller makes the passes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NoThread:
         return self._by == native.ident()
 
     def go_on(self, seconds: float) -> None:
-        """Make a pass, and sleep for `seconds` at most, unless another thread does."""
+        """Make a pass, and sleep for `seconds` at most. While another thread makes passes, only wait."""
         if self._has_ended or not self._lock.acquire(timeout=seconds):
             return
         try:
@@ -49,7 +49,7 @@ class NoThread:
             self._lock.release()
 
     def join(self, seconds: float) -> bool:
-        """Make passes until the last one, for `seconds` at most; whether the last one was made."""
+        """Make passes until the last one, for `seconds` at most. Returns whether the last one was made."""
         end = monotonic() + seconds
         while not self._has_ended and (left := end - monotonic()) > 0:
             self.go_on(min(left, PASS_S))

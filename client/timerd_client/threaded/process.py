@@ -1,4 +1,4 @@
-"""The client of this process, and what a fork does to clients."""
+"""The client of this process, and the effect of a fork on clients."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ guards.append(_change_settings)
 
 
 def client() -> Client:
-    """The client of this process: one for all callers, and another one after it was closed. It needs no daemon.
+    """The client of this process: one for all callers, and a new one after it was closed. It needs no daemon.
 
-    It has the settings of `configure()`. Without these its instance is $TIMERD_INSTANCE, else "default", and it is in
-    no group. It connects at its first use, in a forked child anew. A wrong $TIMERD_INSTANCE is an InvalidNameError.
+    It has the settings of `configure()`. Without these, its instance is $TIMERD_INSTANCE, else "default", and it is in
+    no group. It connects at its first use, and anew in a forked child. Raises InvalidNameError for a wrong
+    $TIMERD_INSTANCE.
     """
     global _client
     mine = _client
@@ -56,7 +57,7 @@ def _after_fork_in_child() -> None:
             link.idle = False
             link.lock = lock()
             link.connection.sockets.forked()
-        except Exception:  # those of the others are closed all the same
+        except Exception:  # the other links are closed all the same
             logger.exception("this forked child may have copies of descriptors of its parent")
     link_module.links.clear()
 

@@ -6,8 +6,8 @@
 Without the seat an outcome would wake the link's thread, and the thread would wake the caller. While a caller has the
 seat, the descriptors of the sockets wake nobody else. The link's lock is held in every method but sleep() and ring().
 
-In the sleep of a caller, handlers of signals run, for as long as they like. So the link's thread may take the seat from
-a caller that sleeps. The caller finds that out when it wakes.
+Handlers of signals run in the sleep of a caller, and may run for long. So the link's thread may take the seat from a
+caller that sleeps. The caller finds that out when it wakes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from timerd_wire.poller import Poller
 
 
 class Seat:
-    """Free, or somebody's. `descriptors` are those of the sockets."""
+    """The seat: free, or with one holder. `descriptors` are those of the sockets."""
 
     def __init__(self, descriptors: list[int]) -> None:
         self.holder: object | None = None
         self.sleeper: object | None = None  # the caller that sleeps, also while it has lost the seat
-        self.is_wanted = False  # by the link's thread: no caller takes it before the thread has had it
-        self._sockets = native.epoll()  # what is readable of them
-        self._shutter = native.epoll()  # the same, for the link's thread: shut while a caller has the seat
+        self.is_wanted = False  # by the link's thread: until the thread has had the seat, no caller takes it
+        self._sockets = native.epoll()  # the sockets
+        self._shutter = native.epoll()  # of `_sockets`, for the link's thread: shut while a caller has the seat
         self._shutter.register(self._sockets, select.EPOLLIN)
-        self._bell_file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed with what is dropped
+        self._bell_file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed if it is dropped
         self._bell = self._bell_file.fileno()
         self._poller = Poller()
         self._poller.register(self._bell)
@@ -44,14 +44,14 @@ class Seat:
         return self._shutter.fileno()
 
     def take_for_pass(self, thread: object) -> bool:
-        """The link's thread takes it for a pass; False: a caller has it."""
+        """The link's thread takes the seat for a pass. False: a caller has it."""
         if self.holder is not None and self.holder is not thread:
             return False
         self.holder, self.is_wanted = thread, False
         return True
 
     def take_from_sleeper(self, thread: object) -> bool:
-        """The link's thread takes it from the caller that sleeps, and wakes that; False: that is awake."""
+        """The link's thread takes the seat from a sleeping caller, and wakes it. False: no caller sleeps."""
         if self.sleeper is None:
             return False
         self.holder, self.is_wanted = thread, False
@@ -64,7 +64,7 @@ class Seat:
         return self.sleeper is not None and bool(self._sockets.poll(0))
 
     def take(self, caller: object) -> bool:
-        """A caller takes it; False: it is not free, or the link's thread wants it."""
+        """A caller takes the seat. False: it is not free, or the link's thread wants it."""
         if self.holder is not None or self.is_wanted or self.sleeper is not None:
             return False
         self.holder = caller
@@ -72,22 +72,22 @@ class Seat:
         return True
 
     def leave(self, holder: object) -> None:
-        """Leave it, if it is this holder's."""
+        """Leave the seat, if this holder has it."""
         if self.holder is holder:
             self._shutter.modify(self._sockets, select.EPOLLIN)
             self.holder = None
 
     def leave_pass(self) -> None:
-        """The link's thread leaves it."""
+        """The link's thread leaves the seat."""
         self.holder = None
 
     def want(self) -> None:
-        """The link's thread wants it: the caller that has it leaves it, and wakes the thread."""
+        """The link's thread wants the seat: its holder wakes up, leaves it, and wakes the thread."""
         self.is_wanted = True
         self.ring()
 
     def ring(self) -> None:
-        """Wake the caller that has it."""
+        """Wake the caller that has the seat."""
         os.eventfd_write(self._bell, 1)
 
     def sleep(self, timeout_ns: int) -> list[int]:
@@ -100,7 +100,7 @@ class Seat:
         return readable
 
     def close(self) -> None:
-        """Close the descriptors of its own. Where a caller still sleeps at them, they are closed when it has woken."""
+        """Close the seat's own descriptors. If a caller still sleeps at them, they are closed when it has woken."""
         if self.sleeper is None:
             self._shutter.close()
             self._sockets.close()

@@ -35,7 +35,7 @@ class Bell:
         return self._descriptor
 
     def ring(self) -> None:
-        """Wake the thread. With the link's lock held; OSError: it was closed."""
+        """Wake the thread. With the link's lock held. Raises OSError if the bell is closed."""
         os.eventfd_write(self._descriptor, 1)
 
     def answer(self) -> None:
@@ -52,14 +52,14 @@ class Bell:
 
 class ThreadedSender(Sender):
     """A caller writes its command down with the lock held. When it was quiet, the caller sends it as well, which is
-    quicker than waking a thread. Under load the thread sends what has piled up, every SEND_INTERVAL_NS, until nothing
-    piles up any more: so a call costs no system call.
+    quicker than waking a thread. Under load the thread sends every SEND_INTERVAL_NS, until no commands pile up any
+    more: so a call costs no system call.
     """
 
     def __init__(
         self, link: LinkBase, connection: Connection, moved: Condition, is_own_thread: Callable[[], bool]
     ) -> None:
-        """`moved` is notified when commands were applied. `is_own_thread`: the caller is that of the sockets."""
+        """`moved` is notified when commands were applied. `is_own_thread`: whether the thread of the sockets calls."""
         super().__init__(link, connection)
         self._moved = moved
         self._is_own_thread = is_own_thread
@@ -69,7 +69,7 @@ class ThreadedSender(Sender):
         self.planned_ns = 0  # when the thread wakes next by itself
 
     def wake(self) -> None:
-        """Have all that is to be sent sent: now by the caller, or soon by the thread. With the lock held."""
+        """Have all unsent frames sent: now by the caller, or soon by the thread. With the lock held."""
         link, protocol = self._link, self._protocol
         link.alarm = self._next_alarm()
         if not protocol.wants_to_send():
@@ -85,11 +85,11 @@ class ThreadedSender(Sender):
             self.bell.ring()
 
     def _next_alarm(self) -> int:
-        """The command that wakes the thread, though it is about to send; at the end of the process each one."""
+        """The command number from which callers wake the thread even if it is about to send. At a process end: all."""
         return 0 if self._link.ends_with_process else self._protocol.ledger.issued + SEND_COMMANDS
 
     def send_for_caller(self) -> None:
-        """A caller is about to wait, so it writes nothing more down: send what is there, however lately a frame was.
+        """A caller is about to wait, so it issues nothing more: send all commands, even if the last frame is recent.
 
         With the lock held.
         """
@@ -97,7 +97,7 @@ class ThreadedSender(Sender):
         while self._protocol.wants_to_send() and connection.send_locked(now_ns):
             pass
         if connection.unsent is not None or connection.sockets.has_answer():
-            self.bell.ring()  # it sends when there is room; and sending may have used up the edge of the answer
+            self.bell.ring()  # the thread sends when there is room; and the send may have used up an answer's edge
 
     def send_due(self, now_ns: int, woke_ns: int) -> None:
         """In a pass that began at `woke_ns`: send frames without commands at once, and commands if they are due.
@@ -141,7 +141,7 @@ class ThreadedSender(Sender):
         outgoing, link = self._protocol.outgoing, self._link
         in_callback = self._is_own_thread()
         self.confirm_locked()
-        patience_s = 0.0 if link.ends_with_process else BACKPRESSURE_TIMEOUT_S  # then each call has waited before
+        patience_s = 0.0 if link.ends_with_process else BACKPRESSURE_TIMEOUT_S  # at the end each call has waited before
         if in_callback or not self._moved.wait_for(lambda: outgoing.room > 0 or link.sealed, patience_s):
             late = "" if in_callback else f", and none was acknowledged within {patience_s:g} s"
             status, remedy = self._connection.status(), self._remedy()

@@ -1,4 +1,4 @@
-"""How callers of a threaded client wait: at gates, where they may receive themselves, and for the link's progress."""
+"""The waits of threaded callers: at gates, where they may receive themselves, and for the link's progress."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ class ThreadedWaiters(Waiters):
             )
 
     def must_not_wait(self) -> bool:
-        """So it is for the thread of the sockets, and for a caller that has the seat."""
+        """True for the thread of the sockets, and for a caller that has the seat."""
         return self.in_own_thread() or self.callers.is_seated()
 
     def notify_locked(self) -> None:
         self.moved.notify_all()
 
     def progressed_locked(self) -> None:
-        """With the lock held: reports were taken. Wake those who wait; of callers that wait for the same, one."""
+        """With the lock held: reports were taken. Wake the callers that wait; one of those that wait for the same."""
         self.moved.notify()
 
     def some_wait(self) -> bool:
