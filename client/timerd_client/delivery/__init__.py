@@ -1,6 +1,6 @@
 """Deliveries as KIP-91 has them: one timeout over everything, from the accumulator to the last retry.
 
-    with Producer(td.client(), post) as producer:       # timerd_client.delivery.aio has that for asyncio
+    with Producer(td.client(), post) as producer:       # timerd_client.delivery.aio has one for asyncio
         producer.send({"user": 7}, lane="user-7")
 
 accumulator.py decides, without threads or I/O. courier.py drives it with threads, and aio.py in a loop. timerd holds

@@ -4,19 +4,19 @@ Records enter an open batch of their *lane* (Kafka's partition). A batch is read
 first record. It is sent, and sent again after errors that a retry may cure, until it is delivered, fails, or its
 deadline has come. The deadline counts from the batch's first record, and covers batching, waiting, retries and attempts
 in flight; the request timeout bounds one attempt. A batch takes records for `linger` only, so a record has
-delivery_timeout - linger at least. (Kafka's batches take records until they are sent, so the last ones have less.)
+delivery_timeout - linger at least. (Kafka's batches take records until they are sent, so the last records have less.)
 
 Readiness belongs to the transport: while `ready(lane)` is false, the lane's batches wait in the accumulator.
 
 Order: the records of a lane are sent in order. One batch of a lane is under way at a time, and a batch that is tried
-again goes to the front. Where a batch expires while an attempt is under way, the lane waits for that attempt, for the
-request timeout at most, and until it is known that the batch has expired. Records without a lane (None) have no order,
-and wait for no other.
+again goes to the front. If a batch expires while an attempt is under way, the lane waits for that attempt, for the
+request timeout at most, and until the expiry is certain. Records without a lane (None) have no order, and wait for no
+other record.
 
-Deadlines: where there is a `Deadlines`, it alone decides how a batch settles. It holds each batch's deadline elsewhere
+Deadlines: if there is a `Deadlines`, it alone decides how a batch settles. It holds each batch's deadline elsewhere
 (in timerd: deadlines.py), so a deadline passes even when this process is stuck. The result of an attempt is then a
-*claim*, which it accepts or refuses. With one arbiter, no batch can be expired for one process and delivered for
-another. If it has not decided when its grace after the deadline is over, the clock here decides.
+*claim*, which the Deadlines accepts or refuses. With one arbiter, no batch can be expired for one process and delivered
+for another. If the arbiter has not decided within its grace after the deadline, the clock here decides.
 
 Sources: KIP-91; KIP-19 (batches and linger), KIP-580 (exponential backoff with jitter). Times are ns of one monotonic
 clock, which is passed in.
@@ -35,7 +35,7 @@ from timerd_shm.declare.errors import BackpressureError, ClosedError, InvalidVal
 from .batch import Attempt, Batch, Delivery, DeliveryOutcome, Lane
 from .options import NEVER, DeliveryOptions, seconds
 
-LOOK_AGAIN_NS: Final = 1_000_000  # a lane that is not ready is asked for again after this time at least
+LOOK_AGAIN_NS: Final = 1_000_000  # the least time until the transport is asked again for a lane that is not ready
 JITTER: Final = 0.2  # a backoff varies at random by this share, up and down
 
 
@@ -46,13 +46,13 @@ class Transport(Protocol):
         """How many attempts could be begun now."""
 
     def ready(self, lane: Hashable) -> bool:
-        """Whether the lane can be sent now. If not, it is asked for again after `retry_backoff`, and at wake()."""
+        """Whether the lane can be sent now. If not, this is called again after `retry_backoff`, and at wake()."""
 
     def why(self, lane: Hashable) -> str:
         """Why the lane could not be sent, for the message of an expired record."""
 
     def send(self, attempt: Attempt) -> None:
-        """Begin an attempt, without waiting; `Accumulator.finished` is called for it later, never from here."""
+        """Begin an attempt, without waiting. Later, never from here, call `Accumulator.finished` for it."""
 
     def abandon(self, attempt: Attempt) -> None:
         """The attempt's request timeout is over: the accumulator no longer waits for its result."""
@@ -71,7 +71,7 @@ class Deadlines(Protocol):
 
 
 class Accumulator:
-    """See the module. One thread at a time calls it; nothing in it blocks."""
+    """See the module. One thread at a time calls it. Nothing in it blocks."""
 
     def __init__(
         self,
@@ -88,21 +88,21 @@ class Accumulator:
         self._lanes: dict[Hashable, Lane] = {}
         self._number = 0
         self._live: OrderedDict[int, Batch] = OrderedDict()  # by number: deadlines in order
-        self._overdue: OrderedDict[int, Batch] = OrderedDict()  # past the deadline, and not settled by its holder
+        self._overdue: OrderedDict[int, Batch] = OrderedDict()  # past the deadline, without a decision of its holder
         self._in_flight: OrderedDict[Attempt, None] = OrderedDict()  # request deadlines in order
         self._wakes: list[tuple[int, int, Lane]] = []  # a heap: when a lane may be ready (linger, backoff)
         self._wake_number = 0
         self._candidates: OrderedDict[Lane, None] = OrderedDict()  # lanes that may be ready
-        self._unready: dict[Lane, int] = {}  # lanes that have a batch and could not be sent: when they are asked again
+        self._unready: dict[Lane, int] = {}  # lanes with a batch that could not be sent: when to ask again
         self._deliveries: list[Delivery] = []
         self._closed = False
         self.records = 0  # that have not settled
-        self.size = 0  # of those, bytes
+        self.size = 0  # their bytes
 
-    # what goes in -------------------------------------------------------------------------------------------------
+    # input --------------------------------------------------------------------------------------------------------
 
     def append(self, record: Any, now_ns: int, *, lane: Hashable = None, size: int = 0) -> None:
-        """Take in a record of `size` bytes; its time begins.
+        """Take in a record of `size` bytes. Its time begins.
 
         Raises BackpressureError when the accumulator is full (open batches are then sent without lingering; try again
         when a record has settled), PayloadTooLargeError for a record that would never fit, ClosedError.
@@ -150,12 +150,12 @@ class Accumulator:
                 self._seal(lane.open)
 
     def close(self) -> None:
-        """Take no more records; those that are there settle as usual, without lingering."""
+        """Take no more records. Present records settle as usual, without lingering."""
         self._closed = True
         self.flush()
 
     def give_up(self, why: str, now_ns: int) -> None:
-        """Settle all that is left at once: as it was claimed, else as failed, because of `why`."""
+        """Settle all batches that are left, at once: as they were claimed, else as failed, because of `why`."""
         for batch in [*self._overdue.values(), *self._live.values()]:
             if batch.claimed is None:
                 batch.error = why if batch.error is None else f"{why}; the last error: {batch.error}"
@@ -184,7 +184,7 @@ class Accumulator:
         self._wake_number += 1
         heapq.heappush(self._wakes, (when_ns, self._wake_number, lane))
 
-    # what time brings ---------------------------------------------------------------------------------------------
+    # time ---------------------------------------------------------------------------------------------------------
 
     def due_ns(self) -> int:
         """When poll() has something to do, if nothing happens before."""
@@ -239,7 +239,7 @@ class Accumulator:
             if not self._is_ready(batch, now_ns) or lane.busy is not None:
                 continue  # the event that it waits for makes it a candidate again
             if not self._transport.ready(batch.key):
-                if self._unready.get(lane, now_ns) <= now_ns:  # else it will be asked, whatever made it a candidate
+                if self._unready.get(lane, now_ns) <= now_ns:  # else its wake-up is set already
                     again_ns = self._unready[lane] = now_ns + max(self._options.retry_backoff_ns, LOOK_AGAIN_NS)
                     self._wake_at(again_ns, lane)
                 continue
@@ -248,7 +248,7 @@ class Accumulator:
             self._send(batch, now_ns)
             room -= 1
             if lane.queue and lane.busy is None:
-                candidates[lane] = None  # behind the others
+                candidates[lane] = None  # behind the other lanes
 
     def _room(self) -> int:
         """How many attempts may be begun."""
@@ -269,16 +269,16 @@ class Accumulator:
         self._transport.send(attempt)
 
     def wake(self) -> None:
-        """A lane that could not be sent may be ready now: the next poll() asks for each."""
+        """A lane that could not be sent may be ready now: the next poll() asks for each such lane."""
         self._candidates.update(dict.fromkeys(self._unready))
 
     def _let_go(self, lane: Lane) -> None:
-        """Forget a lane that holds nothing; its next record makes it again."""
+        """Forget an empty lane. Its next record makes it again."""
         self._unready.pop(lane, None)
         if lane.busy is None and not lane.queue and self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
 
-    # what transport and deadlines report --------------------------------------------------------------------------
+    # reports of transport and deadlines ---------------------------------------------------------------------------
 
     def finished(self, attempt: Attempt, now_ns: int, error: str | None = None, *, retriable: bool = True) -> None:
         """An attempt has ended, with an error if there is one. Ignored if the attempt was abandoned before."""
@@ -290,7 +290,7 @@ class Accumulator:
             batch.error = error
         if now_ns >= batch.deadline_ns and not batch.settled:
             return  # it has expired, and the holder of its deadline will report that: until then the lane waits
-        lane.busy = None  # an ordered one has no other attempt under way
+        lane.busy = None  # an ordered lane has no other attempt under way
         self._candidates[lane] = None
         if batch.settled:
             return
@@ -303,7 +303,7 @@ class Accumulator:
 
     def _try_again(self, batch: Batch, now_ns: int) -> None:
         lane = batch.lane
-        if not lane.ordered:  # the others do not wait for it
+        if not lane.ordered:  # other batches do not wait for this one
             lane = batch.lane = Lane(None, ordered=False)
         lane.queue.appendleft(batch)
         options = self._options
@@ -357,7 +357,7 @@ class Accumulator:
             return f"{text}: all attempts of max_in_flight={self._options.max_in_flight} were in use"
         return text
 
-    # what comes out -----------------------------------------------------------------------------------------------
+    # output -------------------------------------------------------------------------------------------------------
 
     @property
     def has_settled(self) -> bool:
@@ -365,6 +365,6 @@ class Accumulator:
         return bool(self._deliveries)
 
     def take(self) -> list[Delivery]:
-        """The deliveries of records that have settled since the last call, in the order in which they did."""
+        """The deliveries of records that have settled since the last call, in the order of their settlement."""
         deliveries, self._deliveries = self._deliveries, []
         return deliveries

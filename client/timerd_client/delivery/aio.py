@@ -1,4 +1,4 @@
-"""The producer for asyncio: as that of threads, and driven by the client's loop.
+"""The producer for asyncio: like the producer of threads, but driven by the client's loop.
 
 async def post(lane, records): (await session.post(URL, json=records)).raise_for_status()
 
@@ -33,7 +33,7 @@ CANCEL_S: Final = 1.0  # for attempts that are cancelled to end
 
 
 class Tasks:
-    """A transport of tasks. One that takes longer than request_timeout is cancelled; one that goes on takes up room."""
+    """A transport of tasks. It cancels a task after request_timeout. A task that goes on all the same takes up room."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Tasks:
             task.cancel()
 
     async def stop(self) -> None:
-        """Cancel all, and wait a moment until they have ended."""
+        """Cancel all tasks, and wait for their ends for a moment."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -81,7 +81,7 @@ class Tasks:
 
 
 class Producer(OneProcess):
-    """Sends records in batches, in one loop: as the Producer of threads, whose docstring has the arguments.
+    """Sends records in batches, in one loop: like the Producer of threads, whose docstring has the arguments.
 
     `send(lane, records)` is a coroutine function; at `request_timeout` it is cancelled. `ready`, `retriable` and
     `on_delivery` are plain functions, called in the loop.
@@ -123,7 +123,7 @@ class Producer(OneProcess):
     async def send(
         self, record: Any, *, lane: Hashable = None, on_delivery: OnDelivery | None = None, size: int = 0
     ) -> asyncio.Future[Delivery]:
-        """Take a record in; a future of its Delivery. Waits `max_block` at most, while there is no room for it.
+        """Take a record in. Returns a future of its Delivery. While there is no room, waits `max_block` at most.
 
         Cancelling the future changes nothing for the record. Raises BackpressureError, PayloadTooLargeError,
         ClosedError.
@@ -163,16 +163,16 @@ class Producer(OneProcess):
         self._notify()
 
     async def flush(self, *, timeout: Patience | None = None) -> bool:
-        """Send all without lingering, and wait until all has settled, callbacks included; False after `timeout` s."""
+        """Send all without lingering, and wait for all settlements and callbacks. Returns False after `timeout` s."""
         self._accumulator.flush()
         self._turn_soon()
         return await self._until_settled(patience_s(timeout))
 
     async def close(self, *, timeout: Patience | None = None) -> bool:
-        """Take no more records, and wait until all have settled; whether they have without being given up.
+        """Take no more records, and wait until all have settled. Returns whether none had to be given up.
 
-        After `timeout` s (None: no limit, and delivery_timeout bounds it) the others are given up: they fail, and an
-        attempt that is under way may yet arrive.
+        After `timeout` s (None: no limit, and delivery_timeout bounds it) the records that are left are given up: they
+        fail, but an attempt that is under way may still arrive.
         """
         self._closed = True
         self._accumulator.close()
@@ -221,7 +221,7 @@ class Producer(OneProcess):
             if not waiter.done():
                 waiter.set_result(None)
 
-    # what drives the accumulator --------------------------------------------------------------------------------------
+    # turns of the accumulator -----------------------------------------------------------------------------------------
 
     def _turn_soon(self) -> None:
         if self._turn is None and not self._stopped:

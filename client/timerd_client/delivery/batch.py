@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class DeliveryOutcome(Enum):
-    """How the delivery of a record settled."""
+    """The outcome of a record's delivery."""
 
     DELIVERED = "delivered"
     FAILED = "failed"
@@ -17,7 +17,7 @@ class DeliveryOutcome(Enum):
 
 
 class Delivery(NamedTuple):
-    """How one record settled."""
+    """The delivery of one record, after it has settled."""
 
     record: Any
     outcome: DeliveryOutcome
@@ -71,7 +71,7 @@ class Batch:
         self.size += size
 
     def settle(self, outcome: DeliveryOutcome, now_ns: int) -> list[Delivery]:
-        """Settle the batch; the delivery of each of its records, which it forgets."""
+        """Settle the batch, and forget its records. Returns the delivery of each record."""
         error = None if outcome is DeliveryOutcome.DELIVERED else self.error
         deliveries = [
             Delivery(record, outcome, self.attempts, now_ns - entered_ns, error)
@@ -95,7 +95,7 @@ class Attempt:
 
 
 class Lane:
-    """Batches in order, of which one at a time is under way if `ordered`."""
+    """Batches in order. If it is `ordered`, one batch is under way at a time."""
 
     __slots__ = ("busy", "key", "open", "ordered", "queue")
 
@@ -107,7 +107,7 @@ class Lane:
         self.busy: Attempt | None = None  # the attempt that an ordered lane waits for
 
     def head(self, now_ns: int) -> Batch | None:
-        """The first batch that has not settled. Without order, one past its deadline is left out: it is not sent."""
+        """The first batch that has not settled. Without order, batches past their deadlines are passed over."""
         queue = self.queue
         while queue and (queue[0].settled or (not self.ordered and queue[0].deadline_ns <= now_ns)):
             queue.popleft()

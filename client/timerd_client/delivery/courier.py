@@ -1,7 +1,7 @@
 """The courier: an accumulator, the thread that drives it, threads that send, and deadlines that timerd holds.
 
 courier = Courier(client, post, options)            # post(attempt) delivers attempt.records, or raises
-taken = courier.offer(records, lanes, sizes)        # how many of them there was room for
+taken = courier.offer(records, lanes, sizes)        # the number of records that had room
 for delivery in courier.take(timeout=1.0): ...      # records that have settled
 courier.close(); courier.stop()
 """
@@ -33,7 +33,7 @@ IDLE_S: Final = 60.0
 class Courier:
     """Delivers records. Each record that offer() took in comes out of take(), in time.
 
-    One thread at a time calls offer(), and one take(). `pending` is right if that is one thread.
+    One thread at a time calls offer(), and one take(). `pending` is exact if both are the same thread.
     """
 
     def __init__(
@@ -50,19 +50,19 @@ class Courier:
     ) -> None:
         """`send(attempt)` runs in several threads; `prefix` names this courier's batches among all clients'.
 
-        `ready(lane)` says whether a lane can be sent; it is called with the accumulator's lock held. With `settled`
-        deliveries go there, in the courier's thread, and not to take(); after wake() and after an error with none.
+        `ready(lane)` says whether a lane can be sent; it is called with the accumulator's lock held. With `settled`,
+        deliveries go there, in the courier's thread, and not to take(). After wake() and after an error it gets none.
         """
         self._now_ns = purgatory._link.now_ns
         self._retriable = retriable
-        # Functions for the courier's thread to call; any thread puts them in, which never blocks.
+        # Functions that the courier's thread calls. Any thread puts them in, and never blocks.
         self._work: SimpleQueue[Callable[[int], None] | None] = SimpleQueue()
         self._decided: deque[tuple[Batch, DeliveryOutcome | None]] = deque()  # batches whose operations have settled
         self._is_told = False  # the courier's thread will look at these
         self._deliveries: SimpleQueue[list[Delivery]] = SlicedQueue()
         self._settled_call = settled or self._deliveries.put
         self._woken = False
-        self.broken: BaseException | None = None  # what has ended the courier's thread
+        self.broken: BaseException | None = None  # the error that has ended the courier's thread
         self._senders = Senders(send, options.max_in_flight, self._sent, ready)
         self._accumulator = Accumulator(
             options, self._senders, TimerdDeadlines(purgatory, prefix, self._settled), random
@@ -76,9 +76,9 @@ class Courier:
     def offer(
         self, records: Sequence[Any], lanes: Sequence[Hashable] | None = None, sizes: Sequence[int] | None = None
     ) -> int:
-        """Take in as many of the records as there is room for, from the first on; how many. Does not wait.
+        """Take in the first records, as many as there is room for. Returns their number. Does not wait.
 
-        Raises PayloadTooLargeError for a record that is larger than the buffer, and ClosedError: then none is taken.
+        Takes none and raises PayloadTooLargeError if a record is larger than the buffer, or ClosedError.
         """
         taken = 0
         self._accumulator.refuse_larger(max(() if sizes is None else sizes, default=0))
@@ -103,9 +103,9 @@ class Courier:
         return taken
 
     def take(self, timeout: float | None = None) -> list[Delivery]:
-        """Records that settled since the last call; waits for the first, `timeout` seconds at most (None: no limit).
+        """Records that settled since the last call. Waits for the first, `timeout` seconds at most (None: no limit).
 
-        If an error has ended the courier's thread, take() raises it once all that settled before has been returned.
+        If an error has ended the courier's thread, take() first returns all records that had settled, then raises it.
         """
         deliveries: list[Delivery] = []
         try:
@@ -120,7 +120,7 @@ class Courier:
         return deliveries
 
     def wake(self) -> None:
-        """A lane may have become ready: ask for each that waits. Does not wait; takes no lock."""
+        """A lane may have become ready: ask for each lane that waits. Does not wait, and takes no lock."""
         self._work.put(self._wake)
 
     def _wake(self, _now_ns: int) -> None:
@@ -128,19 +128,19 @@ class Courier:
         self._accumulator.wake()
 
     def flush(self) -> None:
-        """Send what is there without lingering. Does not wait."""
+        """Send the present records without lingering. Does not wait."""
         with self._lock:
             self._accumulator.flush()
         self._work.put(_look)
 
     def close(self) -> None:
-        """Take no more records; those that are there are sent without lingering. Does not wait."""
+        """Take no more records, and send the present ones without lingering. Does not wait."""
         with self._lock:
             self._accumulator.close()
         self._work.put(_look)
 
     def give_up(self, why: str) -> None:
-        """Settle what is left at once, as failed because of `why`. Does not wait."""
+        """Settle the records that are left at once, as failed because of `why`. Does not wait."""
         self._work.put(lambda now_ns: self._accumulator.give_up(why, now_ns))
 
     @property
@@ -149,7 +149,7 @@ class Courier:
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:
-        """End the threads that can be ended; records that have not settled never will. Waits for no send."""
+        """End the threads that can be ended. Records that have not settled never will. Waits for no send."""
         self._stopping = True
         self._work.put(None)
         self._thread.join()
@@ -204,7 +204,7 @@ class Courier:
         self._work.put(happened)
 
     def _settled(self, batch: Batch, outcome: DeliveryOutcome | None) -> None:
-        # After a stop of the process there are hundreds at once: one hand-over is for all that come meanwhile.
+        # After a stop of the process, hundreds settle at once: the thread is woken once for all that come meanwhile.
         self._decided.append((batch, outcome))
         if not self._is_told:
             self._is_told = True

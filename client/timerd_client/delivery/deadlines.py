@@ -1,4 +1,4 @@
-"""The deadlines of batches as operations of timerd: they pass on time, also while this process is stuck.
+"""The deadlines of batches as operations of timerd: they pass on time, even while this process is stuck.
 
 A batch is an operation. Its key is fired when the batch was delivered, and failed when the batch failed. Otherwise the
 operation expires on time. The operation's outcome is the outcome of the batch's records.
@@ -26,7 +26,7 @@ class TimerdDeadlines:
     """An operation for each batch; `settled(batch, outcome)` is called in the client's thread or loop."""
 
     def __init__(self, purgatory: Surface[Any, Any], prefix: str, settled: Settled) -> None:
-        """`prefix` begins the keys, PREFIX/NUMBER; no other client uses them."""
+        """The keys are PREFIX/NUMBER. No other client uses this prefix."""
         self.grace_ns = round((GRACE_S + 0.5) * S)  # the client gives an operation up after GRACE_S
         self._purgatory = purgatory
         self._prefix = prefix
@@ -57,7 +57,7 @@ class TimerdDeadlines:
 
 
 def outcome_of(operation: Operation) -> DeliveryOutcome | None:
-    """The outcome of a batch by that of its operation; None if that decides nothing: refused, unknown, cancelled."""
+    """The outcome of a batch, from its operation. None if that decides nothing: it was refused, unknown or cancelled."""
     settlement = operation._settlement
     assert settlement is not None, f"{operation!r} has not settled"
     state = state_of(settlement)

@@ -1,4 +1,4 @@
-"""Errors of deliveries, and their texts; and for an error of a send: whether to send again, and what is kept of it."""
+"""Errors of deliveries, and their texts. For an error of a send: whether to send again, and the text that is kept."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ STATUS_RETRIABLE: Final = (408, 425, 429)  # of those below 500: timeout, too ea
 
 
 class DeliveryTimeoutTooShortError(InvalidValueError):
-    """delivery_timeout < linger + request_timeout: no attempt would have its whole time. Give more, or those less."""
+    """delivery_timeout < linger + request_timeout: no attempt would have its whole time. Raise it, or lower these."""
 
 
 Retriable = Callable[[Exception], bool]
 
 
 class RetriableError(Exception):
-    """An error that a send may raise to be tried again, whatever the reason."""
+    """A send may raise this error, for any reason, to be tried again."""
 
 
 def is_retriable(error: Exception) -> bool:
     """Whether to send again after this error.
 
     True for RetriableError, OSError (timeouts, connections), errors of http.client, and HTTP status 408, 425, 429, 5xx.
-    False for what a retry cannot cure: other HTTP statuses, and errors that are a ValueError or InvalidURL as well.
+    False for errors that a retry cannot cure: other HTTP statuses, and errors that are a ValueError or InvalidURL too.
     """
     status = _status_of(error)
     if status is not None:
@@ -52,18 +52,18 @@ def _status_of(error: Exception) -> int | None:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error in a delivery. It can be encoded, whatever bytes a file's name in it has."""
+    """The text of an error in a delivery. It can always be encoded, even if a file's name in it has any bytes."""
     text = f"{type(error).__name__}: {error}"[:ERROR_SIZE_MAX]
     return text.encode(errors="backslashreplace").decode()
 
 
 def judged(error: BaseException | None, retriable: Retriable) -> tuple[str | None, bool]:
-    """The text of a send's error, None without one; and whether to send again."""
+    """The text of a send's error (None if there was none), and whether to send again."""
     if error is None:
         return None, True
     try:
         return text_of(error), isinstance(error, Exception) and retriable(error)
-    except BaseException as worse:  # of the user's code: it must not end who calls this
+    except BaseException as worse:  # of the user's code: it must not end the caller
         return f"{type(error).__name__}, and {type(worse).__name__} when it was looked at", False
 
 

@@ -34,17 +34,18 @@ from .settings import Settings, client_of, settings_of
 
 
 class Producer(OneProcess):
-    """Sends records in batches. Any thread may use it; a forked child makes its own. `with` closes it at the end.
+    """Sends records in batches. Any thread may use it. A forked child makes its own. `with` closes it at the end.
 
     `send(lane, records)` sends a batch, or raises: it is called in threads of the producer, and should end within
     `request_timeout`. `retriable(error)` says whether a batch is sent again after that error.
 
-    `ready(lane)` says whether a lane can be sent now. True; or False: its records wait, up to `delivery_timeout`; or
-    None: not yet known, as in Kafka without metadata, and `producer.send` waits. It is called from several threads; it
-    must neither block nor send. Call `producer.wake()` after a change; else it is asked again after `retry_backoff`.
+    `ready(lane)` says whether a lane can be sent now. True: yes. False: no, and its records wait, up to
+    `delivery_timeout`. None: not known yet, as in Kafka without metadata, and `producer.send` waits. Several threads
+    call it. It must neither block nor send. After a change call `producer.wake()`; else it is called again after
+    `retry_backoff`.
 
     `settings` are named as Kafka's, with times in seconds: see `settings.Settings`. Deadlines are operations of timerd:
-    they pass on time, also while this process is stuck. While the daemon is lost they are up to 1.5 s late.
+    they pass on time, even while this process is stuck. While the daemon is lost, they are up to 1.5 s late.
 
     Sources: KIP-91; KIP-19 and KIP-580. docs/deliveries.md has the phases of a record.
     """
@@ -87,7 +88,7 @@ class Producer(OneProcess):
     def send(
         self, record: Any, *, lane: Hashable = None, on_delivery: OnDelivery | None = None, size: int = 0
     ) -> Future[Delivery]:
-        """Take a record in; a future of its Delivery. Waits `max_block` at most, while there is no room for it.
+        """Take a record in. Returns a future of its Delivery. While there is no room, waits `max_block` at most.
 
         The records of a lane (Kafka's partition) are sent in order, and their callbacks come in order; records without
         a lane have no order. `size` is the bytes of the record. `on_delivery(delivery)` is called once, in a thread of
@@ -124,11 +125,11 @@ class Producer(OneProcess):
             return bool(taken)
 
     def wake(self) -> None:
-        """Lanes may have become ready: ask for each that waits. Returns at once."""
+        """Lanes may have become ready: ask for each lane that waits. Returns at once."""
         self._courier.wake()
 
     def flush(self, *, timeout: Patience | None = None) -> bool:
-        """Send all without lingering, and wait until all has settled, callbacks included; False after `timeout` s."""
+        """Send all without lingering, and wait for all settlements and callbacks. Returns False after `timeout` s."""
         if self._is_of_parent():
             raise ClosedError(OF_PARENT)
         self._refuse_in_callback("flush")
@@ -136,10 +137,10 @@ class Producer(OneProcess):
         return self._wait(lambda: not self._items.count, patience_s(timeout))
 
     def close(self, *, timeout: Patience | None = None) -> bool:
-        """Take no more records, and wait until all have settled; whether they have without being given up.
+        """Take no more records, and wait until all have settled. Returns whether none had to be given up.
 
-        After `timeout` s (None: no limit, and delivery_timeout bounds it) the others are given up: they fail, and an
-        attempt that is under way may yet arrive. In a forked child it does nothing: the parent delivers the records.
+        After `timeout` s (None: no limit, and delivery_timeout bounds it) the records that are left are given up: they
+        fail, but an attempt that is under way may still arrive. In a forked child it does nothing: the parent delivers.
         """
         if self._is_of_parent():
             return True
@@ -165,11 +166,11 @@ class Producer(OneProcess):
         return f"<Producer, {self._items.count} records under way{', closed' if self._closed else ''}>"
 
     def _is_of_parent(self) -> bool:
-        """Whether this is a forked child, where the producer's threads are not."""
+        """Whether this is a forked child, which has no threads of the producer."""
         return os.getpid() != self._pid
 
     def _wait(self, condition: Callable[[], bool], seconds: float | None) -> bool:
-        """Until the condition holds; whether it does."""
+        """Wait until the condition holds, `seconds` at most. Returns whether it holds."""
         with self._changed:
             for sleep_s in slices(seconds):
                 if self._changed.wait_for(condition, sleep_s):
@@ -193,7 +194,7 @@ class Producer(OneProcess):
     # in the courier's thread ------------------------------------------------------------------------------------------
 
     def _call_back(self, deliveries: list[Delivery]) -> None:
-        """Records have settled, or it was woken, or has ended by an error."""
+        """Records have settled, or the courier was woken, or has ended by an error."""
         if (error := self._courier.broken) is not None:
             text = text_of(error)
             self._closed, self._why_closed = True, f"this producer has ended by {text}; make another one"

@@ -1,4 +1,4 @@
-"""The records that a producer has under way, their futures, and the order of a lane's callbacks."""
+"""The records of a producer that are under way, their futures, and the order of a lane's callbacks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class UnderWay(Generic[FutureT]):
         self.count = 0  # callbacks that have not returned
 
     def add(self, item: Item[FutureT]) -> None:
-        """The accumulator takes it in."""
+        """The accumulator takes the item in."""
         self.count += 1
         item.added = True
         if item.lane is None:
@@ -54,7 +54,7 @@ class UnderWay(Generic[FutureT]):
             self._lanes.setdefault(item.lane, deque()).append(item)
 
     def settle(self, delivery: Delivery) -> Iterator[Item[FutureT]]:
-        """The delivery of an item has come: the items whose turn it now is, in order."""
+        """The delivery of an item has come. Yields the items whose callbacks may run now, in order."""
         item, outcome, attempts, latency_ns, error = delivery
         item.delivery = Delivery(item.record, outcome, attempts, latency_ns, error)
         if not item.added:  # Ctrl-C came between the accumulator and here
@@ -71,13 +71,13 @@ class UnderWay(Generic[FutureT]):
             del self._lanes[item.lane]
 
     def all(self) -> list[Item[FutureT]]:
-        """All of them, those of a lane in order."""
+        """All items; the items of a lane are in order."""
         return [*self._without_lane, *(item for lane in self._lanes.values() for item in lane)]
 
     def call_back(self, item: Item[FutureT]) -> BaseException | None:
-        """Settle its future, and call its callback. Then it is time for called_back().
+        """Settle the item's future, and call its callback. Call called_back() afterwards.
 
-        Returns what the callback raised, which is logged: an asyncio loop has to learn of SystemExit.
+        Returns the error of the callback, which is logged: an asyncio loop has to see SystemExit.
         """
         assert item.delivery is not None, "it has settled"
         try:
@@ -91,5 +91,5 @@ class UnderWay(Generic[FutureT]):
         return None
 
     def called_back(self, items: Iterable[Item[FutureT]]) -> None:
-        """Their callbacks have returned."""
+        """The callbacks of these items have returned."""
         self.count -= sum(item.added for item in items)

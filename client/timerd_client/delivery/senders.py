@@ -24,7 +24,7 @@ def always_ready(_lane: Hashable) -> bool:
 def guarded(
     ready: Callable[[Hashable], bool | None] | None, complain: Callable[[str, BaseException | None], None]
 ) -> Ready:
-    """The `ready` of a user, whose error is logged; the lane then waits."""
+    """The user's `ready`. If it raises, the error is logged, and the lane waits."""
     if ready is None:
         return always_ready
 
@@ -39,9 +39,9 @@ def guarded(
 
 
 class Stuck:
-    """Which lanes can be sent: those that are ready, and have few attempts that go on after their request timeout.
+    """Counts stuck attempts: those that go on after their request timeout. A lane with STUCK_MAX of them is not sent.
 
-    An attempt that is stuck takes up room of the transport. Without this a single lane would use up all of it.
+    A stuck attempt takes up room of the transport. Without this bound a single lane would use up all of it.
     """
 
     def __init__(self, ready: Ready) -> None:
@@ -63,7 +63,7 @@ class Stuck:
             self._lanes[attempt.batch.key] += 1
 
     def returned(self, attempt: Attempt) -> bool:
-        """Whether it was stuck: its lane may be ready now."""
+        """The attempt has ended. Returns whether it was stuck: then its lane may be ready now."""
         if attempt not in self._attempts:
             return False
         self._attempts.discard(attempt)
@@ -74,10 +74,10 @@ class Stuck:
 
 
 class Senders:
-    """A transport of threads. They are made when they are needed: one for each attempt under way, stuck ones included.
+    """A transport of threads. They are made when needed: one for each attempt under way, stuck ones included.
 
-    A thread cannot be stopped. A thread that is stuck beyond its request timeout is left alone, and another does its
-    work, up to twice `threads` in all, and STUCK_MAX in a lane; it ends with its process.
+    A thread cannot be stopped. If a thread is stuck beyond its request timeout, another thread does its work, up to
+    twice `threads` in all, and STUCK_MAX in a lane. The stuck thread ends with its process.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Senders:
         finished: Callable[[Attempt, BaseException | None], object],
         ready: Ready = always_ready,
     ) -> None:
-        """`finished` is called in a sender's thread; `ready` in the one that polls the accumulator."""
+        """`finished` is called in a sender's thread, `ready` in the thread that polls the accumulator."""
         self._send = send
         self._stuck = Stuck(ready)
         self.ready, self.why, self.abandon = self._stuck.ready, self._stuck.why, self._stuck.abandon
@@ -108,7 +108,7 @@ class Senders:
         self._jobs.put(attempt)
 
     def returned(self, attempt: Attempt) -> bool:
-        """An attempt that was begun has ended; whether it was abandoned. Called by the thread that calls `send`."""
+        """An attempt has ended. Returns whether it was abandoned. The thread that calls `send` calls this."""
         self._busy -= 1
         return self._stuck.returned(attempt)
 

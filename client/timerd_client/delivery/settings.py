@@ -123,7 +123,7 @@ def settings_of(given: Settings) -> tuple[DeliveryOptions, float]:
 
 
 def client_of(given: Surface[Any, Any], *, in_loop: bool) -> Surface[Any, Any]:
-    """The client, or a purgatory of one, of this face. Raises InvalidValueError for another."""
+    """The given client of this face, or a purgatory of such a client. Raises InvalidValueError for anything else."""
     if not isinstance(given, Surface):
         raise InvalidValueError(f"client={shown(given)}: give a client, such as td.client(), or a purgatory of one")
     if in_loop != given.IN_LOOP:

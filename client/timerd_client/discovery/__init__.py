@@ -1,8 +1,8 @@
-"""Finding a daemon: which one a client is for, whether it runs, starting it, and what a client does until it is there.
+"""Finding the daemon of a client: which one, whether it runs, how to start it, and sockets for the time without it.
 
     target.py        the arguments of `Client()`, checked
-    settings.py      what `configure()` sets for `client()`
-    identity.py      what this process says of itself in HELLO
+    settings.py      the settings of `client()`, from `configure()`
+    identity.py      the identity of this process in HELLO
     find_daemon.py   whether the daemon runs, or has run lately
     autostart.py     starting it
     late_sockets.py  the sockets of a client whose daemon is not there yet

@@ -1,4 +1,4 @@
-"""Starting a daemon where none runs. Processes that try at the same time start one daemon between them."""
+"""Starting a daemon if none runs. Processes that try at the same time start one daemon together."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import BinaryIO
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, make_instance
 
-# How long a daemon that was started here has until it serves. connect's own timeout begins after that.
+# The time that a daemon started here has until it serves. connect's own timeout begins after that.
 AUTOSTART_TIMEOUT_S = 15.0
 AUTOSTART_POLL_S = 0.01
 LAST_BYTES = 4_096
 EXIT_RUNNING = 3  # the daemon's status where another one has the instance
-# These variables are for the parent alone: where to report readiness (systemd), and what Spark gives its workers.
+# These variables are for the parent alone: the socket for readiness (systemd), and variables of Spark's workers.
 NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
 
 _children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns when a running process is forgotten
@@ -36,7 +36,7 @@ def start_daemon(instance: str | None = None, runtime_dir: str | None = None) ->
     try:
         found = find_instance(instance, runtime_dir)
     except (TimerdUnavailableError, PermissionError):
-        pass  # it is made where this user may
+        pass  # make_instance() below makes it, if this user may
     else:
         if daemon_running(found):
             return found
@@ -67,8 +67,8 @@ def start_daemon(instance: str | None = None, runtime_dir: str | None = None) ->
 def _alone(path: Path) -> Iterator[None]:
     """Hold the lock file at `path`. The file exists only while it is held.
 
-    A process that has waited may get the lock of a file that its last holder has removed. It then tries again, so two
-    never hold the lock.
+    A process that has waited may get the lock of a file that the last holder has removed. It then tries again, so two
+    processes never hold the lock.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -104,7 +104,7 @@ def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: Bi
     """
     end = time.monotonic() + AUTOSTART_TIMEOUT_S
     while not (daemon_running(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
-        # Another one that was started by hand still opens its arena: this one has ended, and that one is awaited.
+        # A daemon that was started by hand may still open its arena: then this one has ended, and we await that one.
         if daemon.poll() not in (None, EXIT_RUNNING):
             raise TimerdUnavailableError(
                 f"the daemon that was started for instance {paths.instance!r} ended with status "
@@ -119,7 +119,7 @@ def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: Bi
 
 
 def last_line(said: BinaryIO | None) -> str:
-    """The last line of what a daemon has said; empty if it has said nothing."""
+    """The last line of a daemon's log; empty if it has logged nothing."""
     if said is None:
         return ""
     said.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Finding a daemon: whether one runs, whether one has run lately, and for how long to look for it."""
+"""Finding a daemon: whether one runs, whether one has run lately, and how long to look for it."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Search:
         return None
 
     def patience(self) -> float:
-        """For how many seconds to wait for the answer of a daemon that was found.
+        """How many seconds to wait for the answer of a daemon that was found.
 
-        A daemon that is found late has the default time to answer all the same, or `timeout` if that is less. Otherwise
-        a daemon that comes at the last moment would have none.
+        A daemon that is found late still has the default time to answer, or `timeout` if that is less. Otherwise a
+        daemon that comes at the last moment would have no time.
         """
         least = min(CONNECT_TIMEOUT_S, self._seconds)
         return max(least, self._end - time.monotonic())
@@ -63,7 +63,7 @@ class Search:
 def runs(paths: InstancePaths) -> bool:
     """Whether the instance's daemon runs; True if this user may not look."""
     try:
-        with changing:  # a child that is forked meanwhile would have a copy of the connection
+        with changing:  # a child that is forked in between would have a copy of the connection
             return daemon_running(paths)
     except PermissionError:
         return True
@@ -72,7 +72,7 @@ def runs(paths: InstancePaths) -> bool:
 def has_run_lately(paths: InstancePaths) -> bool:
     """Whether a daemon has run within RESTART_S. The lock file is written when a daemon starts and when it ends.
 
-    A daemon that was killed has not written it at its end, but its arena says when its last turn was.
+    A daemon that was killed has not written the file at its end, but its arena has the time of its last turn.
     """
     try:
         # An age below 0 means that the clock was set back, or that the arena is of an earlier boot.

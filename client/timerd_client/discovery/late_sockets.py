@@ -1,4 +1,4 @@
-"""The sockets of a client whose daemon does not run yet: nothing can be sent, and the daemon is looked for.
+"""The sockets of a client whose daemon does not run yet: they send nothing, and look for the daemon.
 
     client = td.Client()           # no daemon runs
     client.fire("inbox/7")         # is kept
@@ -34,7 +34,7 @@ LOOK_LAST_NS: Final = 500_000_000  # the pauses double up to this
 
 
 class NoLifeline:
-    """There is nobody to hold a connection to."""
+    """Stands for the lifeline while there is no daemon."""
 
     def fileno(self) -> int:
         return -1
@@ -53,7 +53,7 @@ class NoLifeline:
 
 
 class LateSockets:
-    """Sockets that reach nobody, until `found` has others."""
+    """Sockets without a daemon, until `found` has real ones."""
 
     frame_size_max: int = PACKET_SIZE_MAX
     wake_ns: int = 0
@@ -66,7 +66,7 @@ class LateSockets:
         self._target = target
         self._pause_ns = LOOK_FIRST_NS
         self._looked_ns = now_ns
-        self.is_hopeless = False  # no daemon ran when it was last looked for, and none is about to: do not wait for it
+        self.is_hopeless = False  # at the last look no daemon ran, and none is about to start: do not wait
         self._trouble = ""
         self._starter: Thread | None = None
 
@@ -88,7 +88,7 @@ class LateSockets:
             self._starter = Thread(self._start, "timerd-autostart")
             try:
                 self._starter.start()
-            except RuntimeError:  # no thread begins any more, because main has ended
+            except RuntimeError:  # main has ended, so no thread can begin
                 self._start()
 
     def _look(self) -> None:
@@ -112,7 +112,7 @@ class LateSockets:
         try:
             start_daemon(self._target.instance, self._target.runtime_dir)
         except (TimerdError, OSError) as error:
-            self._trouble, self.is_hopeless = str(error), True  # once is enough
+            self._trouble, self.is_hopeless = str(error), True  # it is not tried again
         else:
             self._starter = None
 
@@ -141,7 +141,7 @@ class LateSockets:
         return ()
 
     def map_arena(self) -> ArenaReader:
-        """The arena that a daemon has left, which the next daemon may go on with. Raises TimerdError, OSError."""
+        """The arena that a daemon has left. The next daemon may go on with it. Raises TimerdError, OSError."""
         return map_arena(find_instance(self._target.instance, self._target.runtime_dir))
 
     def forked(self) -> None:
@@ -161,7 +161,7 @@ def map_arena(paths: InstancePaths) -> ArenaReader:
 
 @contextmanager
 def files_named() -> Iterator[None]:
-    """Where no file can be opened, raises ResourceLimitError, which names the limit."""
+    """In this block, raises ResourceLimitError, which names the limit, if no file can be opened."""
     try:
         yield
     except Exception as error:  # ZMQError has a number, too

@@ -12,7 +12,7 @@ from timerd_wire.transports import Transport
 from .target import target_of
 
 settings: dict[str, Any] = {}
-guards: list[Callable[[Callable[[], None]], None]] = []  # each makes the change that it is given, or raises an error
+guards: list[Callable[[Callable[[], None]], None]] = []  # each makes the given change, or raises an error
 
 
 def configure(
@@ -26,9 +26,9 @@ def configure(
     runtime_dir: str | None = None,
     autostart: bool = False,
 ) -> None:
-    """Set what `client()`, also of td.aio, gives to `Client()`, here and in forked processes.
+    """Set the arguments that `client()`, also of td.aio, gives to `Client()`, here and in forked processes.
 
-    Raises what `Client()` raises for wrong arguments, and InvalidValueError if `client()` was called before.
+    Raises the errors of `Client()` for wrong arguments, and InvalidValueError if `client()` was called before.
     """
     target_of(instance, runtime_dir, autostart, group, orphans, name, transport, takeover)
 

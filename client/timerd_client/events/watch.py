@@ -92,7 +92,7 @@ class Watch:
         if link.sealed:  # it is closed, or the parent's: the surface would use its client's next link
             link.refuse_closed()
         self._arena = link.protocol.session.arena
-        # It cannot wait for room, as this may be the client's own thread. There is one operation for each watch.
+        # It cannot wait for room: this may be the client's own thread. A watch has one operation at a time.
         operation: Operation = self._surface._register(
             self._keys, None, OBSERVED, b"", None, "error", self.mark, "cancel", None, may_exceed=True
         )
@@ -134,7 +134,7 @@ class Watch:
         if before.incarnation != session.arena:
             gap = Gap(Mark(session.arena, 0), "arena")
         elif self._arena != session.arena:
-            return []  # it was refused because the arena was not known yet
+            return []  # the daemon refused it because its arena was not known yet
         else:
             gap = Gap(Mark(session.arena, self._link.protocol.ledger.newest()), "overwritten")
         self.mark = gap.mark
@@ -142,6 +142,6 @@ class Watch:
 
 
 def do(chores: Iterable[Callable[[], object]]) -> None:
-    """Do what was left until the lock is free."""
+    """Make the calls that had to wait until the lock is free."""
     for chore in chores:
         chore()

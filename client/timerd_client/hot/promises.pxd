@@ -13,7 +13,7 @@ cdef class Promised:
 
 
 cdef class Handle(Promised):
-    """80 bytes: four handles take five lines of the cache. C methods would need a pointer to a table, so it has none."""
+    """80 bytes: four handles take five lines of the cache. It has no C methods: they need a pointer to a table."""
 
     cdef object callbacks
     cdef Kept *kept  # how it has settled; NULL = it is pending

@@ -13,7 +13,7 @@ class DelayedDeleteRecords(PartsOperation):
     """Complete when each partition has an error, or its low watermark has reached the requested offset.
 
     As Kafka's DelayedDeleteRecords: a partition that is unknown, whose leader is another one, or whose storage failed
-    settles with its error and the offset -1, and holds up no other. At the deadline the pending ones are answered with
+    settles with its error and the offset -1, and holds up no other. At the deadline the pending partitions get
     REQUEST_TIMED_OUT.
 
     Keys: the partitions'.

@@ -48,7 +48,7 @@ class DelayedFetch(NamedOperation):
         min_bytes: int = 1,
         lock: Lock | None = None,
     ) -> None:
-        """`asked`: by partition key. `look(partition, offset)`: what is there. `respond()` reads and answers, once."""
+        """`asked`: by partition key. `look(partition, offset)`: its Available. `respond()` reads and answers, once."""
         super().__init__(lock)
         self._asked, self._look, self._respond, self._min_bytes = dict(asked), look, respond, min_bytes
 

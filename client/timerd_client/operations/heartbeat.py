@@ -21,11 +21,11 @@ class DelayedHeartbeat:
     instead: it may be at work, and joins late. `leave()` ends the session without a call of `expired`. A member that
     comes back after its session is answered UNKNOWN_MEMBER_ID, and joins as a new one: make another DelayedHeartbeat.
 
-    While the daemon is lost nobody is expired. When a session would have ended a second ago, it begins again, as with a
-    new coordinator of Kafka's. Where the daemon refuses a session, for want of room, the member is expired at once:
-    `error` says why. Where a heartbeat raises, the session goes on as it was before.
+    While the daemon is lost, no member expires. A second after a session would have ended, it begins again, as with a
+    new coordinator of Kafka's. If the daemon refuses a session for want of room, the member expires at once: `error`
+    says why. If a heartbeat raises, the session goes on as before.
 
-    Any process may say that a member lives: `client.fire(member_key(group, member))`, or heartbeat() here.
+    Any process may send a heartbeat: `client.fire(member_key(group, member))`, or heartbeat() here.
 
     Key: member_key(group, member).
     """
@@ -50,7 +50,7 @@ class DelayedHeartbeat:
         self._lock = threading.RLock()
         self._waits: DelayedOperation | None = None
         self._over = False
-        self.error: Exception | None = None  # that has ended the session; None: it is alive, or its time was over
+        self.error: Exception | None = None  # the error that has ended the session; None: it is alive, or has expired
         self._arm(session_timeout)
 
     @property
@@ -67,7 +67,7 @@ class DelayedHeartbeat:
         return self._arm(timeout)
 
     def leave(self) -> None:
-        """The member leaves: nothing expires any more."""
+        """The member leaves: the session ends, and does not expire."""
         with self._lock:
             self._over = True
             waits, self._waits = self._waits, None
@@ -88,7 +88,7 @@ class DelayedHeartbeat:
             return Errors.UNKNOWN_MEMBER_ID
         if before is not None:
             before.cancel()
-        if waits.done():  # before it was the session's, so that its end was not
+        if waits.done():  # it ended before the session had it, so its end was not noticed
             with self._owners_lock or nullcontext():
                 self._ended(waits)
         return Errors.NONE

@@ -12,7 +12,7 @@ from timerd_client.operations.named import Lock, NamedOperation
 
 
 class Joined(NamedTuple):
-    """How a join phase has ended: the members of the next generation, and those that did not come and are removed."""
+    """The end of a join phase: the members of the next generation, and the absent members, which are removed."""
 
     members: list[str]
     removed: list[str]
@@ -27,13 +27,13 @@ class DelayedJoin(NamedOperation):
     """Complete when every known member has joined again.
 
     As Kafka's DelayedJoin (GroupCoordinator.tryCompleteJoin, onCompleteJoin): members that have not joined when the
-    rebalance timeout is over are removed, and the next generation begins with those that have. If none has, the group
+    rebalance timeout is over are removed, and the next generation begins with the others. If none has joined, the group
     is empty. The members that have joined wait for this: answer them in `respond`. A member that comes later begins
     another rebalance.
 
-    With `initial_delay` the first rebalance of an empty group waits for that time whatever has joined, and for as long
-    again after each new member, up to the timeout (group.initial.rebalance.delay.ms, InitialDelayedJoin): else each of
-    many workers that start together would cause a rebalance of its own.
+    With `initial_delay` the first rebalance of an empty group waits for that time, even if all members have joined. It
+    waits that long again after each new member, up to the timeout (group.initial.rebalance.delay.ms,
+    InitialDelayedJoin). Otherwise each of many workers that start together would cause a rebalance of its own.
 
     Key: join_key(group).
     """
@@ -78,7 +78,7 @@ class DelayedJoin(NamedOperation):
             if not isinstance(pause.error, ClosedError):
                 over()
 
-        # Its lock is not that of the group: nobody waits for the group in the client's thread.
+        # Not with the group's lock: nothing may wait for that in the client's thread.
         pause = self._pause = DelayedOperation(lambda: False, on_expiration=over, on_error=lost)
         purgatory.try_complete_else_watch(pause, join_key(self._group), timeout=wait)
 

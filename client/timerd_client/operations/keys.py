@@ -1,4 +1,4 @@
-"""The watch keys of the operations: one spelling for who waits and who acts."""
+"""The watch keys of the operations: one spelling for waiters and for events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def partition_key(topic: str, partition: int) -> str:
 
 
 def replica_key(partition: str, replica: str) -> str:
-    """Key of what a replica has of a partition; its watermark is the offset: orders-0@broker-2."""
+    """Key of a replica of a partition. Its watermark is the offset that the replica has: orders-0@broker-2."""
     return f"{partition}@{replica}"
 
 

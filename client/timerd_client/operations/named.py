@@ -38,7 +38,7 @@ class NamedOperation(DelayedOperation):
         raise NotImplementedError
 
     def once(self, purgatory: Purgatory) -> None:
-        """It is watched now, for the only time. Raises InvalidValueError the second time, and for an asyncio client."""
+        """Note that it is watched. Raises InvalidValueError the second time, and for an asyncio client."""
         threaded(purgatory)
         if self._watched:
             raise InvalidValueError(f"{self!r} was watched before: make a new one")

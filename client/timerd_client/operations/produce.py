@@ -45,7 +45,7 @@ class Replicas:
         self._purgatory.advance(replica_key(partition, replica), offset)
 
     def prepare(self, partition: str) -> None:
-        """Have a watermark for each replica, so that it can be read without a question in a callback."""
+        """Make a watermark for each replica, so that a callback can read it without asking the daemon."""
         for name in self.names:
             key = replica_key(partition, name)
             if self._purgatory.watermark(key) is None:
@@ -63,10 +63,10 @@ class DelayedProduce(PartsOperation):
     """Complete when each partition has enough replicas at its required offset, or an error.
 
     As Kafka's DelayedProduce (kafka.server.DelayedProduce, ReplicaManager.delayedProduceRequestRequired): it waits
-    only with acks=all, where something was appended, and not all partitions are in error. Else the answer is given
-    at once, and nothing is registered; so it is where there is one replica, which has the records already. A
-    partition that the leader lost, or that has another error, settles with that error; it holds up no other. At the
-    deadline the pending ones are answered with REQUEST_TIMED_OUT: the records may still be replicated.
+    only with acks=all, if something was appended, and if not all partitions are in error. Else it answers at once, and
+    registers nothing. It does so, too, if there is only one replica, which has the records already. A partition that
+    the leader lost, or that has another error, settles with that error; it holds up no other. At the deadline the
+    pending partitions get REQUEST_TIMED_OUT: the records may still be replicated.
 
     Keys: the partitions', and those of their replicas where `replicated` is a Replicas.
     """

@@ -14,8 +14,8 @@ class DelayedSync(NamedOperation):
     """Complete when every member of a generation has synced, or when the group is in another generation.
 
     As Kafka's DelayedSync (GroupCoordinator.tryCompletePendingSync, onExpirePendingSync): members that have not synced
-    within the rebalance timeout are removed, and a rebalance begins: `expired(missing)`. A generation that is over ends
-    it without effect. Its key is checked when a member syncs, leaves, or the generation changes.
+    within the rebalance timeout are removed, and a rebalance begins: `expired(missing)`. If the generation is over, it
+    ends without effect. Check its key when a member syncs or leaves, and when the generation changes.
 
     Key: sync_key(group).
     """

@@ -10,12 +10,12 @@ from timerd_client.operations.named import Lock, NamedOperation
 
 
 class Quota:
-    """How long a client is throttled that uses more than `rate` a second: a token bucket of `rate` x `window`.
+    """The throttle time of a client that uses more than `rate` a second: a token bucket of `rate` x `window`.
 
     As Kafka's TokenBucket (KIP-599): each use takes tokens, and `rate` tokens come back each second, up to the burst. A
-    client that has taken more than there are waits until there are none missing. So in T seconds it uses at most
-    rate x (T + window), and what its last request exceeds that by. Kafka's byte rates are measured over sliding
-    windows instead, which let a client that sends in bursts use half as much again.
+    client that has taken too many waits until none are missing. So in T seconds it uses at most rate x (T + window),
+    plus the excess of its last request. Kafka measures byte rates over sliding windows instead: these let a client that
+    sends in bursts use half as much again.
     """
 
     def __init__(self, rate: float, window: float = 10.0) -> None:
@@ -24,7 +24,7 @@ class Quota:
         self._tokens, self._since = self.burst, float("-inf")
 
     def record(self, amount: float, now: float) -> float:
-        """Note a use (bytes, requests) at a time in seconds; the throttle time in seconds, 0.0 = within the quota."""
+        """Note a use (bytes, requests) at `now`. Returns the throttle time in seconds; 0.0 = within the quota."""
         if now > self._since:
             self._tokens = min(self.burst, self._tokens + (now - self._since) * self.rate)
             self._since = now
@@ -35,9 +35,9 @@ class Quota:
 class ThrottledChannel(NamedOperation):
     """A channel is muted from watch() on, and `unmute()` is called when its throttle time is over, never earlier.
 
-    As Kafka's ThrottledChannel (a Delayed element that an expiry thread takes from a DelayQueue). Nothing but time
-    ends it; if the daemon refuses the operation, the channel is unmuted at once. `close()` forgets a channel whose
-    connection has ended: `unmute` is not called.
+    As Kafka's ThrottledChannel (a Delayed element that an expiry thread takes from a DelayQueue). Only time ends it. If
+    the daemon refuses the operation, the channel is unmuted at once. `close()` forgets a channel whose connection has
+    ended: then `unmute` is not called.
 
     Key: throttled:NAME, on which no event counts.
     """

@@ -14,8 +14,7 @@ class DelayedTopics(PartsOperation):
     """Complete when each topic without an error is as it was asked for: it has its leaders, or it is gone.
 
     As Kafka's DelayedCreatePartitions and DelayedDeleteTopics: a topic that was refused at once keeps its error, and
-    is not waited for. At the deadline the others are answered with REQUEST_TIMED_OUT; what was asked for may still be
-    done.
+    is not waited for. At the deadline the pending topics get REQUEST_TIMED_OUT. Their changes may still be done.
 
     Keys: topic_key() of each topic.
     """

@@ -1,4 +1,4 @@
-"""How callers wait, whatever they wait for: gates, greenlets, the requests in whose name they wait, pauses.
+"""How callers wait: gates, greenlets, pauses, and the requests whose end ends their waits.
 
-Not here: what they wait for (link/promise.py), and how a link's own threads and loops wait (threaded/, aio/).
+Not here: promises, for which they wait (link/promise.py), and waits of a link's own thread or loop (threaded/, aio/).
 """

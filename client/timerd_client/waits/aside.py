@@ -9,7 +9,7 @@ from typing import Any
 class Aside:
     """A call when a promise has settled. Equal to another one of the same function, so that it can be removed again.
 
-    `wakes`: it wakes who waits, and looks at the outcome only then, as the opening of a gate does.
+    `wakes`: it wakes a waiting caller, who then looks at the outcome, as the opening of a gate does.
     """
 
     __slots__ = ("_call", "wakes")

@@ -15,16 +15,16 @@ class Waiter(NamedTuple):
 
     gate: Gate
     condition: Callable[[], bool]
-    one_of: object | None  # callers that wait for the same, and of whom one is enough
+    one_of: object | None  # of the callers with the same object, one is enough
 
 
 class Condition:
     """A condition at which callers wait with a lock held. Afterwards they hold it, even if a signal handler has raised.
 
-    With threading.Condition they may not hold it then, and leaving `with lock` would release it for another thread, as
-    the client's own. A signal handler runs between calls of Python. So one call of C, `extend`, acquires the lock and
-    notes that: it has done both, or neither. A second handler that raises before the first error was handled is not
-    provided for.
+    With threading.Condition they may not hold it then. Leaving `with lock` would then release the lock of another
+    thread, such as the client's own. A signal handler runs between calls of Python. So one call of C, `extend`,
+    acquires the lock and notes that: it does both, or neither. If a second handler raises before the first error was
+    handled, this does not hold.
     """
 
     def __init__(self, lock: threading.Lock, gate: Callable[[], Gate]) -> None:
@@ -39,7 +39,7 @@ class Condition:
             self._wake(waiter)
 
     def notify(self) -> None:
-        """With the lock held: as notify_all(), but of callers that wait for the same wake one, if its condition holds.
+        """With the lock held: like notify_all(), but of callers with the same `one_of`, wake one whose condition holds.
 
         For example, 32 threads wait for calls, and a call comes: then one thread wakes.
         """
@@ -50,14 +50,14 @@ class Condition:
             looked_at.add(waiter.one_of)
 
     def _wake(self, waiter: Waiter) -> None:
-        """In this order: a signal handler that raises here leaves the other waiters in the list."""
+        """Wake a waiter. The order matters: a signal handler that raises here leaves the other waiters in the list."""
         waiter.gate.open()
         self._waiting.remove(waiter)
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None, one_of: object | None = None) -> bool:
-        """With the lock held: until the condition holds, `timeout` seconds at most; whether it does.
+        """With the lock held: wait until the condition holds, `timeout` seconds at most. Returns whether it holds.
 
-        Of callers with the same `one_of`, which wait for the same, one is woken at a time.
+        Callers with the same `one_of` wait for the same. They are woken one at a time.
         """
         end = None if timeout is None else monotonic() + timeout
         self.callers += 1
@@ -90,7 +90,7 @@ class Condition:
         if waiter in self._waiting:
             self._waiting.remove(waiter)
         elif raised is not None and one_of is not None:
-            self.notify()  # this caller was woken, and will not look: another one does
+            self.notify()  # this caller was woken, but will not look: wake another one
         if raised is not None:
             try:
                 raise raised

@@ -1,4 +1,4 @@
-"""Whether the caller is a callback of a delayed operation, which must not wait for owners to look: it is one."""
+"""Whether the caller is a callback of a delayed operation. It must not wait for owners to look: it is such a look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gate: where one caller waits until one promise has settled."""
+"""A gate: one caller waits at it until one promise has settled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .slices import slices
 
 
 class Gate:
-    """Closed until somebody opens it, in any thread."""
+    """A gate is closed until a thread opens it."""
 
     wakes: ClassVar = True  # as a callback, `open` is like an Aside
 

@@ -2,8 +2,8 @@
 
     outcome --> the client's own thread --> a hub's waker --> the greenlet that waits, or a new one for a callback
 
-The client's thread is one of the system (native.py), and must not switch greenlets. So it only leaves word at a hub:
-the hub's loop then opens gates, and begins greenlets for callbacks. gevent itself is imported only here, and only where
+The client's thread is a thread of the system (native.py), and must not switch greenlets. So it only posts functions to
+a hub: the hub's loop opens gates, and begins greenlets for callbacks. gevent itself is imported only here, and only if
 it has replaced the threads already.
 """
 
@@ -27,7 +27,7 @@ os.register_at_fork(after_in_child=_wakers.clear)
 
 
 class Waker:
-    """Has functions run in a hub, on word from any thread."""
+    """Runs functions in a hub. Any thread may post them."""
 
     def __init__(self, hub: Any) -> None:
         self.hub = hub
@@ -38,7 +38,7 @@ class Waker:
     def post(self, function: Callable[[], object]) -> None:
         """Have a function run in the hub soon. It must not switch greenlets. In any thread."""
         self._left.append(function)
-        with suppress(Exception):  # the hub has ended, and with it all that waits there
+        with suppress(Exception):  # the hub has ended, and all its greenlets with it
             self._bell.send()
 
     def spawn(self, function: Callable[[Any], object], argument: object) -> None:
@@ -68,7 +68,7 @@ def waker() -> Waker:
 
 
 class GreenGate(Gate):
-    """A gate at which a greenlet waits, and the others go on."""
+    """A gate at which a greenlet waits, while other greenlets go on."""
 
     def __init__(self) -> None:
         self._event = importlib.import_module("gevent.event").Event()
@@ -89,7 +89,7 @@ class GreenGate(Gate):
 class GreenCallback:
     """A caller's callback, which runs in a greenlet of its own, in the hub of the thread that has added it.
 
-    It is equal to the callback, so that this can be removed again.
+    It is equal to the callback, so that the callback can be removed again.
     """
 
     def __init__(self, callback: Callable[[Any], object], on_error: Callable[[str, BaseException], None]) -> None:

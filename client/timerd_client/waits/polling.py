@@ -13,12 +13,12 @@ RAISE = "raise"
 POLL = "poll"
 POLL_S = 0.1
 POLL_S_MAX = 1.0  # the pauses double up to this
-LOOK_S = 1.0  # in a wait for events: how often it is checked whether the daemon is lost
+LOOK_S = 1.0  # in a wait for events: the time between two checks whether the daemon is lost
 GRACE_S = GRACE_NS / 1e9
 
 
 class Polling:
-    """The pauses of one `wait_for`, in seconds. `left` is what is left of its timeout; None = no timeout."""
+    """The pauses of one `wait_for`, in seconds. `left` is the rest of its timeout; None = no timeout."""
 
     def __init__(self, unavailable: str, interval: float) -> None:
         """Raises InvalidValueError."""

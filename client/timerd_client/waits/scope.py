@@ -1,4 +1,4 @@
-"""A request in whose name callers wait. When it ends, their waits end: its peer has gone, or its worker drains.
+"""The scope of a request. When the request ends, the waits in its scope end: its peer has gone, or its worker drains.
 
     scope = Scope()
     with scope.entered():
@@ -25,10 +25,10 @@ ErrorT = TypeVar("ErrorT", bound=TimerdError)
 
 
 class Scope:
-    """A request. Any thread may end it, once; so may a handler of a signal.
+    """A request. Any thread may end it, once. A handler of a signal may end it, too.
 
     There is no lock, because such a handler may interrupt add() in its own thread. add() notes the ender first and
-    looks at the reason afterwards; end() does it the other way round. So an ender is called, or add() returns False.
+    looks at the reason afterwards. end() sets the reason first. So the ender is called, or add() returns False.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Scope:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Within this block waits are in its name."""
+        """Waits in this block belong to the scope."""
         token = _current.set(self)
         try:
             yield
@@ -46,7 +46,7 @@ class Scope:
             _current.reset(token)
 
     def end(self, reason: str) -> None:
-        """End all waits in its name, and each that would begin. Once more changes nothing."""
+        """End all waits of the scope, and each that begins later. A second call changes nothing."""
         if self.reason:
             return
         self.reason = reason
@@ -54,7 +54,7 @@ class Scope:
             ender()
 
     def add(self, ender: Callable[[], object]) -> bool:
-        """Call `ender` when it ends, in the thread that ends it; False if it has ended. It may be called twice."""
+        """Call `ender` at the scope's end, in the thread that ends it. False: it has ended. It may be called twice."""
         self._enders.append(ender)
         if not self.reason:
             return True
@@ -62,12 +62,12 @@ class Scope:
         return False
 
     def remove(self, ender: Callable[[], object]) -> None:
-        """Do not call it any more."""
+        """Do not call this ender any more."""
         if ender in self._enders:
             self._enders.remove(ender)
 
     def error(self) -> RequestEnded:
-        """The error of a wait that has ended with it."""
+        """The error of a wait that the end of the scope has ended."""
         return RequestEnded(f"the request in which this waits has ended: {self.reason}", self.reason)
 
 
@@ -80,7 +80,7 @@ def current_scope() -> Scope | None:
 
 
 def noted(error: ErrorT) -> ErrorT:
-    """The error, which the caller's request has met: a framework may make a 500 of it without a word."""
+    """Note the error in the caller's scope, and return it: a framework may make a 500 of it without its reason."""
     scope = _current.get()
     if scope is not None:
         scope.trouble = error

@@ -1,8 +1,8 @@
 """The main thread waits in slices, because a signal may come without waking it.
 
 CPython runs the handlers of signals in the main thread, between two calls. A signal that comes just before that thread
-begins to sleep does not end the sleep, and neither does one that the system gives to another thread. The handler then
-runs when the sleep ends. In a wait without a limit, SIGTERM and Ctrl-C would go unnoticed for ever.
+begins to sleep does not end the sleep. Neither does a signal that the system gives to another thread. The handler then
+runs when the sleep ends. In a wait without a limit, SIGTERM and Ctrl-C would never be noticed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SlicedQueue(SimpleQueue[Value]):
 
 
 class DrivenQueue(SimpleQueue[Value]):
-    """A queue whose getter calls `drive(seconds)` again and again, which fills it."""
+    """A queue whose getter calls `drive(seconds)` again and again. `drive` fills the queue."""
 
     def __init__(self, drive: Callable[[float], None]) -> None:
         self._drive = drive

@@ -1,4 +1,4 @@
-"""Long polls in web applications: what ends with its request, and what a request is answered that could not be served.
+"""Long polls in web applications: waits end with their request, and a request that cannot be served gets an answer.
 
     application = WSGI(application)              # Flask, Django, any WSGI application
     application = ASGI(application)              # FastAPI, Django, any ASGI application

@@ -4,8 +4,8 @@
     no daemon, or a full window    503, Retry-After: 1
     the peer has gone              499                     nobody reads it; the access log shows it
 
-A framework makes a 500 of an error before it gets here. The request remembers the error (`Scope.trouble`), so a 500 of
-such a request becomes a 503 all the same.
+A framework turns an error into a 500 before this package sees it. The request remembers the error (`Scope.trouble`), so
+a 500 of such a request becomes a 503 all the same.
 """
 
 from __future__ import annotations

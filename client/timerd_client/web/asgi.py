@@ -1,9 +1,9 @@
-"""Middleware for ASGI: outside of everything else, around the application that the server calls. It needs asyncio.
+"""Middleware for ASGI: the outermost one, around the application that the server calls. It needs asyncio.
 
     application = ASGI(application)
 
-A server says that the peer has gone where somebody listens. So a task listens during each request, and keeps one
-message ahead for the application. SIGTERM drains: uvicorn ends the lifespan only after all answers were sent.
+A server reports that the peer has gone only to a task that receives. So a task receives during each request, and keeps
+one message ahead for the application. SIGTERM drains: uvicorn ends the lifespan only after all answers were sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("timerd_client.web")
 
 
 class ASGI:
-    """The application, each of whose requests has a scope. A `client` that is given is closed at the end."""
+    """The application. Each of its requests has a scope. If a `client` is given, it is closed at the end."""
 
     def __init__(self, application: Application, client: Client | AioClient | None = None) -> None:
         self.application = application
@@ -54,7 +54,7 @@ class ASGI:
                 await self.application(scope, receive, send)
 
     def _drain_at_signals(self) -> None:
-        """The server's own handlers are there by now, and are called after the drain."""
+        """Drain at signals. The server has set its own handlers by now. They are called after the drain."""
         self._drains = True
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -105,7 +105,7 @@ class ASGI:
 
 
 class _Exchange:
-    """A request, what was received of it, and how far its answer is."""
+    """A request, the messages that were received of it, and the state of its answer."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self.request: Scope = begin()
@@ -144,7 +144,7 @@ class _Exchange:
         await self._send(message)
 
     async def answer(self, error: BaseException) -> bool:
-        """Answer in place of the view, which has raised this; False: its own answer has begun, and is not whole."""
+        """Answer in place of the view, which has raised this. False: the view's own answer has begun, and is cut."""
         if self._is_begun:
             if not isinstance(error, RequestEnded):
                 return False
@@ -159,7 +159,7 @@ class _Exchange:
 
 
 def _why_unserved(error: BaseException) -> BaseException | None:
-    """The error, if it is one of UNSERVED; one of a group of them; else None."""
+    """The error, if it is one of UNSERVED; the first such error of a group; else None."""
     if isinstance(error, BaseExceptionGroup):
         served = error.split(UNSERVED)[1]
         return None if served is not None else _why_unserved(error.exceptions[0])

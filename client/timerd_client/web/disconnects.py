@@ -1,9 +1,9 @@
-"""Whether the peer of a request has gone: one thread of the system sleeps at the sockets of all requests.
+"""Notices when the peer of a request has gone: one thread of the system sleeps at the sockets of all requests.
 
     peer closes --> epoll says EPOLLRDHUP --> the request's scope ends --> its wait raises RequestEnded
 
 A peer that has only shut down its sending side counts as gone, as it does for nginx. With gevent it is a thread all the
-same: a hub cannot wait for EPOLLRDHUP alone, and what has been sent already would wake it again and again.
+same: a hub cannot wait for EPOLLRDHUP alone, and unread data of the peer would wake it again and again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Disconnects:
                 self._epoll.modify(descriptor, GONE | select.EPOLLONESHOT)
 
     def unwatch(self, descriptor: int, request: Scope) -> None:
-        """Before the socket is closed."""
+        """Stop watching. Call it before the socket is closed."""
         with self._lock:
             if self._requests.get(descriptor) is request:
                 del self._requests[descriptor]
@@ -56,7 +56,7 @@ class Disconnects:
                     request.end(DISCONNECT)
 
     def _whose_peer_has_gone(self, descriptor: int) -> Scope | None:
-        """The event may be of an earlier socket with this number, so the socket that is watched now is asked."""
+        """The request whose peer has gone. Looks at the socket: the event may be of an earlier one with this number."""
         with self._lock:
             request = self._requests.get(descriptor)
             if request is None:
@@ -71,7 +71,7 @@ _lock = native.lock()
 
 
 def disconnects() -> Disconnects:
-    """Those of this process."""
+    """The Disconnects of this process."""
     global _disconnects
     if _disconnects is None:
         with _lock:

@@ -1,6 +1,6 @@
-"""Server-sent events of a subscription: a stream that a browser's EventSource reads, and goes on with after a break.
+"""Server-sent events of a subscription: a stream for a browser's EventSource, which goes on after a lost connection.
 
-id: 00000000075bcd15-41          at the beginning: where it begins, and how long a browser waits to connect again
+id: 00000000075bcd15-41          at the beginning: the first mark, and how long a browser waits to connect again
 retry: 1000
 
 id: 00000000075bcd15-42          the mark: Last-Event-ID of the next connection
@@ -9,7 +9,7 @@ data: hello
 
 : alive                          a comment, after a time without events
 
-retry: 0                         at the end, when the worker drains: another one goes on at once
+retry: 0                         at the end, when the worker drains: another worker goes on at once
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from timerd_client.types import Payload
 from .requests import DISCONNECT
 
 MEDIA_TYPE: Final = "text/event-stream"
-HEARTBEAT_S: Final = 15.0  # proxies close what is silent for a minute
+HEARTBEAT_S: Final = 15.0  # proxies close a connection that is silent for a minute
 RETRY_MS: Final = 1000
 RETRY_NOW: Final = b"retry: 0\n\n"
 ALIVE: Final = b": alive\n\n"
@@ -52,7 +52,7 @@ def events(
 ) -> Iterator[bytes] | AsyncIterator[bytes]:
     """The body of an answer of media type "text/event-stream". The subscription is closed at its end.
 
-    `data(event)` is what the browser gets of an event (default: its value). It is shown line by line, as UTF-8.
+    `data(event)` is the text of an event for the browser (default: its value). It is sent line by line, as UTF-8.
     """
     if isinstance(subscription, AioSubscription):
         return _coming(subscription, heartbeat, data)
@@ -100,7 +100,7 @@ async def _coming(subscription: AioSubscription, heartbeat: float, data: Data | 
 
 
 def _beginning(mark: Mark) -> bytes:
-    """With its id a browser that loses this connection before the first event misses none either."""
+    """The beginning. Its id is for a browser that loses the connection before the first event: it misses none."""
     return b"id: %s\nretry: %d\n\n" % (str(mark).encode(), RETRY_MS)
 
 

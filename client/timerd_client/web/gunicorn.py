@@ -19,14 +19,14 @@ __all__ = ["post_request", "post_worker_init"]
 
 
 def post_worker_init(worker: Any) -> None:
-    """The worker has its own handlers of signals by now; they are called after the drain."""
+    """Drain at signals. The worker has set its own handlers by now. They are called after the drain."""
     drain_at(signal.SIGTERM)
-    # sync accepts one connection at a time, and has no such bound. All workers have the same, so the first one warns.
+    # sync accepts one connection at a time, and has no such bound. All workers have the same bound, so the first warns.
     if worker.age == 1 and (short := shortage(getattr(worker, "worker_connections", 0))):
         worker.log.warning(short)
 
 
 def post_request(worker: Any, request: Any, environ: Any, response: Any) -> None:
-    """After its last request a worker waits for those that are open."""
+    """Drain after the last request of a worker, which then waits for its open requests."""
     if not worker.alive:
         drain()

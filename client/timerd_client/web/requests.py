@@ -1,7 +1,7 @@
 """The requests of this process whose views run now, and the end of them all: drain.
 
-There is no lock, because a handler of a signal drains, and may interrupt everything here. A request is noted before
-`draining` is looked at, and drain() does it the other way round: so each open request is ended.
+There is no lock, because a handler of a signal drains, and may interrupt everything here. begin() notes a request
+before it looks at `_draining`, and drain() sets `_draining` first: so each open request is ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def begin() -> Scope:
 
 
 def finish(request: Scope) -> None:
-    """Its view has returned, and its body was sent. Once more changes nothing."""
+    """The request's view has returned, and its body was sent. A second call changes nothing."""
     _open.discard(request)
 
 
@@ -53,7 +53,7 @@ def drain(reason: str = DRAIN) -> None:
 
 
 def drain_at(number: signal.Signals) -> None:
-    """Drain at this signal, and then do what was done before. In the main thread."""
+    """Drain at this signal, then run the handler that was set before. In the main thread."""
     before = signal.getsignal(number)
 
     def handle(received: int, frame: FrameType | None) -> None:

@@ -1,9 +1,9 @@
-"""Middleware for WSGI: outside of everything else, around the application that the server calls.
+"""Middleware for WSGI: the outermost one, around the application that the server calls.
 
     application = WSGI(application)
 
-The headers go to the server with the first bytes of the body. Up to then a view that waits may still end with its
-request, also in a body that is made step by step, and is answered with 503.
+The headers go to the server with the first bytes of the body. Up to then, if the request ends while its view waits, the
+answer is 503, also in a body that is made step by step.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
 Application: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-SOCKETS = ("gunicorn.socket", "werkzeug.socket")  # where a server gives the application its socket
+SOCKETS = ("gunicorn.socket", "werkzeug.socket")  # the keys under which servers give the application its socket
 
 
 class WSGI:
-    """The application, each of whose requests has a scope."""
+    """The application. Each of its requests has a scope."""
 
     def __init__(self, application: Application) -> None:
         self.application = application
@@ -82,7 +82,7 @@ class _Exchange:
         return self._write(data)
 
     def send_headers(self) -> None:
-        """Give the server the headers, if it has not got them."""
+        """Give the headers to the server, unless it has them."""
         if self.is_sent or self._headers is None:
             return
         status, headers, *more = self._headers
@@ -101,7 +101,7 @@ class _Exchange:
         return [answer.body]
 
     def end(self) -> None:
-        """The request is over. Once more changes nothing."""
+        """The request is over. A second call changes nothing."""
         if self._descriptor >= 0:
             disconnects().unwatch(self._descriptor, self.request)
             self._descriptor = -1
@@ -109,7 +109,7 @@ class _Exchange:
 
 
 class _Body:
-    """A body that is made while it is sent: what makes it waits in the name of its request."""
+    """A body that is made while it is sent. Waits of its iterator belong to the scope of its request."""
 
     def __init__(self, exchange: _Exchange, body: Iterable[bytes]) -> None:
         self._exchange = exchange
