@@ -57,7 +57,7 @@ class TimerdDeadlines:
 
 
 def outcome_of(operation: Operation) -> DeliveryOutcome | None:
-    """The outcome of a batch, from its operation. None if that decides nothing: it was refused, unknown or cancelled."""
+    """The outcome of a batch, from its operation. None if that decides nothing: refused, unknown or cancelled."""
     settlement = operation._settlement
     assert settlement is not None, f"{operation!r} has not settled"
     state = state_of(settlement)

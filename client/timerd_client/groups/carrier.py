@@ -1,4 +1,4 @@
-"""Carries out the calls that were delivered to a client: the steps for each of them. No I/O, no thread.
+"""Carries out the calls that were delivered to a client: the steps for each call. No I/O, no thread.
 
 For example, call_later("remind", 0.5) in the group "web" registers an operation of that group in the purgatory "calls".
 Its watch key is "remind", its id is "web/" and an id of its own, and its deadline is the time of the call. When it
@@ -8,11 +8,11 @@ expires, the call is due. It is delivered to one member, which does this:
                         a schedule's: register the next point, which acknowledges this one (FOLLOWS)
                         else: acknowledge it, which frees its id (FREES_ID)
 
-Each is one command, so a worker cannot die between its two effects. A refused registration is sent again, and so is a
-registration whose answer was lost. If the daemon had applied the latter, it refuses the second one: the call that both
+Each is one command, so a worker cannot die between its two effects. A refused registration is sent again. So is a
+registration whose answer was lost: if the daemon had applied it, it refuses the second one, because the call that both
 follow is done already.
 
-So a schedule goes on, and there is only one of it. An id belongs to one operation at a time. At first the id belongs to
+So a schedule goes on, and exists only once. An id belongs to one operation at a time. At first the id belongs to
 the pending call. While the handler runs, the call has settled, and the daemon refuses a registration with the same id
 that says "error" or "keep". So a worker that starts meanwhile makes no second call of a schedule. When the handler has
 returned, its worker registers the next call in place of the settled one. When a worker
@@ -113,7 +113,7 @@ class Carrier:
             if error.code is ErrorCode.UNAVAILABLE:
                 continue
             if error.code in (ErrorCode.OPERATION_EXISTS, ErrorCode.UNKNOWN_OPERATION):
-                yield Pause(LOOK_AGAIN_S)  # it runs, and the next call follows; or it was dropped, and none follows
+                yield Pause(LOOK_AGAIN_S)  # the call runs, and the next follows; or it was dropped, and none follows
             else:
                 self._complain(f"{name!r} is not scheduled yet: {error}", None)
                 yield Pause(RETRY_S)
@@ -140,7 +140,7 @@ class Carrier:
             yield from self._end(name, job, told, plan, self._points(job, plan))
         elif counted and plan.ends < job.deliveries and pause_ns:
             self._complain(f"{_ended(plan)} in {name!r}: it runs alone in {pause_ns / 1e9:g} s", None)
-            rests = plan._replace(earlier=plan.earlier + record.deliveries - 1)  # this delivery is none to the handler
+            rests = plan._replace(earlier=plan.earlier + record.deliveries - 1)  # this delivery does not count
             yield from self._call_again(name, told, rests, payload, pause_ns)
         elif self._is_early(plan, told):
             if plan.kind == WALL and not plan.failures and not plan.ends and job.schedule is not None:
@@ -156,7 +156,7 @@ class Carrier:
     def _is_early(self, plan: Plan, told: DeliveredOutcome) -> bool:
         """Whether a call comes before its time by the wall clock, because that clock was set back.
 
-        A call that a caller has rescheduled has no time by the wall clock any more. A call that was delivered before
+        A call that a caller has rescheduled no longer has a time by the wall clock. A call that was delivered before
         counts as in time: another worker may have run it, and a new registration would lose its delivery count.
         """
         record = told.record
@@ -170,7 +170,7 @@ class Carrier:
     def _in_time(self, name: str, job: Job, plan: Plan, told: DeliveredOutcome) -> Plan | None:
         """The plan without the points that are later than the job's grace. None: all its points are later.
 
-        A retry belongs to a run that has begun in time. A call that a caller has put off comes when the caller said.
+        A retry belongs to a run that has begun in time. A rescheduled call comes at the time that its caller gave.
         """
         schedule, put_off_ns = job.schedule, told.record.deadline_ns - plan.at_ns
         if schedule is None or not plan.is_of(schedule) or plan.failures or plan.ends or put_off_ns > RESCHEDULED_NS:
@@ -183,7 +183,7 @@ class Carrier:
         return plan._replace(point_ns=point_ns, due_ns=plan.due_ns + point_ns - plan.point_ns)
 
     def _run(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, payload: bytes) -> Steps:
-        """Run the handler, and do what its end asks for. Do only the latter if processes have ended in it too often."""
+        """Run the handler, unless processes have ended in it too often. Then end, retry or follow the call."""
         record, schedule = told.record, job.schedule
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
         attempt, points = plan.failures + 1, self._points(job, plan)
@@ -230,11 +230,12 @@ class Carrier:
     def _begin(
         self, phase: CallPhase, name: str, job: Job, told: DeliveredOutcome, plan: Plan
     ) -> Generator[Step, Any, bool]:
-        """Announce that a function is about to run for this call; False: another member holds the call, or it is over.
+        """Announce that a function is about to run for this call. False: another member holds the call, or it is over.
 
-        The daemon has to know before anything runs: only then does it count an end of this process. A member that held
-        the call before may have given it up meanwhile. Then this member only acknowledges the call. If this process
-        stood still until the answer, for longer than its lease, others may have got the call since: it asks again.
+        The daemon must know this before anything runs: only then does it count an end of this process. A member that
+        held the call before may have given it up meanwhile. Then this member only acknowledges the call. If this
+        process stood still for longer than its lease until the answer, other members may have got the call: it asks
+        again.
         """
         limit_s = job.time_limit_s if phase == CallPhase.HANDLER else None
         asked_ns: int | None = None
@@ -247,12 +248,12 @@ class Carrier:
         return now == phase
 
     def _give_up(self, told: DeliveredOutcome, why: str) -> Generator[Step, Any, bool]:
-        """False: the call is over, or another member runs it, whose end of it counts."""
+        """Give the call up. False: the call is over, or another member runs it, and that member will end it."""
         return (yield from self._set_phase(self.commands.give_up(told, why), told)) == CallPhase.FAILED
 
     @staticmethod
     def _set_phase(command: bytes, told: DeliveredOutcome) -> Generator[Step, Any, int]:
-        """The phase that the call has now; 0: this client does not hold it."""
+        """Send the command. Returns the phase that the call has now; 0: this client does not hold it."""
         while True:
             value, error = yield Ask(command, about=told)
             if error is None or error.code is not ErrorCode.UNAVAILABLE:
@@ -266,7 +267,7 @@ class Carrier:
         return plan._replace(runs=plan.after_run(schedule))
 
     def _ended_processes(self, name: str, job: Job, plan: Plan) -> BaseException:
-        """The error of a call in which processes have ended too often, or before its on_failure was done."""
+        """The error of a call in which processes have ended too often, or have ended before its on_failure was done."""
         if plan.phase == CallPhase.ON_FAILURE and plan.ends < job.deliveries:
             return CallGivenUpError(f"the handler of {name!r} has failed, and {_ended(plan)} in its on_failure")
         what = "its on_failure" if plan.phase == CallPhase.ON_FAILURE else "its handler"
@@ -285,7 +286,7 @@ class Carrier:
         return points_of(plan.runs, schedule, plan.point_ns, self.commands.now_of(schedule))
 
     def _end(self, name: str, job: Job, told: DeliveredOutcome, plan: Plan, points: Points) -> Steps:
-        """Acknowledge a call that is over; the next point of a schedule follows it."""
+        """Acknowledge a call that is over. For a schedule, register its next point."""
         if job.schedule is not None:
             yield from self._plan_next(name, job, told, plan, points.until_ns)
         else:
@@ -294,7 +295,7 @@ class Carrier:
     def _call_again(self, name: str, told: DeliveredOutcome, plan: Plan, payload: bytes, delay_ns: int) -> Steps:
         """Register the same call once more: it comes in `delay_ns`.
 
-        The text of its error makes it longer. If a full group has no room for that, the text is left out.
+        The text of its error makes the call longer. If a full group has no room for the text, it is left out.
         """
         commands = self.commands
         tries = count_from(1)
@@ -319,7 +320,7 @@ class Carrier:
         self._skipped(name, skipped)
 
     def _skipped(self, name: str, points: int) -> None:
-        """Count points that were skipped; log the first ones of a name."""
+        """Count points that were skipped. Log the first ones of each name."""
         self._inbox.calls_skipped += points
         if points and name not in self._has_skipped:
             self._has_skipped.add(name)
@@ -338,17 +339,17 @@ class Carrier:
     def _follow(
         self, name: str, told: DeliveredOutcome, command: Callable[[], bytes], taken: Callable[[], bytes] | None = None
     ) -> Steps:
-        """Register the call that follows `told`, until the daemon has applied it or `told` is done otherwise.
+        """Register the call that follows `told`, again and again until the daemon has applied it or `told` is done.
 
-        `taken` makes the command for the case that a caller has made another call of that id meanwhile.
+        `taken` makes the command if a caller has made another call of that id meanwhile.
         """
         while True:
             _, error = yield Ask(command(), told)
             if error is None or error.code in (*GONE, ErrorCode.UNKNOWN_OPERATION):
-                return  # where this client is not known any more, the schedule begins anew
+                return  # if the daemon does not know this client any more, the schedule begins anew
             if error.code is ErrorCode.OPERATION_EXISTS:
                 if taken is None:
-                    yield Acknowledge(self.commands.done(told), told)  # the schedule goes on with the other one
+                    yield Acknowledge(self.commands.done(told), told)  # the schedule goes on with the other call
                     return
                 command, taken = taken, None
                 continue
@@ -358,7 +359,7 @@ class Carrier:
 
 
 def described(error: BaseException) -> str:
-    """An error in one line, for `timerctl calls`. Also one that has no text, because its __str__ raises."""
+    """An error in one line, for `timerctl calls`. It also works for an error whose __str__ raises."""
     try:
         text = " ".join(str(error).split())
     except Exception:

@@ -54,7 +54,7 @@ EXISTS: Final[dict[object, int]] = {"error": CLAIM, "keep": CLAIM, "replace": RE
 
 
 class Made(NamedTuple):
-    """The command that makes a call, and what its handle says."""
+    """The command that makes a call, and the fields of its handle."""
 
     command: bytes
     name: str
@@ -72,7 +72,7 @@ class CallCommands:
 
     @property
     def group(self) -> str:
-        """The client's group; raises NotAMemberError."""
+        """The client's group. Raises NotAMemberError."""
         group = self._protocol.session.identity.group
         if group is None:
             raise NotAMemberError("named calls are a group's, and this client is in none: Client(group=NAME)")
@@ -138,7 +138,7 @@ class CallCommands:
         return uuid4().hex
 
     def full_id(self, id: str) -> str:
-        """The id by which the daemon knows it, in the purgatory of calls."""
+        """The id of the call at the daemon, in the purgatory of calls."""
         return f"{self.group}/{id}"
 
     # of runners
@@ -148,13 +148,13 @@ class CallCommands:
         return self._wall_ns() if schedule.by_wall else self._protocol.session.daemon_clock(self._now_ns())
 
     def begin(self, name: str, schedule: Schedule) -> bytes:
-        """Register the next point of a schedule, in place of a pending one of another schedule."""
+        """Register the next point of a schedule, in place of a pending point of another schedule."""
         now_ns = self.now_of(schedule)
         plan = Plan(_kind(schedule), text_of(schedule))
         return self._point(name, BEGIN, schedule, plan, schedule.after(now_ns), now_ns, None)
 
     def next(self, name: str, job: Job, last: Plan, told: DeliveredOutcome, until_ns: int) -> tuple[bytes, int]:
-        """Register the first point after `until_ns`, on the schedule's clock; and how many points its grace skips.
+        """Register the first point after `until_ns`, on the schedule's clock. Also gives the number of skipped points.
 
         `last` is the plan of the call that ends. If that call is of another schedule, this schedule's points begin now.
         """
@@ -162,7 +162,7 @@ class CallCommands:
         assert schedule is not None, f"{name!r} has no schedule"
         now_ns = self.now_of(schedule)
         if last.is_of(schedule):
-            # A clock that was set back comes to its points again. The daemon's is never set, but may be read early.
+            # A clock that was set back reaches its points again. The daemon's is never set, but may be read early.
             after_ns = min(until_ns, now_ns if schedule.by_wall else now_ns + EARLY_NS)
             plan = last._replace(failures=0, phase=0, ends=0)
         else:
@@ -174,9 +174,9 @@ class CallCommands:
         return self._point(name, FOLLOW, schedule, plan, point_ns, now_ns, told), skipped
 
     def again(self, name: str, plan: Plan, payload: bytes, delay_ns: int, told: DeliveredOutcome) -> bytes:
-        """Register a call again: it comes in `delay_ns`; `plan` says how the last run has ended."""
+        """Register a call again: it comes in `delay_ns`. `plan` has the end of the last run."""
         if plan.kind != DAEMON:
-            # A worker that begins a cron schedule makes its pending call due now: so the plan says when it is due.
+            # A worker that begins a cron schedule makes its pending call due now. So the plan has its due time.
             plan = plan._replace(due_ns=0 if plan.kind == CALL else self._wall_ns() + delay_ns)
         plan = plan._replace(at_ns=self._at_ns(delay_ns))
         return self._register(name, FOLLOW, plan, payload, delay_ns, told)
@@ -188,7 +188,7 @@ class CallCommands:
         return self._register(name, FOLLOW, plan, payload, delay_ns, told)
 
     def retry(self, letter: CallInfo, plan: Plan, name: str, *, apart: bool) -> bytes:
-        """Make a call of a dead letter. It is due now, and takes the letter's place; `apart`: with an id of its own."""
+        """Make a call from a dead letter. It is due now, and replaces the letter. `apart`: with an id of its own."""
         given = self.own_id() if apart or plan.kind != CALL else plan.id
         due_ns = plan.point_ns if plan.kind == WALL else plan.due_ns
         again = Plan(
@@ -208,12 +208,12 @@ class CallCommands:
 
     @staticmethod
     def begin_phase(phase: CallPhase, told: DeliveredOutcome, limit_s: float | None = None) -> bytes:
-        """Announce that a user's function is about to run for a call; it may run for `limit_s`."""
+        """Announce that a user's function is about to run for a call, for `limit_s` at most."""
         return phase_command(told.record.operation, phase, limit_ns=0 if limit_s is None else round(limit_s * 1e9))
 
     @staticmethod
     def give_up(told: DeliveredOutcome, why: str) -> bytes:
-        """Say that a call has failed for good. When it is done, it is kept as a dead letter."""
+        """Give a call up: it has failed for good. When it is done, it is kept as a dead letter."""
         reason = why.encode(errors="replace")[:CALL_REASON_SIZE_MAX].decode(errors="ignore").encode()
         return phase_command(told.record.operation, CallPhase.FAILED, reason=reason)
 
@@ -239,7 +239,7 @@ class CallCommands:
         now_ns: int,
         told: DeliveredOutcome | None,
     ) -> bytes:
-        """The command that registers a point of a schedule whose clock shows `now_ns`; the point may be past."""
+        """The command that registers a point of a schedule whose clock shows `now_ns`. The point may be past."""
         delay_ns = point_ns - now_ns
         due_ns = point_ns if schedule.by_wall else self._wall_ns() + delay_ns
         plan = plan._replace(due_ns=max(due_ns, 0), at_ns=self._at_ns(delay_ns), point_ns=point_ns)
@@ -260,10 +260,10 @@ class CallCommands:
         *,
         follows: int = 0,
     ) -> bytes:
-        """The command that registers a call; with `told`, or the op id `follows`, it also acknowledges that call.
+        """The command that registers a call. With `told`, or the op id `follows`, it also acknowledges that call.
 
-        A call that has failed, and of which only the on_failure is left, keeps its id no longer: another one of that
-        id is a call of its own.
+        A call that has failed, and has only its on_failure left, no longer keeps its id: another call of that id is
+        independent.
         """
         flags = OF_CALL | exists
         if told is not None:

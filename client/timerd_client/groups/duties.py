@@ -34,7 +34,7 @@ class Duties:
 
     @property
     def running(self) -> int:
-        """How many calls are being carried out."""
+        """The number of calls that are being carried out."""
         return len(self._doing)
 
     def may_have(self) -> bool:
@@ -67,7 +67,7 @@ class Duties:
                 self._begun.pop(name, None)
 
     def _to_begin(self) -> str | None:
-        """A schedule to begin: a new one, or any one in another arena, or one whose clock was set."""
+        """A schedule to begin: a new one, any one in a new arena, or one whose clock was set."""
         here = self._here()
         if not self._protocol.session.arena:
             return None

@@ -1,4 +1,4 @@
-"""The conversations of a member with the daemon, once for both faces: see link/flows.py for what a flow is."""
+"""The conversations of a member with the daemon, once for both faces. link/flows.py says what a flow is."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Found = TypeVar("Found")
 
 
 def ack_wait(outcome: GroupOutcome, timeout: Patience) -> Flow[bool]:
-    """Acknowledge, and wait for the answer: whether this client still held it. Raises TimerdUnavailableError."""
+    """Acknowledge, and wait. Returns whether this client still held the outcome. Raises TimerdUnavailableError."""
     link = outcome._link
-    seconds = patience_s(timeout)  # a wrong one is refused before anything is acknowledged
+    seconds = patience_s(timeout)  # first: a wrong timeout is refused before anything is acknowledged
     reply = Reply(link)
     acknowledge(link, outcome._told, reply)
     if not (yield Settles(reply, seconds)):
@@ -33,7 +33,7 @@ def ack_wait(outcome: GroupOutcome, timeout: Patience) -> Flow[bool]:
 
 
 def accepted(reply: Reply, timeout: Patience) -> Flow[None]:
-    """Wait until the daemon has made a call, or has kept the other one. Raises its refusal, TimerdUnavailableError."""
+    """Wait until the daemon has made a call, or kept the one of that id. Raises a refusal, TimerdUnavailableError."""
     try:
         yield from _answered(reply, timeout)
     except OperationExistsError as error:
@@ -50,7 +50,7 @@ def was_pending(reply: Reply, timeout: Patience) -> Flow[bool]:
 
 
 def was_made(reply: Reply, timeout: Patience) -> Flow[bool | None]:
-    """The answer to a retry: True; False if the dead letter is gone; None if a call has its id."""
+    """The answer to a retry: True: made. False: the dead letter is gone. None: another call has its id."""
     try:
         yield from _answered(reply, timeout)
     except UnknownOperationError:
@@ -67,7 +67,7 @@ def _answered(reply: Reply, timeout: Patience) -> Flow[Any]:
 
 
 def ask(link: Link, step: Ask) -> Flow[tuple[Any, Any]]:
-    """Issue a runner's command, and wait for its answer, however long that takes: (value, error)."""
+    """Issue a runner's command, and wait for its answer without a limit. Returns (value, error)."""
     yield Until(link, lambda: not link.protocol.lost or link.closed, None)
     reply = Reply(link, OF_GROUP)
     if not issue(link, step.command, step.done, reply, CALLS, step.about):

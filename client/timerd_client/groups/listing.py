@@ -3,7 +3,7 @@
     for call in client.calls():
         print(call.name, call.state, call.pid)
 
-It reads the arena alone, so it works while the daemon is dead. A listing of a live instance shows no single moment.
+It reads only the arena, so it works while the daemon is dead. A listing of a live instance is not of a single moment.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .plan import CALL, Plan, unpack
 from .schedule import datetime_of
 
 CallState: TypeAlias = Literal["pending", "paused", "unhandled", "busy", "waits", "delivered", "runs", "late", "failed"]
-"""Why a call waits, or where it is.
+"""The state of a call.
 
 * pending: it is due later. paused: it is due later, after a failed attempt or an ended process.
-* unhandled: it is due, and no member of its group handles its name. busy: all members that do are busy.
-* waits: it is to run alone, or another call of its id runs.
-* delivered: a member has it, and has not begun. runs: its handler, or its on_failure, runs. late: it runs for longer
+* unhandled: it is due, and no member of its group handles its name. busy: all members that handle its name are busy.
+* waits: it has to run alone, or another call of its id runs.
+* delivered: a member has it, and has not begun. runs: its handler, or its on_failure, runs. late: it has run for longer
   than its time_limit.
 * failed: it is over, and kept as a dead letter.
 """
@@ -40,7 +40,7 @@ UNSERVED: Final = "no member of its group has served it while it was kept"
 
 
 class Clocks(NamedTuple):
-    """Where the times of now come from, in ns: CLOCK_MONOTONIC, and the wall clock."""
+    """Two clocks, in ns: CLOCK_MONOTONIC, and the wall clock."""
 
     now_ns: Callable[[], int]
     wall_ns: Callable[[], int]
@@ -50,21 +50,21 @@ class CallInfo(NamedTuple):
     """A call as it stands in the arena. Times are UTC, by the wall clock of this moment."""
 
     name: str
-    id: str  # of a schedule's its name; of a dead letter the one that the call had, which is free again
+    id: str  # of a schedule: its name; of a dead letter: the call's former id, which is free again
     group: str
     state: CallState
     due: datetime
     scheduled: bool  # whether it is a point of a schedule
     attempt: int
-    ended: int  # processes that have ended in its handler, or in its on_failure where that is next; 0 for a dead letter
+    ended: int  # processes that have ended in its handler, or in its on_failure if that is next; 0 for a dead letter
     deliveries: int
     pid: int  # the process that has it, as the daemon sees it; 0 = none, or not known
     client: int | None  # the slot of that member
     since: datetime | None  # when it began, while it runs
     last_run: datetime | None  # when its last attempt ended
     last_error: str  # empty = none
-    number: int  # of a dead letter, by which it is retried or dropped; else 0
-    reason: str  # of a dead letter: why it is one
+    number: int  # of a dead letter: its number, to retry or drop it; else 0
+    reason: str  # of a dead letter: why the call became one
     payload: bytes
     op: int  # its op id
 
@@ -77,7 +77,7 @@ def listed(reader: ArenaReader, group: str | None = None, *, failed: bool = Fals
 def listed_with_plans(
     reader: ArenaReader, group: str | None = None, *, failed: bool = False, clocks: Clocks | None = None
 ) -> Iterator[tuple[CallInfo, Plan, str]]:
-    """The same, each with the plan before its payload, and with its name as it was given, which may be unprintable."""
+    """Like listed(), but each call with the plan before its payload, and its name as given: it may be unprintable."""
     header = reader.header()
     clocks = clocks or Clocks(time.monotonic_ns, time.time_ns)
     now, wall = now_ns(header, clocks.now_ns), clocks.wall_ns()
@@ -94,7 +94,7 @@ def listed_with_plans(
             continue
         found = _read(reader, index, op)
         if found is None:
-            continue  # it has ended while it was read
+            continue  # the call has ended while it was read
         name, plan, payload, value = found
         holder = None
         if op.state == OpState.SETTLED and op.client_generation:
@@ -126,9 +126,9 @@ def listed_with_plans(
 
 
 def _read(reader: ArenaReader, index: int, op: OpRecord) -> tuple[bytes, Plan, bytes, bytes] | None:
-    """Name, plan, payload and value of a call; None if the record has become another operation's meanwhile.
+    """Name, plan, payload and value of a call. None if another operation has the record by now.
 
-    A call without a plan is another program's: no handler can run it, so it becomes a dead letter.
+    A call without a plan is from another program: no handler can run it, so it becomes a dead letter.
     """
     try:
         packed = reader.blob(op.payload)

@@ -1,4 +1,4 @@
-"""How an operation of this client's group settled, and how this client acknowledges that."""
+"""The outcome of an operation of this client's group, and its acknowledgement."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from timerd_shm.declare.wire import CommandFlag, CommandKind, OutcomeFlag
 
 
 class GroupOutcome(Outcome):
-    """How an operation of this client's group settled. Without `ack()` it is redelivered, to this or another member.
+    """The outcome of an operation of this client's group. Without `ack()` it is redelivered, to this or another member.
 
-    `keys` are the operation's, str where they are UTF-8. `deliveries` counts how often it was delivered: above 1, an
-    earlier member may have acted on it. `redelivered` is true then, and also if a requeued event has completed the
-    operation.
+    `keys` are the operation's keys: a str if it is UTF-8, else bytes. `deliveries` counts its deliveries: above 1, an
+    earlier member may have acted on the outcome. `redelivered` is true then, and also if a requeued event has completed
+    the operation.
     """
 
     def __init__(self, link: Link, told: DeliveredOutcome) -> None:
@@ -58,7 +58,7 @@ class GroupOutcome(Outcome):
 
 
 def acknowledge(link: Link, told: DeliveredOutcome, reply: Reply | None = None) -> None:
-    """Acknowledge that it is done; `reply` gets 1 if this client still held it, else 0. Raises ClosedError."""
+    """Acknowledge that it is done. `reply` gets 1 if this client still held it, else 0. Raises ClosedError."""
     flags = CommandFlag.WANTS_ANSWER if reply is not None else 0
     command = operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags)
     if not issue(link, command, told, reply) and reply is not None:
@@ -73,11 +73,11 @@ def issue(
     purgatory: str | None = None,
     about: DeliveredOutcome | None = None,
 ) -> bool:
-    """Issue a command; with `done`, the command acknowledges that outcome. `reply` gets the answer.
+    """Issue a command. With `done`, the command acknowledges that outcome. `reply` gets the answer.
 
-    False, and nothing is issued, if `done`, or `about`, was delivered to an earlier incarnation of this client, or in
-    another arena: its op id may be another operation's now. Raises ClosedError. The command goes beyond a full window,
-    as a cancel does: the number of such commands is bounded, because a member holds a bounded number of outcomes.
+    Issues nothing and returns False if `done` or `about` was delivered to an earlier incarnation of this client, or in
+    another arena: another operation may have its op id now. Raises ClosedError. The command may exceed a full window,
+    like a cancel. The number of such commands is bounded, because a member holds a bounded number of outcomes.
     """
     with link.lock:
         link.check_open()

@@ -1,12 +1,11 @@
-"""The plan of a call: what stands before its payload. It says when the call is due, by which clock, of which schedule.
+"""The plan of a call, which stands before its payload: when the call is due, by which clock, and of which schedule.
 
     Plan(CALL, due_ns=.., id="user-8")   call_at: by the wall clock; with 0 call_later: at its deadline alone
     Plan(WALL, point_ns=.., runs=..)     a point of a cron schedule, and which of its points have run
     Plan(DAEMON, point_ns=..)            a point of a period, on the daemon's monotonic clock
 
-So a worker that has a call knows all that it needs to plan the next one, whichever worker planned this one. The plan
-also says how the last run ended, and which attempt this is, so `timerctl calls` needs only the arena. No clock is read
-here.
+So a worker that has a call can plan the next one, even if another worker planned this one. The plan also has the end of
+the last run, and the number of the attempt, so `timerctl calls` needs only the arena. No clock is read here.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ENDS_MAX: Final = 255
 COUNT_MAX: Final = (1 << 32) - 1
 ERROR_SIZE_MAX: Final = 200  # of the text of the last error
 WALL_NS_END: Final = 1 << 63
-SCHEDULE_SIZE: Final = 9  # this many first bytes are the same in all occurrences of a schedule
+SCHEDULE_SIZE: Final = 9  # the first bytes, which are the same in all occurrences of a schedule
 _HEAD: Final = struct.Struct("<BQqqqqIIBBBBB")  # the fields in their order, and the sizes of what follows
 _STRETCH: Final = struct.Struct("<qq")
 PLAN_SIZE_MAX: Final = _HEAD.size + STRETCHES_MAX * _STRETCH.size + ID_SIZE_MAX + ERROR_SIZE_MAX
@@ -44,7 +43,7 @@ class Plan(NamedTuple):
 
     kind: int
     text: int = 0  # hash of the schedule's text; 0 = none
-    due_ns: int = 0  # under DAEMON: what the wall clock was expected to show at the point; it decides nothing
+    due_ns: int = 0  # under DAEMON: the expected wall clock at the point; it decides nothing
     at_ns: int = 0  # the deadline as it was planned
     point_ns: int = 0  # of a schedule, on its clock: the first point that the call is for; a retry keeps it
     last_run_ns: int = 0  # when its last run ended, by the wall clock; 0 = it has not run
@@ -65,16 +64,16 @@ class Plan(NamedTuple):
         return head + b"".join(_STRETCH.pack(*stretch) for stretch in self.runs) + id + error
 
     def pause_s(self) -> float:
-        """How long a call rests after its processes have ended: 0, 1, 2, 4, ... s, a minute at most."""
+        """The pause of a call after its processes have ended: 0, 1, 2, 4, ... s, a minute at most."""
         return 0.0 if self.ends < ALONE_FROM else min(2.0 ** (self.ends - ALONE_FROM), PAUSE_S_MAX)
 
     def is_of(self, schedule: Schedule) -> bool:
-        """Whether it is a point of this schedule."""
+        """Whether this call is a point of that schedule."""
         return self.text == text_of(schedule)
 
     @property
     def due(self) -> datetime | None:
-        """When it is due, for its handler: its point, also in a retry. None: at its deadline alone."""
+        """The due time for the handler: the call's point, also in a retry. None: it has only a deadline."""
         due_ns = self.point_ns if self.kind == WALL else self.due_ns
         return datetime_of(due_ns) if due_ns else None
 
@@ -84,7 +83,7 @@ class Plan(NamedTuple):
 
 
 def unpack(payload: bytes) -> tuple[Plan, bytes] | None:
-    """The plan, and the caller's payload behind it. None if it is no plan: another program has registered this call."""
+    """The plan, and the caller's payload behind it. None if there is no plan: another program has made this call."""
     if len(payload) < _HEAD.size:
         return None
     head: tuple[int, ...] = _HEAD.unpack_from(payload)

@@ -1,10 +1,10 @@
-"""Which points of a schedule a call stands for, and which one comes next. No clock is read here.
+"""The points of a schedule that a call stands for, and the next point. No clock is read here.
 
-    due at 10:00, 10:01, 10:02; the call begins at 10:02   it stands for the three: `first_ns` is 10:00, `missed` 2
+    due at 10:00, 10:01, 10:02; the call begins at 10:02   it stands for all three: `first_ns` is 10:00, `missed` 2
     the handler returns at 10:04                           10:03 is next, and its call comes at once
 
-So the next call is for the first point after all points that this call stood for, also if it lies in the past. Times
-are on the schedule's clock. A clock that was set back comes to its points again: `Runs` says which of them have had a
+So the next call is for the first point after all points that this call stood for, even if that point is past. Times
+are on the schedule's clock. A clock that was set back reaches its points again: `Runs` says which of them have had a
 call of their own.
 """
 
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from .schedule import SECOND_NS, Schedule
 
 STRETCHES_MAX: Final = 4
-MISSED_MAX: Final = 1_000  # a call counts at most this many points beside the first: a week of seconds is not listed
+MISSED_MAX: Final = 1_000  # a call counts this number of points beside the first at most, and not a week of seconds
 SLACK_NS_MAX: Final = SECOND_NS  # a point may be late by a tenth of the time to the next point, and by this at most
 
 # The points of a cron schedule that have run: stretches of the wall clock, (first, last) in order. Every point of a
@@ -28,7 +28,7 @@ class Points(NamedTuple):
 
     first_ns: int
     until_ns: int
-    missed: int = 0  # how many there are beside the first one, up to MISSED_MAX
+    missed: int = 0  # the number of points beside the first one, up to MISSED_MAX
 
 
 def points_of(runs: Runs, schedule: Schedule, first_ns: int, now_ns: int) -> Points:
@@ -38,7 +38,7 @@ def points_of(runs: Runs, schedule: Schedule, first_ns: int, now_ns: int) -> Poi
 
 
 def in_time(runs: Runs, schedule: Schedule, point_ns: int, now_ns: int, grace_ns: int | None) -> int:
-    """`point_ns`; if that point is later than the grace, the first later point that is not, or is still to come."""
+    """`point_ns`. If that point is later than the grace: the next point that is within it, or still to come."""
     if grace_ns is None:
         return point_ns
     slack_ns = min(SLACK_NS_MAX, (schedule.after(point_ns) - point_ns) // 10)
@@ -56,7 +56,7 @@ def next_point(runs: Runs, schedule: Schedule, after_ns: int) -> int:
 
 
 def count(runs: Runs, schedule: Schedule, after_ns: int, until_ns: int, most: int = MISSED_MAX) -> int:
-    """How many points after that time and up to `until_ns` have not run: `most` at most."""
+    """The number of points after that time and up to `until_ns` that have not run: `most` at most."""
     found = 0
     for first, last in runs:
         found += schedule.count(after_ns, min(first - 1, until_ns), most - found)
@@ -65,7 +65,7 @@ def count(runs: Runs, schedule: Schedule, after_ns: int, until_ns: int, most: in
 
 
 def with_run(runs: Runs, point: int, schedule: Schedule) -> Runs:
-    """The same with one more point. If there are too many stretches, the two closest ones become one."""
+    """The runs with one more point. If there are too many stretches, the two closest ones become one."""
     stretches = sorted([*runs, (point, point)])
     at = 0
     while at + 1 < len(stretches):

@@ -39,7 +39,7 @@ _names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of decorated functi
 
 
 class Job(NamedTuple):
-    """A handler, and how it is called."""
+    """A handler, and the settings of its calls."""
 
     handler: Callable[[Call], Any]
     schedule: Schedule | None = None
@@ -59,7 +59,7 @@ class Job(NamedTuple):
         )
 
     def pause_s(self, failures: int) -> float | None:
-        """How long to wait after one more failure before the next attempt; None = there is no next one."""
+        """The pause between one more failure and the next attempt; None = there is no next attempt."""
         if failures >= self.retries:
             return None
         return min(self.backoff_s * 2.0 ** min(failures, 64), max(BACKOFF_S_MAX, self.backoff_s))
@@ -68,7 +68,7 @@ class Job(NamedTuple):
 class Calls:
     """Handlers by name. Any number of clients, in any number of processes, may serve it, before and after a fork.
 
-    `group` is the group whose calls these are; without it, the group of the client that serves them.
+    `group` is the group of these calls. Without it, they belong to the group of the client that serves them.
     """
 
     def __init__(self, group: str | None = None) -> None:
@@ -92,13 +92,13 @@ class Calls:
         A handler that raises has failed, and its error is logged. With `retries=3` the call then comes again after
         `backoff` s, after twice as long, and after four times as long; `call.attempt` counts the attempts. After the
         last attempt `on_failure(call, error)` runs, and the call is over: it is kept as a dead letter. `concurrency` is
-        how many calls of this name one process runs at once. The handler may be a coroutine function where an asyncio
+        how many calls of this name one process runs at once. The handler may be a coroutine function if an asyncio
         client serves it.
 
         If the process ends in the handler, another member runs the call again, with `call.deliveries` above 1: that is
-        no new attempt. After the second such end the call runs alone in its process, after a pause of 1, 2, 4 ... s, a
-        minute at most. When `deliveries` processes (1 to 255) have ended in it, the call has failed: `on_failure` gets
-        a CallGivenUpError. An `on_failure` in which processes end is given up after the same number.
+        not a new attempt. After the second such end the call runs alone in its process, after a pause of 1, 2, 4 ... s,
+        a minute at most. When `deliveries` processes (1 to 255) have ended in it, the call has failed: `on_failure`
+        gets a CallGivenUpError. An `on_failure` in which processes end is given up after the same number.
 
         A handler that runs for longer than `time_limit` s (None: any time) is late. With asyncio it is cancelled, and
         has failed with CallTimeLimitError. A thread cannot be cancelled: `timerctl calls` shows the call as late, and
@@ -138,7 +138,7 @@ class Calls:
 
         While a failed call is retried, points pass. The next attempt is for these points as well. After the last
         attempt the schedule goes on. A changed schedule replaces the pending call of the old one. If no process serves
-        a schedule, its call waits for a week. Then the schedule ends. Raises what `handler` raises, and
+        a schedule, its call waits for a week. Then the schedule ends. Raises the errors of `handler`, and
         NotSupportedError.
         """
         _refuse_function(name, '@calls.every("cleanup", seconds=60)')
@@ -193,7 +193,7 @@ class Calls:
 
 
 def name_of_call(handler: object) -> str:
-    """The name of a call: the str itself, or that of a decorated function. Raises InvalidKeyError, KeyTooLongError."""
+    """The name of a call: the str itself, or a decorated function's name. Raises InvalidKeyError, KeyTooLongError."""
     if callable(handler):
         name = None
         with suppress(TypeError):

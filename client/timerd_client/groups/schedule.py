@@ -38,10 +38,10 @@ class Schedule(Protocol):
         """A text that differs where schedules differ."""
 
     def after(self, now_ns: int) -> int:
-        """The first point after that."""
+        """The first point after `now_ns`."""
 
     def count(self, after_ns: int, until_ns: int, most: int) -> int:
-        """How many points lie after that, and up to `until_ns`: `most` at most."""
+        """The number of points after `after_ns`, up to `until_ns`: `most` at most."""
 
 
 class Every:
@@ -57,7 +57,7 @@ class Every:
         return f"every {self._period_ns} ns"
 
     def after(self, now_ns: int) -> int:
-        """The first multiple after that."""
+        """The first multiple after `now_ns`."""
         return (now_ns // self._period_ns + 1) * self._period_ns
 
     def count(self, after_ns: int, until_ns: int, most: int) -> int:
@@ -105,7 +105,7 @@ class Cron:
         return sum(1 for _ in islice(takewhile(lambda point: point <= until_ns, self._after(after_ns)), most))
 
     def _after(self, now_ns: int) -> Iterator[int]:
-        """All points after that, in order."""
+        """All points after `now_ns`, in order."""
         for moment in self._points(self._expression, datetime.fromtimestamp(now_ns // SECOND_NS, self._zone)):
             point = wall_ns_of(moment)
             if point > now_ns:  # in the hour that the clocks show twice, a point may come again

@@ -1,4 +1,4 @@
-"""The handle of a call that was made: `call_later` and `call_at` return one."""
+"""The handle of a call. `call_later` and `call_at` return it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ScheduledCall:
     def __init__(self, client: Any, name: str, id: str) -> None:
         self._client = client
         self.name = name
-        self.id = id  # the one that was given, or one of its own
+        self.id = id  # as it was given, or an id of its own
 
     def cancel(self) -> None:
         """Cancel it while it is pending. Returns at once; see `cancel_wait`."""

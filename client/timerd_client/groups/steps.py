@@ -61,7 +61,7 @@ class Call:
 
 
 class Ask(NamedTuple):
-    """A step: issue this command when the daemon is not lost; the steps go on with (value, error) of its answer.
+    """A step: issue this command when the daemon is not lost. The steps go on with (value, error) of its answer.
 
     With `done`, the command acknowledges that call. The command is not issued if the call was delivered to an earlier
     incarnation of this client, or in another arena: then the steps go on with NOT_ACKNOWLEDGED. The same holds for
@@ -74,7 +74,7 @@ class Ask(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A step: run a function of the user's; the steps go on with its error, or None.
+    """A step: run a function of the user. The steps go on with its error, or None.
 
     An awaitable that it returns is cancelled after `limit_s` (None: never). Then the error is CallTimeLimitError.
     """
@@ -91,7 +91,7 @@ class Pause(NamedTuple):
 
 
 class Acknowledge(NamedTuple):
-    """A step: issue this command, which acknowledges a call; the steps do not wait for an answer."""
+    """A step: issue this command, which acknowledges a call. The steps do not wait for an answer."""
 
     command: bytes
     done: DeliveredOutcome

@@ -1,8 +1,8 @@
-"""How a link reaches its daemon: `Sockets`, and two makes of them, by name.
+"""How a link reaches its daemon: `Sockets`, and their two implementations, by name.
 
-    sockets         what a link needs of them
+    sockets         the interface
     zmq_sockets     "zeromq": libzmq's, with a lifeline beside them
     unix_sockets    "unix": packets over one Unix socket, which is its own lifeline
 
-Not here: what the frames mean (protocol), who receives and sends when (link and the faces).
+Not here: the meaning of frames (protocol), and when which thread receives and sends (link and the faces).
 """

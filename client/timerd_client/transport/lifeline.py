@@ -1,9 +1,9 @@
-"""The connection by which client and daemon each know for certain that the other one has ended.
+"""The connection by whose end client and daemon each know for certain that the other one has ended.
 
 The client shows its session over the connection, and holds it as long as it lives. The kernel closes it with the
 process, however the process ends. The daemon sends nothing. No other process may hold a copy, because that would keep a
 dead client alive: an exec closes it, and a forked child closes its copy. Without the connection (an older daemon, too
-many clients) all goes on: the daemon then looks at the process, or waits for a lease.
+many clients) everything still works: the daemon then looks at the process, or waits for a lease.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Lifeline:
         return self._session == session
 
     def hold(self, session: bytes, now_ns: int) -> bool:
-        """Show this session to the daemon; False if that is not possible now. Does not block."""
+        """Show this session to the daemon. False if that is not possible now. Does not block."""
         if now_ns < self._retry_at_ns:
             return False
         self.let_go()
@@ -71,7 +71,7 @@ class Lifeline:
         return True
 
     def has_ended(self, now_ns: int) -> bool:
-        """When the descriptor is readable: whether the daemon has ended. If not, it has refused this connection."""
+        """Call it when the descriptor is readable: whether the daemon has ended. If not, it refused this connection."""
         if self._socket is None:
             return False
         with contextlib.suppress(BlockingIOError, InterruptedError):

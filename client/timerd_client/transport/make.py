@@ -1,6 +1,6 @@
 """The transports by name: how the sockets of a link are made.
 
-All is imported before a process forks, but for libzmq where $TIMERD_TRANSPORT names another transport.
+All is imported before a process forks, except libzmq if $TIMERD_TRANSPORT names another transport.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def make_sockets(transport: Transport, paths: InstancePaths) -> Sockets:
 
 
 def end_transports() -> None:
-    """Where the process ends, and no sockets are open: wait, 0.2 s at most, until those that were closed have sent."""
+    """At the end of the process, when no sockets are open: wait until closed sockets have sent, 0.2 s at most."""
     loaded = sys.modules.get(f"{__package__}.zmq_sockets")
     if loaded is not None:
         loaded.end_context()

@@ -22,7 +22,7 @@ class Held(Protocol):
 
 
 class Sockets(Protocol):
-    """A way for commands, one for outcomes, the lifeline, and the way to the arena. Nothing here blocks.
+    """The connections for commands and for outcomes, the lifeline, and the path to the arena. Nothing here blocks.
 
     With ZeroMQ commands go by a DEALER, which also gets answers, and outcomes come by an XSUB. With packets all goes
     over one connection, and counts as published. The holder of the seat (the link's own thread, or a caller that waits)
@@ -38,7 +38,7 @@ class Sockets(Protocol):
     """When tend() is to be called; NEVER: the sockets look after themselves."""
 
     def tend(self, now_ns: int) -> None:
-        """Connect again, where that is due."""
+        """Connect again, if that is due."""
 
     def trouble(self) -> str:
         """Why there is no connection, for messages; empty: there is one, or that is not known."""
@@ -47,7 +47,7 @@ class Sockets(Protocol):
         """Send a frame to the daemon; False if the socket is full."""
 
     def has_answer(self) -> bool:
-        """Whether there is an answer to receive of which the descriptors may say nothing, because of a send."""
+        """Whether an answer has come of which the descriptors may give no sign, because of a send."""
 
     def subscribe(self, session: bytes) -> None:
         """Get outcomes from now on: show the session to the daemon."""
@@ -61,7 +61,7 @@ class Sockets(Protocol):
     def filenos(self) -> list[int]:
         """Descriptors that become readable when there is something new to receive, or new room.
 
-        Those of ZeroMQ do so once, and that may be missed if something was sent since the socket was last looked at.
+        Descriptors of ZeroMQ do so once. A send after the last look at the socket may use that up.
         """
 
     def sources(self, descriptor: int) -> tuple[bool, ...]:
@@ -71,7 +71,7 @@ class Sockets(Protocol):
         """Map the arena of the daemon that runs now. Raises TimerdError, OSError."""
 
     def forked(self) -> None:
-        """In a forked child: close what is the parent's. Copies of connections are closed already."""
+        """In a forked child: close the parent's sockets. Copies of connections are closed already."""
 
     def close(self, *, linger: bool) -> None:
         """Close all. With `linger`, the last frames may still go out for a moment."""

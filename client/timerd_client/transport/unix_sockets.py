@@ -1,7 +1,7 @@
-"""Packets over one Unix socket, NAME.unix: no thread but those of the caller, and no library.
+"""Packets over one Unix socket, NAME.unix: no threads of its own, and no library.
 
-Commands and outcomes go over one connection, which the kernel ends with the process: that is the lifeline, too. Where
-the connection has ended, the link's thread connects again (tend), and shows the session again.
+Commands and outcomes go over one connection. The kernel ends it with the process, so it is the lifeline, too. If the
+connection has ended, the link's thread connects again (tend), and shows the session again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class UnixSockets:
         self._is_shown = True  # whether it was
         self._is_full = False
         self._failure: OSError | None = None  # why there is no connection
-        self._cut: deque[tuple[int, bytes]] = deque()  # what is left of the frame that is sent in parts
+        self._cut: deque[tuple[int, bytes]] = deque()  # the rest of the frame that is sent in parts
         self._cut_of: bytes | None = None
         self._joined = Joined()
         self._epoll = native.epoll()
@@ -126,11 +126,11 @@ class UnixSockets:
         self._retry_wait_ns = min(2 * self._retry_wait_ns, RETRY_LAST_NS)
 
     def _ended(self) -> None:
-        """The connection has ended. Soon after it was made it was refused; later, the daemon has ended."""
+        """The connection has ended. If that is soon after it was made, it was refused; later, the daemon has ended."""
         was_refused = self._now_ns() - self._connected_ns < REFUSED_NS
         with changing:
             with contextlib.suppress(OSError, ValueError):
-                # A child between its fork and its exec has a copy, for which the epoll would be readable.
+                # A child between its fork and its exec has a copy: for that copy the epoll would stay readable.
                 self._epoll.unregister(self._descriptor)
             self._close()
             if was_refused:
@@ -143,7 +143,7 @@ class UnixSockets:
         self._end.report(is_daemons=not was_refused)
 
     def _close(self) -> None:
-        """Close the connection. Another thread may be in send(): what is sent is forgotten by the next connection."""
+        """Close the connection. Another thread may be in send(): the next connection forgets the state of that send."""
         with changing:
             packets, self._packets, self._descriptor = self._packets, None, -1
             if packets is not None:
@@ -166,11 +166,11 @@ class UnixSockets:
                 self._is_full = not sent
                 self._epoll.modify(descriptor, select.EPOLLIN if sent else select.EPOLLIN | select.EPOLLOUT)
         except (OSError, ValueError):
-            return False  # it has ended: receive() finds that, behind the last frames, or has found it in its thread
+            return False  # it has ended: receive() finds the end behind the last frames, or has found it already
         return sent
 
     def _send_parts(self, packets: Packets, frame: bytes) -> bool:
-        """Send a frame in parts; False: it is to be sent again, and goes on where it stood. Raises OSError."""
+        """Send a frame in parts. False: call it again with this frame, and it goes on. Raises OSError."""
         if self._cut_of is not frame:
             self._cut, self._cut_of = deque(cut(frame)), frame
         while self._cut:
@@ -183,7 +183,7 @@ class UnixSockets:
     def subscribe(self, session: bytes) -> None:
         self._session = session
         self._failure = None
-        self._is_shown = False  # where there is no room now, send() shows it before the next frame
+        self._is_shown = False  # if there is no room now, send() shows it before the next frame
         if self._packets is not None:
             with contextlib.suppress(OSError):
                 self._is_shown = self._packets.send(SUBSCRIBE, session)
@@ -203,7 +203,7 @@ class UnixSockets:
                     return frame
             if self._is_full:
                 with changing:
-                    self.due_ns = 0  # it may be the room that has woken this thread
+                    self.due_ns = 0  # this thread may have been woken because there is room
         except (OSError, ValueError):
             self._ended()
         return None
@@ -240,7 +240,7 @@ class End:
     """The lifeline of a link whose connection for frames is one: a descriptor that is readable after its end."""
 
     def __init__(self) -> None:
-        self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed with what is dropped, too
+        self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")  # closed also if it is dropped
         self._session = b""
         self._is_daemons = False  # whether the last end was the daemon's
         self._is_over = False
@@ -273,7 +273,7 @@ class End:
             self.close()
 
     def close(self) -> None:
-        """Close the descriptor; where the link watches it, as soon as it does not."""
+        """Close the descriptor. If the link watches it, close it as soon as the link does not."""
         self._is_over = True
         if not self._session:
             self._bell.close()

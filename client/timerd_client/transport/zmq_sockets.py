@@ -44,7 +44,7 @@ def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 def end_context() -> None:
-    """End the context when libzmq has sent what the closed sockets have left. No socket may be open."""
+    """End the context when libzmq has sent the last messages of closed sockets. No socket may be open."""
     global _context
     with _context_lock:
         context, _context = _context, None
@@ -108,7 +108,7 @@ class ZmqSockets:
     def subscribe(self, session: bytes) -> None:
         endpoint = self._paths.outcomes_endpoint
         if self._is_subscribed:
-            with suppress(zmq.ZMQError):  # libzmq had given it up
+            with suppress(zmq.ZMQError):  # libzmq has given the connection up
                 self._subscriber.disconnect(endpoint)
         self._is_subscribed = True
         connect_outlet(self._subscriber, endpoint, session)
