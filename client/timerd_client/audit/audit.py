@@ -1,21 +1,21 @@
 """Audits a journal of level `events`: computes from its rows how each operation should have settled, and compares.
 
 An Audit takes rows in their order. They are: registrations, events, cancellations, and the states of clients. Replay
-(replay.py) applies them; an operation that settles by them must have an OUTCOME row that is the same in each column. Of
-an EXPIRED row the audit checks that the deadline had come, and that no event had settled the operation before: when the
-wheel moves is the daemon's business.
+(replay.py) applies them. An operation that settles by them must have an OUTCOME row that is the same in each column. Of
+an EXPIRED row the audit checks that the deadline had come, and that no event had settled the operation before. It does
+not check when the wheel moved.
 
-Two things do not stand in a journal:
+Two things are not in a journal:
 
-* What clients have acknowledged. So for an operation that had settled when its owner died, the audit checks that its
-  event was requeued, or its outcome adopted, rightly and once; not that either had to happen.
-* When the daemon clears away what a dead client has left. It must be before the client is a tombstone.
+* The acknowledgements of clients. So for an operation that had settled when its owner died, the audit checks that its
+  event was requeued, or its outcome adopted, rightly and once. It cannot check that either had to happen.
+* The times at which the daemon sweeps the operations of a dead client. It must do so before the client is a tombstone.
 
 An Audit is for one arena incarnation. Operations affect each other only through keys, ids and limited events on their
-keys. So the rows of some keys may be audited without those of others (`whole=False`: event numbers have holes then).
-Every CLIENT, SEGMENT, TURN, GAP and END row is needed. Nothing of the daemon's code is used here.
+keys. So the rows of some keys may be audited without the rows of other keys (`whole=False`: event numbers have holes
+then). Every CLIENT, SEGMENT, TURN, GAP and END row is needed. No code of the daemon is used here.
 
-docs/audit.md says of each column how it is checked.
+docs/audit.md says how each column is checked.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Audit:
         self._settled: set[int] = set()
         self._registrations = 0
         self._number = 0  # of the newest registration
-        self._started = False  # since then: a start counts on from the newest one that it finds
+        self._started = False  # a daemon has started since: it counts on from the newest registration that it finds
         self._whole = whole
         self._newest: Event | None = None
         self._replay = Replay()
@@ -170,7 +170,7 @@ class Audit:
         findings = self.findings
         findings.row = r.row
         if r.flags & _SNAPSHOT:
-            # A daemon that was killed in its first snapshot is followed by one that makes another: the rows repeat.
+            # If a daemon is killed in its first snapshot, the next daemon makes another one: the rows repeat.
             if r.operation not in self._operations and r.operation not in self._settled:
                 findings.report(r.operation, "it was there before the journal: it cannot be audited")
             return
@@ -288,7 +288,7 @@ class Audit:
         self._replay.raise_watermark(watch_key, r.watermark)
 
     def _requeued(self, r: EventRow, watch_key: WatchKey, owner: Owner) -> None:
-        """A limited event that completed an operation is requeued, as its owner is dead or asks for that: once."""
+        """A limited event that completed an operation is requeued once: its owner is dead, or asks for it."""
         report, number = self.findings.report, r.command
         op = self._operations.get(number)
         given = op.settled.event if op is not None and op.settled is not None else None
@@ -309,7 +309,7 @@ class Audit:
         op.done = True
         return None
 
-    # what becomes of operations ------------------------------------------------------------------------------------
+    # actions and outcomes ------------------------------------------------------------------------------------------
 
     def action(self, row: int, r: ActionRow, owner: Owner) -> None:
         """An ACTION row."""
@@ -342,7 +342,7 @@ class Audit:
         if op is None or not op.pending:
             return findings.report(operation, f"{name_of(CommandKind, kind)} for it, and it is not pending")
         if kind == _COMPLETE:
-            # Its owner's word is taken as given, if it came in time.
+            # The owner decides, if its COMPLETE came in time.
             if not op.owners or op.deadline_ns <= turns.effective_ns:
                 late = f"at {turns.effective_ns}, due at {op.deadline_ns}" if op.owners else "and events decide it"
                 findings.report(operation, f"COMPLETE for it {late}")
@@ -415,7 +415,7 @@ class Audit:
             findings.report(operation, f"expired at {r.settled_ns}, due at {op.deadline_ns}")
         settled, op.expected = op.expected, None
         self._replay.settled(op)
-        # The sweep of its dead client may come before an event reaches it.
+        # The sweep of its dead client may come before an event reaches the operation.
         swept = left is not None and not op.group and r.outcome == _CANCELLED and r.settled_key == 0
         if settled is None or swept:
             settled = self._settled_by_itself(op, r.outcome, left)
@@ -429,7 +429,7 @@ class Audit:
         return None
 
     def _check_deadline(self, op: Operation, deadline_ns: int) -> None:
-        """Compare a deadline with the operation's. One that is kept without a deadline gets one from the daemon."""
+        """Compare a deadline with the operation's. A kept operation without a deadline gets one from the daemon."""
         if deadline_ns == op.deadline_ns:
             return
         if op.left_ns and op.deadline_ns == NO_DEADLINE:
@@ -440,7 +440,7 @@ class Audit:
         self.findings.report(op.number, f"its deadline is {deadline_ns}, and should be {op.deadline_ns}")
 
     def _settled_by_itself(self, op: Operation, state: int, left: Member | None) -> Settled:
-        """Neither an event nor a command has settled it: its deadline did, or its client's end."""
+        """The settlement of an operation by its deadline or its client's end: no event or command has settled it."""
         orphaned = state == _CANCELLED and left is not None and op.orphans not in (_KEEP, _GROUP)
         if state == _CANCELLED and op.group and op.deadline_ns == NO_DEADLINE:
             members = self._clients.members.values()
@@ -451,7 +451,7 @@ class Audit:
         return Settled(state, None, None)
 
     def _compare(self, op: Operation, settled: Settled, r: OutcomeRow, key: Text) -> None:
-        """Compare the columns of an OUTCOME row that say how the operation has settled."""
+        """Compare the columns of an OUTCOME row that describe the settlement."""
         event, ordinal, flags = settled.event, settled.ordinal, r.flags
         wanted_flags = _AT_REGISTRATION if settled.at_registration else 0
         error, sequence = 0, r.sequence
@@ -462,13 +462,13 @@ class Audit:
             if event.redelivered:
                 wanted_flags |= _AGAIN
             if event.value_dropped or (flags & _LOST and event.value_length):
-                wanted_flags |= _LOST  # whether there is room for a value depends on what was acknowledged
+                wanted_flags |= _LOST  # the room for a value depends on acknowledgements
             if event.kind == _FAIL:
                 error = event.amount
         elif settled.seen is not None:
             sequence = settled.seen
         elif self.turns.newest is not None and sequence != self.turns.newest:
-            # All events have reached it, but one in delivery that came too late.
+            # All events have reached the operation, except one in delivery that came too late.
             newest = self._newest
             too_late = newest is not None and newest.effective_ns >= op.deadline_ns
             sequence = self.turns.newest - 1 if too_late else self.turns.newest

@@ -27,10 +27,10 @@ class AuditedArena:
     outcomes: int = 0  # OUTCOME rows that were checked
     segments: int = 0
     row: int = -1  # the last row up to which no row is missing; -1: there is none
-    rows: int = 0  # number of the row that would come next
-    waiting: int = 0  # rows that stand in the daemon's buffer, and in no file yet
+    rows: int = 0  # number of the next row
+    waiting: int = 0  # rows in the daemon's buffer that are in no file yet
     ended: bool = False  # by an END row
-    causes: list[Finding] = field(default_factory=list)  # rows that are not there; in their order
+    causes: list[Finding] = field(default_factory=list)  # missing rows, in order
     others: list[Finding] = field(default_factory=list)  # rows that disagree
 
     def __str__(self) -> str:
@@ -41,12 +41,12 @@ class AuditedArena:
         return f"{told}; {waiting}" if self.waiting else told
 
     def follows(self, finding: Finding) -> bool:
-        """Whether a finding is behind the first cause, and so may follow from it."""
+        """Whether a finding is behind the first cause, so that it may follow from the cause."""
         first = next((cause.row for cause in self.causes if cause.row >= 0), None)
         return bool(self.causes) and (finding.row < 0 or (first is not None and finding.row >= first))
 
     def lines(self) -> Iterator[str]:
-        """The findings for people: causes, what disagrees before them or without them, and the rest counted."""
+        """Lines for people: the causes, then findings before them or without them, then findings that may follow."""
         yield from map(_line, self.causes)
         yield from _counted(finding for finding in self.others if not self.follows(finding))
         behind = list(_counted(finding for finding in self.others if self.follows(finding)))
@@ -73,7 +73,7 @@ class Audited:
         return sum(arena.outcomes for arena in self.arenas)
 
     def lines(self) -> list[str]:
-        """The findings for people, each with its arena where there are several."""
+        """The findings for people, each with its arena if there are several."""
         return [self._of(arena) + line for arena in self.arenas for line in arena.lines()]
 
     def __str__(self) -> str:

@@ -17,8 +17,8 @@ from .words import differing, name_of, shown_owner
 FREE, LIVE, SILENT = int(ClientState.FREE), int(ClientState.LIVE), int(ClientState.SILENT)
 DEAD, TOMBSTONE = int(ClientState.DEAD), int(ClientState.TOMBSTONE)
 LIVING: Final = (LIVE, SILENT)
-# For each state, those that a CLIENT row may bring next; the same again where the client begins or ends to listen, or
-# is silent and keeps no more what it holds.
+# For each state, the states that the next CLIENT row may have. A state may follow itself: the client begins or stops to
+# listen, or a silent client no longer keeps what it holds.
 NEXT_STATES: Final = {
     FREE: {LIVE},
     LIVE: {LIVE, SILENT, DEAD},
@@ -32,12 +32,12 @@ _KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
 
 
 class Clients:
-    """Takes CLIENT rows. `members`: those that have a slot, by name."""
+    """Takes CLIENT rows. `members`: the clients that have a slot, by name."""
 
     def __init__(self, findings: Findings, turns: Turns) -> None:
         self.members: dict[Name, Member] = {}
         self._generations: dict[int, int] = {}  # of each slot, the newest
-        self._holders: dict[int, Name] = {}  # who has each slot that is not free
+        self._holders: dict[int, Name] = {}  # the client of each slot that is not free
         self._findings = findings
         self._turns = turns
 
@@ -48,7 +48,7 @@ class Clients:
                 member.state, member.flags = LIVE, member.flags & ~_KEEPS
 
     def sender(self, name: Name, owner: Owner, command: int, operation: int, *, again: bool = False) -> Member | None:
-        """The client that has sent a command; None with a finding. `again`: a row of the same command may be before."""
+        """The client that has sent a command; None with a finding. `again`: an earlier row may be of this command."""
         member = self.members.get(name)
         if member is None or member.state not in LIVING:
             self._findings.report(operation, f"its client {name} is not known, or not live")
@@ -118,9 +118,9 @@ class Clients:
             self._findings.report(0, f"client {member.name} cannot have the flags {flags} now")
 
     def _die(self, member: Member, died_ns: int) -> None:
-        """Its pending operations: a limited event completes none of them, unless its group adopts it.
+        """The client has died. A limited event completes none of its pending operations, unless its group adopts them.
 
-        Those that are kept without a deadline get one.
+        Kept operations without a deadline get one.
         """
         member.kept_ns = self._turns.kept_ns
         for op in member.pending.values():
@@ -142,7 +142,7 @@ class Clients:
 
     @staticmethod
     def _is_swept(member: Member, report: Callable[[int, str], None]) -> None:
-        """Nothing of a dead client is left when it becomes a tombstone, or goes."""
+        """When a dead client becomes a tombstone, or its slot is freed, none of its operations may be left."""
         for op in member.concerned:
             if op.left is member:
                 report(op.number, f"it is as it was, although client {member.name} has died")

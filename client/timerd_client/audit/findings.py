@@ -22,7 +22,7 @@ class Findings:
             self.wrong.append(Finding(self.row, operation, what))
 
     def cause(self, what: str) -> None:
-        """Add a finding that says that rows are not there: others may follow from it."""
+        """Add a finding that rows are missing. Other findings may follow from it."""
         if not self.cut:
             self.report(0, what)
             self.causes.append(self.wrong[-1])

@@ -30,7 +30,7 @@ class Groups:
         self._whole = whole
 
     def group(self, r: GroupRow, op: Operation | None, group: Text, owner: Owner) -> None:
-        """A GROUP row. `op`: its operation, None if it is not known."""
+        """A GROUP row. `op`: its operation; None if the operation is not known."""
         step, name = r.step, (r.client, r.client_generation)
         self._turns.at(r.at_ns, r.operation)
         by_daemon = step == _DROPPED or (step == _KEPT and not r.command)
@@ -58,7 +58,7 @@ class Groups:
         return None
 
     def _step(self, step: int, r: GroupRow, op: Operation, member: Member | None, group: Text) -> bool:
-        """Apply a step behind the settlement; whether it is wrong."""
+        """Apply a step after the settlement. Returns whether it is wrong."""
         wrong = op.settled is None or op.done or op.group != group
         if step in (_ACKNOWLEDGED, _BEGAN, _CANCELLED) or (step == _KEPT and r.command):
             text = member.text if member is not None else None
@@ -86,7 +86,7 @@ class Groups:
             # Any member may say that a call is done: it may have been silent meanwhile.
             return wrong or (holder is not member and not (op.call and of_group)) or (step == _KEPT and not op.call)
         if was_letter:
-            return wrong or step == _KEPT  # it gives way to a newer one
+            return wrong or step == _KEPT  # a dead letter gives way to a newer one
         there = any(m.group == group and m.state in LIVING for m in self._clients.members.values())
         early = r.at_ns - op.settled_ns < self._turns.kept_ns
         # A call is dropped as well if no member handles it.
@@ -94,7 +94,7 @@ class Groups:
 
     @staticmethod
     def _adopted(op: Operation, member: Member | None, group: Text) -> bool:
-        """Apply an adoption; whether it is wrong."""
+        """Apply an adoption. Returns whether it is wrong."""
         died = member is not None and member.state == DEAD and member.group == group
         wrong = not died or op.client is not member or op.orphans != _GROUP
         if op.pending or op.expected is not None:

@@ -1,8 +1,8 @@
 """audit_journal(): the audit of a whole journal, in this process.
 
 found = audit_journal("/var/lib/timerd/journal")
-found.wrong                   # Findings: none, or rows that are not there, or a defect of the daemon
-found.lines()                 # the same for people: causes first, and what is alike counted
+found.wrong                   # Findings: none, or missing rows, or a defect of the daemon
+found.lines()                 # the findings for people: causes first, and similar findings counted
 str(found)                    # 4,711 outcomes, 2 segments, complete to row 29,873
 """
 
@@ -56,20 +56,20 @@ OPEN_END = (
 def audit_journal(
     directory: str | os.PathLike[str], *, arena: ArenaHeader | None = None, open_end: bool = False
 ) -> Audited:
-    """Audit a journal from its beginning to its present end; its daemon should have ended, or be idle.
+    """Audit a journal from its beginning to its present end. Its daemon should have ended, or be idle.
 
-    A journal may hold the rows of several arenas, one after the other or by turns: each is audited by itself. One ends
-    with an END row. Where its daemon was killed, or still runs, `arena` is the header of the arena whose journal this
-    is, read before the call: it says how many rows there are. Without both, the end is a finding, unless `open_end`.
-    Segments of an older version are damage: they lack what an audit needs.
+    A journal may hold the rows of several arenas, one after the other or by turns: each is audited by itself. The rows
+    of an arena end with an END row. If its daemon was killed, or still runs, `arena` is the header of the arena, read
+    before the call: it has the number of rows. Without both, the end is a finding, unless `open_end`. Segments of an
+    older version are damage: they lack columns that an audit needs.
 
-    Raises JournalError where there is no journal, for one of level `outcomes`, and for one whose first segments are not
-    kept any more.
+    Raises JournalError if there is no journal, if it is of level `outcomes`, or if its first segments are not kept any
+    more.
     """
     found = Audited()
     feeds: dict[int, Feed] = {}
     feed: Feed | None = None
-    shared = 0  # parts of the reader's damage that feeds have
+    shared = 0  # parts of the reader's damage that were given to feeds
     with JournalReader(directory, older=False) as reader:
         for chunk in reader.chunks():
             before, feed = feed, feeds.get(chunk.header.incarnation)
@@ -112,7 +112,7 @@ def _newest_broken(directory: Path) -> str:
 
 
 def _add_arenas_without_rows(found: Audited, reader: JournalReader, arena: ArenaHeader | None, open_end: bool) -> None:
-    """Arenas of which no row is there: by the header of a file, or as the arena itself has rows."""
+    """Add arenas without a row: a file has only their header, or the arena itself says that it has rows."""
     there = {part.incarnation for part in found.arenas}
     without = {header.incarnation: None for header in headers_of(reader.directory)}
     if arena is not None and arena.journal_rows:
@@ -131,7 +131,7 @@ def _about_the_end(part: AuditedArena, arena: ArenaHeader | None, open_end: bool
     missing = arena.journal_rows - part.rows
     if missing <= 0:
         return []
-    if arena.pid and part.rows >= arena.journal_written:  # it runs, or was killed: the next start writes them
+    if arena.pid and part.rows >= arena.journal_written:  # the daemon runs, or was killed: the next start writes them
         part.waiting = missing
         return []
     where = "at the end" if part.rows else "in all files"
@@ -140,13 +140,13 @@ def _about_the_end(part: AuditedArena, arena: ArenaHeader | None, open_end: bool
 
 
 class _Texts:
-    """The texts of the present segment, each of the kind that a row's column names."""
+    """The texts of the present segment, by record and kind."""
 
     def __init__(self, reader: JournalReader) -> None:
         self._found = reader.found_text
 
     def of(self, record: int, kind: int) -> bytes | None:
-        """A text; None for record 0, and b"" where there is no text of that kind."""
+        """A text. None for record 0, and b"" if there is no text of that kind."""
         if record == 0:
             return None
         found = self._found(record)
@@ -176,8 +176,8 @@ class Feed:
         self._audit, self._texts = Audit(), _Texts(reader)
         self._handlers = _handlers(self._audit, reader, self._texts)
         self._half: list[tuple[int, Any]] = []  # rows of a registration whose last row has not come
-        self.damage: list[Damage] = []  # what of its rows could not be read
-        self._had = 0  # rows with lower numbers were there before
+        self.damage: list[Damage] = []  # the parts of its rows that could not be read
+        self._had = 0  # rows with lower numbers came before
         self._segment = -1
         self._continued = 0  # rows that continue the newest text and have not come
         found.arenas.append(self.part)
@@ -234,7 +234,7 @@ class Feed:
         part.rows = max(part.rows, first_row + chunk.first.record + chunk.rows)
 
     def finish(self, arena: ArenaHeader | None, open_end: bool) -> None:
-        """No row of this arena comes any more."""
+        """Finish, after the last row of this arena."""
         part, audit, damage = self.part, self._audit, self.damage
         if self._half:
             _incomplete(audit, self._half)
@@ -270,7 +270,7 @@ def _instance(header: SegmentHeader) -> str:
 
 
 def _incomplete(audit: Audit, half: list[tuple[int, Any]]) -> None:
-    """Rows of a registration without the others."""
+    """Report rows of a registration whose other rows are missing."""
     audit.wrong.append(Finding(half[0][0], half[0][1].operation, "its registration lacks rows"))
 
 

@@ -21,14 +21,14 @@ _NO_REST = bytes(40)
 _FOR_GROUP, _CALL, _NO_MARK = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.CALL), int(RegisterFlag.NO_MARK)
 
 Text = str | bytes | None
-Owner = tuple[Text, bool] | None  # a name, and whether it is a group's; None: nobody
+Owner = tuple[Text, bool] | None  # a name, and whether it is a group's; None: no owner
 Name = tuple[int, int]  # a client's slot and generation
 WatchKey = tuple[Text, Text]  # purgatory, key
 OperationId = tuple[Text, Text]  # purgatory, id
 
 
 class Finding(NamedTuple):
-    """A disagreement: the number of the row that shows it (-1: the end), the op id that it is about (0: none)."""
+    """A disagreement: the number of the row that shows it (-1: the end), and the op id (0: none)."""
 
     row: int
     operation: int
@@ -76,7 +76,7 @@ APART: Final = "the rows of its registration do not belong together"
 def registration_of(
     number: int, rows: Sequence[Any], names: Sequence[Text], owner: Owner, purgatory: Text, id_: Text
 ) -> tuple[Registration, bool]:
-    """The registration of REGISTER, REGISTERED and KEY rows, with their texts; and whether the rows belong together."""
+    """The registration from REGISTER, REGISTERED and KEY rows and their texts, and whether the rows belong together."""
     r, s, *others = rows
     fits, keys = s.operation == r.operation and not s.reserved, []
     for ordinal, (k, name) in enumerate(zip(others, names, strict=True)):
@@ -117,7 +117,7 @@ def registration_of(
 
 
 class Settled(NamedTuple):
-    """How an operation settled."""
+    """The settlement of an operation."""
 
     state: int
     ordinal: int | None
@@ -142,17 +142,17 @@ class Member:
     command: int = 0  # number of its newest command
     kept_ns: int = 0  # the retention when it died
     next_outcome: int = 1  # number of the next outcome that is delivered to it
-    pending: dict[int, Operation] = field(default_factory=dict)  # its own, not its group's nor kept
+    pending: dict[int, Operation] = field(default_factory=dict)  # its own: neither its group's, nor kept
     commands: array[int] = field(default_factory=lambda: array("Q"))  # of its events, rising
     sequences: array[int] = field(default_factory=lambda: array("Q"))  # theirs
-    concerned: set[Operation] = field(default_factory=set)  # left by it, or held by it, since it was live
+    concerned: set[Operation] = field(default_factory=set)  # those that it has left or held since it was live
 
     def takes(self, op: Operation) -> bool:
-        """Whether its outcome may be delivered to this client. Which calls a client handles stands in no row."""
+        """Whether its outcome may be delivered to this client. No row has the names of calls that a client handles."""
         return self.state == ClientState.LIVE and self._wants(op)
 
     def keeps(self, op: Operation) -> bool:
-        """Whether this client may keep it, once it was delivered: it is live, or silent with the flag KEEPS."""
+        """Whether this client may keep a delivered outcome: the client is live, or silent with the flag KEEPS."""
         return (self.state == ClientState.LIVE or bool(self.flags & ClientFlag.KEEPS)) and self._wants(op)
 
     def _wants(self, op: Operation) -> bool:
@@ -197,7 +197,7 @@ class Event:
 
     @property
     def observed(self) -> bool:
-        """Whether those that observe its key see it: they have seen a requeued event before."""
+        """Whether observers of its key see it. Not if it is requeued: they have seen it before."""
         return _FIRE <= self.kind <= _FAIL and not self.redelivered
 
 
@@ -247,21 +247,21 @@ class Operation:
         self.keys, self.condition, self.needed, self.missing = r.keys, r.condition, r.needed, r.total
         self.purgatory, self.id = r.purgatory, r.id
         self.observes = r.condition == _OBSERVE
-        self.owners = r.condition == _OWNER  # its owner says that it is complete: no event does
+        self.owners = r.condition == _OWNER  # its owner decides when it is complete, not an event
         self.registered_ns, self.deadline_ns = r.registered_ns, r.deadline_ns
         self.orphans = r.orphans
         self.call = bool(r.command_flags & _CALL)
         # When a call is due by the wall clock; 0 = it has no such time, or was rescheduled.
         self.wall_ns = r.mark_command if self.call and r.command_flags & _NO_MARK else 0
         self.group: Text = client.group if r.command_flags & _FOR_GROUP else None
-        self.kept = False  # its client has died, and its outcome is delivered to no other
+        self.kept = False  # its client has died, and its outcome is not delivered
         self.satisfied = self.failed = 0
         self.pending = True
         self.expected: Settled | None = None  # how its OUTCOME row should be
         self.settled: Settled | None = None  # how its OUTCOME row was
         self.left: Member | None = None  # pending, of a dead client: to be cancelled, or adopted
-        self.undo = (0, 0)  # its satisfied keys, and what was missing, before the limited event that it is expected by
-        self.left_ns = 0  # kept without a deadline: since when; it gets a later one, which stands in no row
+        self.undo = (0, 0)  # `satisfied` and `missing` before the limited event by which it should settle
+        self.left_ns = 0  # kept without a deadline: since when; the daemon gives it a deadline that is in no row
         self.requeue_asked = False  # a command has asked to requeue its event
         self.holder: Member | None = None  # of a group's: the member that has its outcome
         self.deliveries = 0
@@ -272,7 +272,7 @@ class Operation:
         self.done = False  # requeued, acknowledged or dropped
 
     def is_concerned(self, event: Event) -> bool:
-        """Whether the event means something to it: an owner does not look at a limited one."""
+        """Whether the event affects the operation. An owner does not look at a limited event."""
         if self.owners:
             return event.kind != _FORGET and not event.limited
         return event.observed if self.observes else event.kind <= _CANCEL_FOR_KEY
@@ -282,7 +282,7 @@ class Operation:
         return event is not None and event.limited and not self.observes
 
     def verdict(self, satisfied: int) -> int:
-        """How it settles with these keys satisfied, if it does."""
+        """The outcome of the operation with these keys satisfied; _NONE if it is still pending."""
         failed, keys = self.failed, len(self.keys)
         if self.condition == _AT_LEAST:
             if satisfied.bit_count() >= self.needed:

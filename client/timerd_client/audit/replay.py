@@ -15,7 +15,7 @@ from timerd_shm.declare.wire import RegisterFlag
 
 from .records import Event, Member, Operation, OperationId, Registration, Settled, WatchKey
 
-# Members of enumerations as plain numbers, for what is done for each row.
+# Members of enumerations as plain numbers, for the code that runs for each row.
 _FIRE, _ADVANCE, _FAIL = int(EventKind.FIRE), int(EventKind.ADVANCE), int(EventKind.FAIL)
 _CANCEL_FOR_KEY, _FORGET = int(EventKind.CANCEL_FOR_KEY), int(EventKind.FORGET)
 _NONE, _COMPLETED = int(Outcome.NONE), int(Outcome.COMPLETED)
@@ -25,27 +25,27 @@ _NO_MARK, _BY_SEQUENCE = int(RegisterFlag.NO_MARK), int(RegisterFlag.MARK_BY_SEQ
 
 
 class Replay:
-    """Pending operations by what they watch, the events of each key, watermarks and ids."""
+    """Pending operations by the keys that they watch, the events of each key, watermarks and ids."""
 
     def __init__(self) -> None:
         self._watchers: dict[WatchKey, dict[Operation, int]] = {}  # of events on a key, with the ordinal; oldest first
-        self._observers: dict[WatchKey, dict[Operation, int]] = {}  # the same for those that observe the key
+        self._observers: dict[WatchKey, dict[Operation, int]] = {}  # of operations that observe the key
         self._targets: dict[WatchKey, list[tuple[int, int, Operation, int]]] = {}  # a heap each
         self._events: dict[WatchKey, list[Event]] = {}
         self._watermarks: dict[WatchKey, int] = {}
         self._ids: dict[OperationId, Operation] = {}
         self._registering: Operation | None = None
-        self._expected: dict[Operation, None] = {}  # that should settle, and whose OUTCOME rows have not come
+        self._expected: dict[Operation, None] = {}  # they should settle; their OUTCOME rows have not come
 
-    # what rows bring --------------------------------------------------------------------------------------------------
+    # calls for rows ---------------------------------------------------------------------------------------------------
 
     def replace(self, of_id: OperationId, newest: int) -> None:
-        """Settle the pending operation of this id, if there is one: another one is registered in its place."""
+        """Settle the pending operation of this id, if there is one: another operation replaces it."""
         if (replaced := self._ids.get(of_id)) is not None:
             self.settle(replaced, _CANCELLED, None, None, newest)
 
     def register(self, op: Operation, r: Registration) -> None:
-        """Let an operation watch its keys, and settle it if it behaves so from its mark on."""
+        """Let an operation watch its keys. Settle it if events since its mark do so."""
         if op.id is not None:
             self._ids[op.purgatory, op.id] = op
         for ordinal, key in enumerate(op.keys):
@@ -73,7 +73,7 @@ class Replay:
         self._deliver(event, key)
 
     def raise_watermark(self, key: WatchKey, watermark: int) -> None:
-        """A key's watermark is this one, or a higher one that it has already."""
+        """Raise a key's watermark to this one, unless it is higher already."""
         self._watermarks[key] = max(watermark, self._watermarks.get(key, 0))
 
     def settle(
@@ -89,7 +89,7 @@ class Replay:
         self._expected.pop(op, None)
 
     def expected_of(self, member: Member) -> list[Operation]:
-        """A client's operations that an event should settle, and has not reached yet: it takes several turns."""
+        """A client's operations that an event should settle, but has not reached yet: it takes several turns."""
         return [op for op in self._expected if op.client is member]
 
     def take_back(self, op: Operation) -> None:
@@ -116,11 +116,11 @@ class Replay:
         return self._ids.get(of_id)
 
     def watermark_of(self, key: WatchKey) -> int | None:
-        """A key's watermark, as far as it is known."""
+        """A key's watermark, if it is known."""
         return self._watermarks.get(key)
 
     def end_pending(self, op: Operation) -> None:
-        """The operation is not pending any more: nothing watches for it, and its id is free."""
+        """The operation is not pending any more: it watches no key, and its id is free."""
         op.pending = False
         op.client.pending.pop(op.number, None)
         for ordinal in range(len(op.keys)):
@@ -128,7 +128,7 @@ class Replay:
         if op.id is not None and self._ids.get((op.purgatory, op.id)) is op:
             del self._ids[op.purgatory, op.id]
 
-    # what follows -----------------------------------------------------------------------------------------------------
+    # the rules --------------------------------------------------------------------------------------------------------
 
     def _behave_as_if_registered_at_its_mark(self, op: Operation, r: Registration) -> None:
         """Events after the mark in sequence order, then present watermarks, and only then the deadline."""
@@ -136,7 +136,7 @@ class Replay:
         if not r.command_flags & _NO_MARK:
             found = self._since_mark(op, r)
             for event in found:
-                if event.effective_ns >= op.deadline_ns:  # it comes too late, and so do those after it
+                if event.effective_ns >= op.deadline_ns:  # this event and all after it come too late
                     seen = event.sequence - 1
                     break
                 for ordinal, key in enumerate(op.keys):
@@ -179,7 +179,7 @@ class Replay:
         return found
 
     def _deliver(self, event: Event, key: WatchKey) -> None:
-        """Apply an event to its key's watchers: of events by registration, of watermarks by (target, registration)."""
+        """Apply an event to its key's watchers, by registration. Watermarks: by (target, registration)."""
         kind = event.kind
         if observers := self._observers.get(key):
             for op, ordinal in list(observers.items()):
@@ -206,7 +206,7 @@ class Replay:
                     self._apply(op, ordinal, event)
 
     def _grant(self, event: Event, watchers: dict[Operation, int]) -> bool:
-        """Apply a limited event up to an operation that settles by it: as granted, or as expired before."""
+        """Apply a limited event to watchers until one settles: by the grant, or as expired before."""
         left = event.left
         for op, ordinal in watchers.items():
             self._apply(op, ordinal, event)

@@ -1,7 +1,7 @@
 """The frame of a journal: its segments, the daemon's starts and ends, and the clock of each turn.
 
-A TURN row has the clock of all rows behind it. So every time of a row that the daemon took from its clock is there
-twice, and the two are compared.
+A TURN row has the clock of all rows behind it. So a journal has every time that the daemon took from its clock twice,
+and the two are compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Turns:
 
     def __init__(self, findings: Findings, whole: bool) -> None:
         self.now_ns = 0  # the turn's clock
-        self.effective_ns = -1  # the effective time of what it reads; -1: no TURN row came in this segment
+        self.effective_ns = -1  # the effective time of commands in the turn; -1: no TURN row came in this segment
         self.newest: int | None = None  # sequence of the newest event; None: not known
         self.newest_effective_ns = 0  # and its effective time
         self.begins_late = False  # there were events before the journal
@@ -106,13 +106,13 @@ class Turns:
         self._turn = now_ns, effective_ns
 
     def anchor(self, r: AnchorRow) -> None:
-        """An ANCHOR row. The wall clock may say anything."""
+        """An ANCHOR row. The wall clock may have any value."""
         self.at(r.monotonic_ns, 0)
         if r.rest.strip(b"\0") or r.reserved_bytes.strip(b"\0"):
             self._findings.report(0, "the ANCHOR row has bytes that are not zero")
 
     def gap(self, r: GapRow) -> None:
-        """A GAP row: which operations are pending is not known any more, so nothing after it is audited."""
+        """A GAP row: from now on the pending operations are not known, so nothing after it is audited."""
         findings = self._findings
         if r.from_ns and not self.now_ns <= r.from_ns <= r.to_ns:
             findings.report(0, f"the rows from {r.from_ns} to {r.to_ns} follow a row of {self.now_ns}")
@@ -139,7 +139,7 @@ class Turns:
         self.ended, self.effective_ns = True, -1
 
     def _goes_on(self, ns: int) -> None:
-        """A time that is not before that of any row before it."""
+        """Check that a time is not before the time of any earlier row."""
         if ns < max(self.now_ns, self._least_ns):
             self._findings.report(0, f"the clock goes back to {ns} from {max(self.now_ns, self._least_ns)}")
         self._least_ns = ns

@@ -1,4 +1,4 @@
-"""How findings name what they are about: texts, keys, owners and codes as people read them."""
+"""The words of findings: texts, keys, owners and codes for people."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from .records import Owner, Text, WatchKey
 
 INCARNATION_SIZE: Final = 16  # bytes that a client's text begins with
-_SHOWN: Final = 4  # of these, which tell two clients of one name apart
+_SHOWN: Final = 4  # of these: enough to tell two clients of one name apart
 
 
 def name_of(enum: type[IntEnum], value: int) -> str:
-    """The name of a code; the number of a code that has none."""
+    """The name of a code, or its number if it has no name."""
     try:
         return enum(value).name
     except ValueError:
@@ -52,7 +52,7 @@ def shown_owner(owner: Owner) -> str:
 
 
 def shown_owners(owners: Sequence[Owner]) -> str:
-    """Several owners, any of which is right."""
+    """Several owners, of which each is right."""
     return " or ".join(map(shown_owner, owners))
 
 
