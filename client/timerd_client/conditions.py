@@ -1,4 +1,4 @@
-"""Conditions over the keys of an operation: what `when=` takes.
+"""Conditions over the keys of an operation, for `when=`.
 
 ANY            one key is satisfied (the default)
 ALL            every key is satisfied
@@ -40,14 +40,14 @@ OBSERVED: Final = When(Condition.OBSERVE)  # for subscriptions: the first event 
 
 
 def at_least(keys: int) -> When:
-    """At least that many keys are satisfied; raises InvalidConditionError outside 1..64."""
+    """At least `keys` keys are satisfied. Raises InvalidConditionError outside 1..64."""
     if type(keys) is not int or not 1 <= keys <= KEYS_MAX:
         raise InvalidConditionError(f"at_least({keys!r}): a number of keys is an int from 1 to {KEYS_MAX}")
     return When(Condition.AT_LEAST, keys)
 
 
 def total(amount: int) -> When:
-    """Amounts fired on any of the keys add up to `amount`; raises InvalidConditionError outside 1..2^64-1."""
+    """Amounts fired on any of the keys add up to `amount`. Raises InvalidConditionError outside 1..2^64-1."""
     if type(amount) is not int or not 1 <= amount <= TOTAL_MAX:
         raise InvalidConditionError(f"total({amount!r}): an amount is an int from 1 to {TOTAL_MAX}")
     return When(Condition.TOTAL, 0, amount)

@@ -1,6 +1,6 @@
-"""The errors of a client: those of `timerd_shm.declare.errors`, and what `Outcome.unwrap()` raises.
+"""The errors of a client: those of `timerd_shm.declare.errors`, and the errors of `Outcome.unwrap()`.
 
-`timerd_client` and `timerd_client.aio` give users what `__all__` names.
+`timerd_client` and `timerd_client.aio` export the names in `__all__`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether the main thread has ended. Then handlers of atexit run, and from CPython 3.12 on no thread may begin.
 
-`threading` knows it only if it was imported before. So this module is the first that the client imports.
+`threading` knows this only if it was imported before the end. So the client imports this module first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main_has_ended() -> bool:
 def _is_late() -> bool:
     """Whether a handler of atexit has imported `threading`, by its first use of timerd.
 
-    Then `threading` takes the main thread for alive. But no module runs at the bottom of its stack any more.
+    Then `threading` takes the main thread for alive. But no module runs at the bottom of that thread's stack.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_back is not None:

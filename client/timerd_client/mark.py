@@ -1,11 +1,11 @@
 """A mark: a point in the history of events, from which a registration counts.
 
 It is (arena incarnation, sequence of the newest event, last command that its maker had issued), read together. Events
-of other clients count by sequence, and those of the maker by command number: an earlier `fire` of the maker may still
+of other clients count by sequence, and events of the maker by command number: an earlier `fire` of the maker may still
 be on its way when the mark is read, and must not complete a later `register` of the maker. If another client uses the
 mark, or the daemon made it (`outcome.mark`), all events count by sequence. Marks can be pickled.
 
-As text a mark is the incarnation and the sequence alone: what an HTTP client may keep, and send back as Last-Event-ID.
+As text, a mark has only the incarnation and the sequence: an HTTP client may keep it, and send it as Last-Event-ID.
 
     Mark.parse("00c0ffee00c0ffee-812") == Mark(0xC0FFEE00C0FFEE, 812)
 """
@@ -35,7 +35,7 @@ class Mark(NamedTuple):
         """(flags, sequence, command) in a registration by this client (incarnation), at the daemon of this arena."""
         flags = 0 if self.incarnation == arena else RegisterFlag.MARK_OF_OTHER_ARENA
         if self.maker == client and not self.incarnation:
-            return 0, 0, self.command  # read where there was no arena yet: from the first event on
+            return 0, 0, self.command  # read before there was an arena: it counts from the first event on
         if self.maker == client:
             return flags, self.sequence, self.command
         return flags | RegisterFlag.MARK_BY_SEQUENCE, self.sequence, 0

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 class Figure(NamedTuple):
-    """A figure of clients, which are added up for each instance."""
+    """A figure of clients. The figures of all clients of an instance are added up."""
 
     kind: Literal["gauge", "counter"]
     about: str
 
 
-# Those of Statistics have its names. Counters of a client that was closed are kept: a counter never falls.
+# Figures of Statistics have its names. Counters of closed clients are kept: a counter never falls.
 FIGURES: Final = {
     "clients": Figure("gauge", "clients of this process that have been used"),
     "connected": Figure("gauge", "clients of these that the daemon has accepted and that have not lost it"),
@@ -69,7 +69,7 @@ COUNTERS: Final = frozenset(name for name, figure in FIGURES.items() if figure.k
 
 
 class TimerdCollector(Collector):
-    """For prometheus_client's registry: what its clients have counted, and what their daemons' arenas say.
+    """For prometheus_client's registry: the counts of clients, and the metrics of their daemons' arenas.
 
     `client` is one client; None = all clients of this process, threaded and asyncio. With `daemon=False` the arenas are
     left to another exporter: one on each host is enough. A scrape reads memory, and asks no daemon; it works while the
@@ -84,15 +84,15 @@ class TimerdCollector(Collector):
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._seen: dict[weakref.ref[Link], tuple[str, dict[str, int]]] = {}  # what open links have counted
-        self._ended: dict[str, Counter[str]] = {}  # by instance: what links have counted that have ended
+        self._seen: dict[weakref.ref[Link], tuple[str, dict[str, int]]] = {}  # the counts of open links
+        self._ended: dict[str, Counter[str]] = {}  # by instance: the counts of links that have ended
 
     def describe(self) -> Iterable[Metric]:
         """The names of the clients' metrics: the registry refuses a second collector."""
         return list(self._of_clients({}))
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics of now. Called by the registry."""
+        """The present metrics. The registry calls this."""
         if self._pid != os.getpid():
             self._begin()
         with self._lock:
@@ -114,7 +114,7 @@ class TimerdCollector(Collector):
         for ref, (instance, figures) in self._seen.items():
             if ref not in now:
                 link = ref()
-                last = figures if link is None else figures_of(link)  # it was closed, and somebody has it still
+                last = figures if link is None else figures_of(link)  # it was closed, but is still referred to
                 counted = {name: last[name] for name in COUNTERS}
                 self._ended.setdefault(instance, Counter()).update(counted)
         self._seen = now

@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Never
 
 
 def public_name(made: object) -> str:
-    """The name of its class as users have it: td.Operation and td.aio.Operation are classes of the two faces."""
+    """The public name of its class: td.Operation and td.aio.Operation are classes of the two faces."""
     return type(made).__name__.removeprefix("Threaded").removeprefix("Aio")
 
 
 class OneProcess:
-    """A base of objects that pickle and copy refuse by name. Else the first field that cannot be pickled is named."""
+    """A base of objects that pickle and copy refuse by name. Without it, the error would name one of their fields."""
 
     __slots__ = ()
     IN_PLACE: ClassVar[str]

@@ -1,4 +1,4 @@
-"""How an operation settled. An Outcome keeps its record of 96 bytes, and decodes a field when it is read."""
+"""The outcome of an operation. An Outcome keeps its record of 96 bytes, and decodes a field when it is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .mark import Mark
 
 
 class State(Enum):
-    """How an operation settled. UNAVAILABLE is the client's own word for "not known".
+    """The state of a settled operation. UNAVAILABLE is the client's own word for "not known".
 
     KEPT: it was registered with if_exists="keep", and the operation of that id stays: its outcome goes to its owner.
     """
@@ -115,7 +115,7 @@ class Outcome:
 
     @property
     def redelivered(self) -> bool:
-        """Whether its grant had been given before, to an owner that died."""
+        """Whether its grant was given before, to an owner that died."""
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.REDELIVERED)
 
@@ -149,8 +149,8 @@ class Outcome:
     def failures(self) -> dict[Key, int]:
         """The code of each failed key, as it was given to fail(), in the order of the registration.
 
-        Also where the operation completed all the same, or expired: the keys that had failed by then. `error` says why
-        the operation itself has failed. Empty where the daemon did not settle it.
+        If the operation completed all the same, or expired: the keys that had failed by then. `error` says why the
+        operation itself has failed. Empty if the daemon did not settle it.
         """
         codes = value_and_codes(self._settlement)[1]
         return dict(zip(self.failed, (code for (code,) in _CODE.iter_unpack(codes)), strict=True)) if codes else {}
@@ -158,7 +158,7 @@ class Outcome:
     @property
     def error(self) -> Exception | None:
         """Why it is FAILED, KEPT or UNAVAILABLE, else None: OperationFailed (`fail` was called), the daemon's refusal,
-        or TimerdUnavailableError, which says for how long no frame of the daemon had come.
+        or TimerdUnavailableError, which has the time without a frame of the daemon.
         """
         if self._error is None:
             self._error = self._find_error()

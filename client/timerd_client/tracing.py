@@ -5,9 +5,9 @@
     tracing.instrument()                   # once, at the start; a tracer_provider of its own may be given
     tracing.uninstrument()
 
-Needs `pip install 'timerd[tracing]'`. `instrument()` puts other methods in the place of `register`, `fire` and the
-like. So tracing costs nothing where it is not called. The context does not go from the process that fires to the one
-that waits: values and payloads are the caller's. Keys, values and ids are no attributes, because they may name users.
+Needs `pip install 'timerd[tracing]'`. `instrument()` replaces `register`, `fire` and similar methods. So tracing costs
+nothing in a process that does not call it. The context does not travel from the process that fires to the process that
+waits: values and payloads are the caller's. Keys, values and ids are no attributes, because they may name users.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def uninstrument() -> None:
 
 
 def _registering(tracer: Tracer, original: Any) -> Any:
-    """`register` and the like, with a span that ends when what they return has settled."""
+    """A method such as `register`, with a span that ends when the operation or batch has settled."""
 
     def begin(client: Surface[Any, Any], keys: object, more: dict[str, Any]) -> Span:
         span = tracer.start_span(REGISTER, kind=SpanKind.CLIENT, attributes=_attributes(client, keys))
@@ -85,7 +85,7 @@ def _registering(tracer: Tracer, original: Any) -> Any:
 
 
 def _firing(tracer: Tracer, original: Any) -> Any:
-    """`fire` and the like, with a span of the call."""
+    """A method such as `fire`, with a span of the call."""
 
     def begin(client: Surface[Any, Any], keys: object, more: dict[str, Any]) -> Span:
         return tracer.start_span(FIRE, kind=SpanKind.PRODUCER, attributes=_attributes(client, keys))
@@ -100,7 +100,7 @@ def _firing(tracer: Tracer, original: Any) -> Any:
 
 
 def _wrapped(original: Any, begin: Callable[..., Span], end: Callable[[Span, Any], Any]) -> Any:
-    """A method that begins a span, and gives `end` what the original returns. An error ends the span."""
+    """A method that begins a span, and gives the result of the original to `end`. An error ends the span."""
     if inspect.iscoroutinefunction(original):
 
         @functools.wraps(original)
@@ -129,12 +129,12 @@ def _wrapped(original: Any, begin: Callable[..., Span], end: Callable[[Span, Any
 
 
 def _keys(args: tuple[Any, ...], more: dict[str, Any]) -> object:
-    """The key or the keys of a call, which come first, or by name."""
+    """The key or the keys of a call: its first argument, or `key=`, `keys=`."""
     return args[0] if args else more.get("keys", more.get("key"))
 
 
 def _attributes(client: Surface[Any, Any], keys: object) -> dict[str, str | int]:
-    """Which purgatory it is, and how many keys, or rows of a batch."""
+    """The attributes of a span: the purgatory, and the number of keys, or of a batch's rows."""
     count = len(keys) if isinstance(keys, (Sequence, dict)) and not isinstance(keys, (str, bytes)) else 1
     return {"timerd.instance": client._lazy.instance, "timerd.purgatory": client._name, "timerd.keys": count}
 

@@ -1,4 +1,4 @@
-"""The interfaces by which the sans-I/O layer knows those that wait, and the settlement that it gives them.
+"""The interfaces of waiters for the sans-I/O layer, and the settlement that it gives them.
 
     protocol --settle(command, settlement)--> Waiter    the outcome of a registration
     protocol --answer(value, error)---------> Answerable  the answer to a command or a question
@@ -28,7 +28,7 @@ class Settlement(NamedTuple):
 
 
 RawSettlement: TypeAlias = tuple[bytes | None, bytes, int, TimerdError | None]
-"""A Settlement as the hot path makes it: a plain tuple costs a quarter."""
+"""A Settlement as the hot path makes it: a plain tuple costs a quarter of a named one."""
 
 
 _FLAGS_AT: Final = offset_of(OutcomeRecord, "flags")
