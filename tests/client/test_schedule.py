@@ -13,19 +13,10 @@ import pytest
 
 from timerd_client.groups.plan import CALL, DAEMON, WALL, Plan, unpack
 from timerd_client.groups.points import STRETCHES_MAX, Runs, next_point, with_run
-from timerd_client.groups.schedule import Every, Schedule, datetime_of, schedule_of, wall_ns_of
+from timerd_client.groups.schedule import Every, datetime_of, schedule_of, wall_ns_of
 from timerd_shm.declare.errors import InvalidValueError, NotSupportedError
 
 BERLIN = ZoneInfo("Europe/Berlin")
-
-
-def points(schedule: Schedule, start: str, number: int, zone: ZoneInfo = BERLIN) -> list[str]:
-    """The first points after that local time, as local time."""
-    found, at = [], wall_ns_of(datetime.fromisoformat(start).replace(tzinfo=zone))
-    for _ in range(number):
-        at = schedule.after(at)
-        found.append(datetime_of(at).astimezone(zone).strftime("%m-%d %H:%M:%S %z"))
-    return found
 
 
 def test_the_points_of_a_period_are_the_same_from_any_start(rng: random.Random) -> None:
@@ -39,39 +30,6 @@ def test_the_points_of_a_period_are_the_same_from_any_start(rng: random.Random) 
             assert point % period_ns == 0
             assert schedule.after(rng.randrange(point - period_ns, point)) == point
             assert schedule.after(point) == point + period_ns
-
-
-def test_cron_runs_in_the_night_without_a_half_past_two() -> None:
-    daily = schedule_of(None, "30 2 * * *", "Europe/Berlin")
-    assert points(daily, "2026-03-28 00:00", 3) == [
-        "03-28 02:30:00 +0100",
-        "03-29 03:00:00 +0200",
-        "03-30 02:30:00 +0200",
-    ]
-    often = schedule_of(None, "*/30 * * * *", "Europe/Berlin")
-    assert points(often, "2026-03-29 01:15", 2) == ["03-29 01:30:00 +0100", "03-29 03:00:00 +0200"]
-
-
-def test_cron_runs_in_the_night_with_two_half_past_twos() -> None:
-    daily = schedule_of(None, "30 2 * * *", "Europe/Berlin")
-    assert points(daily, "2026-10-24 12:00", 2) == ["10-25 02:30:00 +0200", "10-26 02:30:00 +0100"], "once"
-    often = schedule_of(None, "*/30 * * * *", "Europe/Berlin")
-    assert points(often, "2026-10-25 01:45", 5) == [
-        "10-25 02:00:00 +0200",
-        "10-25 02:30:00 +0200",
-        "10-25 02:00:00 +0100",
-        "10-25 02:30:00 +0100",
-        "10-25 03:00:00 +0100",
-    ]
-
-
-def test_with_six_fields_the_first_is_the_second() -> None:
-    schedule = schedule_of(None, "*/20 * * * * *", "UTC")
-    at = wall_ns_of(datetime(2026, 10, 25, tzinfo=UTC))
-    assert [point - at for point in (schedule.after(at), schedule.after(at + 20_000_000_000))] == [
-        20 * 10**9,
-        40 * 10**9,
-    ]
 
 
 def test_cron_points_only_move_forward_from_any_start(rng: random.Random) -> None:

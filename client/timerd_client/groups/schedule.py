@@ -9,8 +9,11 @@ Times are nanoseconds: of the daemon's CLOCK_MONOTONIC, or since the epoch (`tim
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
 PERIOD_NS_MIN: Final = 1_000_000  # a tick
 SECOND_NS: Final = 1_000_000_000
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_SECOND: Final = timedelta(seconds=1)
+_FAR: Final = 2 * 86_400  # more than any zone's clocks were ever moved
+_STRETCH_MIN: Final = 900  # no two changes of a zone are closer
+_RANGE_OF_ONE: Final = re.compile(r"\b(\w+)-\1/\d+")  # cronsim takes 3-3/2 for 3/2, which goes on after 3
 
 
 class Schedule(Protocol):
@@ -66,7 +73,14 @@ class Every:
 
 
 class Cron:
-    """The points of a cron expression with five fields, or six with the seconds first; needs the package cronsim."""
+    """The points of a cron expression with five fields, or six with the seconds first; needs the package cronsim.
+
+    Debian's rule holds where clocks change. If the second, the minute or the hour begins with `*`, the line follows
+    real time: it is due whenever the local time matches. Any other line is due once for each local time that matches:
+    at the end of the gap if the clocks skip that time, and at the first of two if the clocks show it twice.
+
+    cronsim walks local times and knows no zone here: the zone's changes are found by its offset from UTC.
+    """
 
     by_wall = True
 
@@ -80,7 +94,9 @@ class Cron:
             ) from None
         self._expression = expression
         self._zone = zone
-        self._points = cronsim.CronSim
+        fields = _RANGE_OF_ONE.sub(r"\1", expression).split()
+        self._follows_real_time = any(field.startswith("*") for field in fields[:-3])
+        self._matches = partial(cronsim.CronSim, " ".join(fields))
         try:
             self.after(0)
         except cronsim.CronSimError as error:
@@ -105,12 +121,69 @@ class Cron:
         return sum(1 for _ in islice(takewhile(lambda point: point <= until_ns, self._after(after_ns)), most))
 
     def _after(self, now_ns: int) -> Iterator[int]:
-        """All points after `now_ns`, in order."""
-        for moment in self._points(self._expression, datetime.fromtimestamp(now_ns // SECOND_NS, self._zone)):
-            point = wall_ns_of(moment)
-            if point > now_ns:  # in the hour that the clocks show twice, a point may come again
-                now_ns = point
+        """All points after that, in order."""
+        points = self._in_real_time if self._follows_real_time else self._once_each
+        return (point * SECOND_NS for point in points(now_ns // SECOND_NS))
+
+    # Below, times are in seconds since the epoch, and local times are datetimes without a zone.
+
+    def _once_each(self, now: int) -> Iterator[int]:
+        local = datetime.fromtimestamp(now, self._zone)
+        if local.fold:  # each time until the end of the fold was due before
+            first = round(local.replace(fold=0).timestamp())
+            local = _local(self._next_change(first, now) or now, self._offset(first)) - _SECOND
+        for match in self._matches(local.replace(tzinfo=None, fold=0)):
+            point = self._first_moment(match)
+            if point > now:  # else it is in the same gap as the one before
+                now = point
                 yield point
+
+    def _in_real_time(self, now: int) -> Iterator[int]:
+        steady, offset = now, self._offset(now)  # since when the clocks have had this offset
+        local = _local(now, offset)
+        while local is not None:
+            matches, local = self._matches(local), None
+            for match in matches:
+                point = _seconds(match) - offset
+                change = self._next_change(steady, min(point, steady + _FAR))
+                if change is None and point <= steady + _FAR:
+                    yield point
+                    steady = point
+                    continue
+                # The offset is another one from here on. Or the match is far away: nothing is due until shortly before.
+                steady = point - _FAR if change is None else change
+                offset = self._offset(steady)
+                local = _local(steady, offset) - _SECOND
+                break
+
+    def _first_moment(self, local: datetime) -> int:
+        """When the clocks show this local time first, or skip it."""
+        moment = round(local.replace(tzinfo=self._zone).timestamp())
+        skipped = self._offset(moment) - (_seconds(local) - moment)
+        return moment if skipped <= 0 else self._next_change(moment - skipped, moment) or moment
+
+    def _next_change(self, after: int, until: int) -> int | None:
+        """The first moment after the one, and up to the other, with another offset from UTC."""
+        offset = self._offset(after)
+        while after < until:
+            end = min(after + _STRETCH_MIN, until)
+            if self._offset(end) != offset:
+                return bisect_left(range(end), True, after, end, key=lambda at: self._offset(at) != offset)
+            after = end
+        return None
+
+    def _offset(self, at: int) -> int:
+        """Local time minus UTC, in seconds."""
+        offset = datetime.fromtimestamp(at, self._zone).utcoffset()
+        return 0 if offset is None else round(offset.total_seconds())
+
+
+def _local(at: int, offset: int) -> datetime:
+    return datetime(1970, 1, 1) + timedelta(seconds=at + offset)
+
+
+def _seconds(local: datetime) -> int:
+    return round((local - datetime(1970, 1, 1)).total_seconds())
 
 
 def schedule_of(seconds: object, cron: object, timezone: object) -> Schedule:
