@@ -24,6 +24,7 @@ from .errors import (
     TimerdUnavailableError,
 )
 from .mark import Mark
+from .scope import noted
 
 
 class State(Enum):
@@ -194,18 +195,28 @@ class Outcome:
         record = self._record
         return Mark(self._settlement[_ARENA], 0 if record is None else record.sequence)
 
-    def unwrap(self) -> bytes:
-        """The value if it was completed; raises OperationExpired, OperationCancelled, OperationFailed, or its error."""
+    def check(self) -> bytes | None:
+        """The value if it was completed, None if it expired; raises OperationCancelled, OperationFailed, or its error.
+
+        For example, TimerdUnavailableError, ArenaFullError or MarkTooOldError: nobody knows whether the event has come.
+        """
         state = self.state
         if state is State.COMPLETED:
             return self.value
         if state is State.EXPIRED:
-            raise OperationExpired(f"expired after {self.wait_ns / 1e9:.3f} s; missing: {self._some(self.missing)}")
+            return None
         if state is State.CANCELLED:
             raise OperationCancelled(f"cancelled after {self.wait_ns / 1e9:.3f} s; keys: {self._some(self._names)}")
         error = self.error
         assert error is not None, f"state={state} without an error"
-        raise error
+        raise noted(error)
+
+    def unwrap(self) -> bytes:
+        """As check(), but raises OperationExpired if it expired."""
+        value = self.check()
+        if value is None:
+            raise OperationExpired(f"expired after {self.wait_ns / 1e9:.3f} s; missing: {self._some(self.missing)}")
+        return value
 
     @staticmethod
     def _some(names: tuple[Key, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import subprocess
 import sys
@@ -103,6 +104,26 @@ def test_the_recipes_of_the_docs_run(
     assert "State.COMPLETED ('write/7/r1', 'write/7/r3') ('write/7/r2',)" in said
     assert "[b'2', b'1']" in said
     names["client"].close()
+
+
+def test_the_session_of_the_recipes_ends_in_another_worker_than_its_own(daemon: Daemon) -> None:
+    """Each worker is a process that begins one session and ends, as one that gunicorn recycles."""
+    (block,) = (block for block in BLOCK.findall(RECIPES) if "end_session" in block)
+    assert block.count("900") == 2
+    names, ended = {f"session/{number}" for number in range(3)}, set[str]()
+    for name in sorted(names):
+        worker = f"import timerd as td\n{block}".replace("900", "1").replace("session/9", name)
+        done = subprocess.run([sys.executable, "-c", worker + "assert goes_on"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        ended |= {line.removeprefix("ended ") for line in done.stdout.splitlines()}
+    found = queue.SimpleQueue[bytes]()
+    sessions = td.Calls(group="web")
+    sessions.handler("end_session")(lambda call: found.put(call.payload))
+    with td.connect(group="web") as client:
+        client.serve(sessions)
+        while ended != names:
+            ended.add(found.get(timeout=PATIENCE_S).decode())
+        assert not client.reschedule_call_wait("session/0", 900), "it has ended, and the caller learns that"
 
 
 def run(page: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from support.real.faces import THREADED
 from support.real.patience import PATIENCE_S, eventually
 from support.web.pending import pending
 from timerd_client import aio
-from timerd_client.waits.scope import Scope, current_scope
+from timerd_client.scope import Scope, current_scope
 
 
 def waits_of(client: td.Client) -> dict[str, Callable[[], Any]]:

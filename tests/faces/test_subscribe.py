@@ -16,7 +16,7 @@ import timerd as td
 from support.real.daemons import Daemon
 from support.real.faces import THREADED, Face
 from support.real.patience import PATIENCE_S, eventually, until
-from timerd_client.waits.scope import Scope
+from timerd_client.scope import Scope
 
 
 def take(subscription: Any, count: int) -> list[Any]:

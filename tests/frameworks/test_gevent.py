@@ -160,7 +160,7 @@ def test_waits_of_greenlets_end_with_their_request(daemon: Daemon) -> None:
     said = run("""
 import os, signal
 from gevent.monkey import get_original
-from timerd_client.waits.scope import Scope
+from timerd_client.scope import Scope
 client = td.client()
 ways = {
     "result": lambda: client.register("k", timeout=30).result(),

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import timerd as td
 from support.real.daemons import Daemon
-from support.real.patience import PATIENCE_S, eventually
+from support.real.patience import PATIENCE_S, eventually, stop
 from support.real.trees import ROOT
 from support.web.pending import pending
-from support.web.servers import ENDS_S, Polls, Server
+from support.web.servers import ENDS_S, Answer, Polls, Server
 from support.web.streams import EventSource
 
 BLOCK = re.compile(r"^```py\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -106,7 +112,7 @@ def test_flask_under_gunicorn(daemon: Daemon, directory: Path) -> None:
     for name, text in blocks("Flask under gunicorn").items():
         (directory / name).write_text(text + (PID["flask"] if name == "app.py" else ""))
     with Server.gunicorn("app:application", directory, workers=4, hooks=False) as server:
-        assert server.post("/jobs/6").status == 202
+        assert server.post("/jobs/6").status == 204
         check(server, daemon, "/jobs/7")
 
 
@@ -155,3 +161,104 @@ def write_django(directory: Path) -> None:
     (directory / "site_of_test.py").write_text(DJANGO)
     for name, text in blocks("Django").items():
         (directory / name).write_text("import site_of_test\n" + text)
+
+
+# polls against what goes wrong ----------------------------------------------------------------------------------------
+
+POLL_S = 1
+
+
+@pytest.fixture(params=["wsgi", "asgi"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def served(kind: str, directory: Path, *flags: str) -> Server:
+    """The page's application, with polls of a second."""
+    section = "Flask under gunicorn" if kind == "wsgi" else "FastAPI under uvicorn"
+    app = blocks(section)["app.py"]
+    assert app.count("timeout=25") == 1
+    (directory / "app.py").write_text(app.replace("timeout=25", f"timeout={POLL_S}") + PID["flask"])
+    if kind == "asgi":
+        return Server.uvicorn("app:application", directory, *flags, workers=1)
+    return Server.gunicorn("app:application", directory, "-k", "gthread", "--threads=8", *flags, workers=1)
+
+
+@pytest.fixture
+def server(kind: str, daemon: Daemon, runtime_dir: Path) -> Iterator[Server]:
+    (directory := runtime_dir / "app").mkdir()
+    with served(kind, directory) as running:
+        yield running
+
+
+def poll(server: Server, mark: str = "") -> Answer:
+    return server.get(f"/jobs/7?after={mark}" if mark else "/jobs/7")
+
+
+def test_a_post_between_two_polls_is_in_the_next_answer(server: Server) -> None:
+    answer = poll(server)
+    assert answer.status == 204 and answer.body == b""
+    for _ in range(5):
+        assert server.post("/jobs/7").status == 204
+        answer = poll(server, answer.headers["x-mark"])
+        assert (answer.status, answer.body) == (200, b"done")
+
+
+def test_a_recycled_worker_misses_no_post_between_two_polls(daemon: Daemon, runtime_dir: Path, kind: str) -> None:
+    (directory := runtime_dir / "app").mkdir()
+    recycled = ("--limit-max-requests=100",) if kind == "asgi" else ("--max-requests=2",)
+    with served(kind, directory, *recycled) as server:
+        mark = poll(server).headers["x-mark"]
+        for _ in range(6):
+            assert server.post("/jobs/7").status == 204
+            answer = poll(server, mark)
+            assert (answer.status, answer.body) == (200, b"done")
+            mark = answer.headers["x-mark"]
+
+
+def test_a_stopped_daemon_is_503(server: Server, daemon: Daemon) -> None:
+    stop(daemon.pid)
+    try:
+        for answer in (poll(server), server.post("/jobs/7")):
+            assert (answer.status, answer.retry_after) == (503, "1"), server.log
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    eventually(lambda: server.post("/jobs/7").status == 204, "it does not answer again")
+
+
+def test_a_question_whose_answer_is_lost_is_503(server: Server, daemon: Daemon) -> None:
+    stop(daemon.pid)
+    with ThreadPoolExecutor() as pool:
+        posts = [pool.submit(server.post, "/jobs/7") for _ in range(4)]
+        time.sleep(0.2)  # they ask; whatever of them has not asked yet is answered by the next daemon
+        daemon.kill()
+        daemon.start()
+        answers = [post.result() for post in posts]
+    assert {(one.status, one.retry_after) for one in answers} <= {(204, None), (503, "1")}, server.log
+
+
+def test_a_full_arena_is_503_and_not_an_empty_poll(server: Server, daemon: Daemon) -> None:
+    with ExitStack() as stack:
+        for _ in range(4):  # one client alone may not fill it
+            greedy = stack.enter_context(td.connect())
+            kept = greedy.register_many_wait(["full"] * 2_000, timeout=600)
+        last = kept[-1].outcome()
+        assert last is not None and isinstance(last.error, td.ArenaFullError)
+        answer = poll(server)
+        assert (answer.status, answer.retry_after) == (503, "1"), answer
+    eventually(lambda: poll(server).status == 204, "it does not answer again")
+
+
+def test_a_mark_that_is_too_old_is_410(server: Server) -> None:
+    mark = poll(server).headers["x-mark"]
+    with td.connect() as other:
+        other.fire("job/7")
+        for _ in range(2_000):  # the ring has room for 1,024
+            other.fire("of another key")
+        other.flush()
+    assert poll(server, mark).status == 410
+    assert poll(server).status == 204
+
+
+def test_a_mark_that_is_none_begins_anew_or_is_refused(server: Server, kind: str) -> None:
+    assert poll(server, "nonsense").status == (400 if kind == "asgi" else 204)

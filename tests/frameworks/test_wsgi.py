@@ -74,11 +74,19 @@ def raising(error: BaseException, *chunks: bytes) -> Callable[[Any, Start], Iter
 DRAINED = td.RequestEnded("it drains", "drain")
 LEFT = td.RequestEnded("it has gone", "disconnect")
 LOST = td.TimerdUnavailableError("no daemon")
+NO_ROOM = [td.BackpressureError("full"), td.ArenaFullError("full"), td.QuotaExceededError("full")]
 
 
 @pytest.mark.parametrize(
     ("error", "status", "retry_after"),
-    [(DRAINED, "503", "0"), (LEFT, "499", None), (LOST, "503", "1"), (td.BackpressureError("full"), "503", "1")],
+    [
+        (DRAINED, "503", "0"),
+        (LEFT, "499", None),
+        (LOST, "503", "1"),
+        (td.SessionGoneError("it is not known"), "503", "1"),
+        *((error, "503", "1") for error in NO_ROOM),
+        (td.MarkTooOldError("too old"), "410", None),
+    ],
 )
 @pytest.mark.parametrize("chunks", [(), (b"", b"")], ids=["view", "body"])
 def test_errors_become_answers_before_the_first_bytes(

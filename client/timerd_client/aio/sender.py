@@ -6,8 +6,8 @@ from timerd_client.arguments import patience_s, unsigned
 from timerd_client.link.base import LinkBase
 from timerd_client.link.connection import Connection
 from timerd_client.link.sender import Sender
+from timerd_client.scope import noted
 from timerd_client.types import Patience
-from timerd_client.waits.scope import noted
 from timerd_shm.declare.errors import BackpressureError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S
 

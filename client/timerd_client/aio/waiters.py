@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from timerd_client.link.base import LinkBase
 from timerd_client.link.waiters import Waiters
-from timerd_client.waits.scope import Scope
+from timerd_client.scope import Scope
 from timerd_wire.native import ident
 
 

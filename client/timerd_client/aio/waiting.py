@@ -9,10 +9,10 @@ from typing import Generic, NamedTuple, TypeVar
 from timerd_client.arguments import until_of
 from timerd_client.link.flows import unsettled
 from timerd_client.link.promise import promises_of, withdrawing
+from timerd_client.scope import current_scope
 from timerd_client.types import Patience, Until
 from timerd_client.waits.aside import Aside
 from timerd_client.waits.polling import monotonic_deadline, seconds_left
-from timerd_client.waits.scope import current_scope
 
 from .operation import AioBatch, AioOperation, settled
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from timerd_client.link.promise import Reply
 from timerd_client.mark import Mark
-from timerd_client.waits.scope import current_scope
+from timerd_client.scope import current_scope
 from timerd_shm.declare.errors import TimerdError
 
 from .event import Event, Gap, Item

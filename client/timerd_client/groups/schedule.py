@@ -140,7 +140,7 @@ class Cron:
 
     def _in_real_time(self, now: int) -> Iterator[int]:
         steady, offset = now, self._offset(now)  # since when the clocks have had this offset
-        local = _local(now, offset)
+        local: datetime | None = _local(now, offset)
         while local is not None:
             matches, local = self._matches(local), None
             for match in matches:

@@ -35,9 +35,9 @@ from timerd_client.hot.commands import Head, deadline_after
 from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess, public_name
 from timerd_client.outcome import Outcome, State, state_of
+from timerd_client.scope import current_scope
 from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout
 from timerd_client.waiter import RawSettlement, local
-from timerd_client.waits.scope import current_scope
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import RegisterFlag

@@ -9,10 +9,10 @@ from timerd_client.arguments import patience_s
 from timerd_client.discovery.late_sockets import LateSockets
 from timerd_client.protocol.session import NO_SESSION
 from timerd_client.protocol.state import LIVE, LinkState
+from timerd_client.scope import noted
 from timerd_client.transport.sockets import Sockets
 from timerd_client.types import Patience
 from timerd_client.waiter import Notified
-from timerd_client.waits.scope import noted
 from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailableError
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader

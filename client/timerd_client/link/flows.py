@@ -33,10 +33,10 @@ from timerd_client.discovery.late_sockets import files_named
 from timerd_client.hot.commands import in_purgatory, operation_command
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.state import LinkState
+from timerd_client.scope import Scope, current_scope, noted
 from timerd_client.types import Key, Keys, OrphanPolicy, Patience, Payload, WhenLost
 from timerd_client.waits.evaluating import refuse_in_callback
 from timerd_client.waits.polling import GRACE_S, Polling
-from timerd_client.waits.scope import Scope, current_scope, noted
 from timerd_shm.declare.errors import (
     ArenaFullError,
     CheckIncompleteError,

@@ -10,9 +10,9 @@ from timerd_client.hot import Handle, without_collector
 from timerd_client.hot.commands import deadline_after, operation_command
 from timerd_client.one_process import OneProcess, public_name
 from timerd_client.outcome import Outcome, State, state_of
+from timerd_client.scope import current_scope
 from timerd_client.types import Key, OrphanPolicy, Patience, Timeout
 from timerd_client.waiter import RawSettlement
-from timerd_client.waits.scope import current_scope
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandFlag, CommandKind, OutcomeFlag, OutcomeRecord

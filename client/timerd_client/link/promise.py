@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 from timerd_client.arguments import callback_of, patience_s, shown
 from timerd_client.errors import RequestEnded
 from timerd_client.hot import Promised
+from timerd_client.scope import Scope, noted
 from timerd_client.types import Patience
 from timerd_client.waiter import Settlement, local
 from timerd_client.waits.aside import Aside
 from timerd_client.waits.gate import Gate
 from timerd_client.waits.green import GreenCallback
-from timerd_client.waits.scope import Scope, noted
-from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError
 from timerd_wire.refusals import NO_SUBJECT, Subject
 
 from .link import Link
@@ -143,7 +143,7 @@ class Promise(Promised):
             if scope.reason and self._end_wait():
                 raise scope.error()
             error = None if self._settlement is None else self._settlement[3]
-            if isinstance(error, TimerdUnavailableError):
+            if error is not None:
                 noted(error)
         return self._has_settled()
 
@@ -257,7 +257,7 @@ class Reply(Promise):
     def get(self) -> Any:
         """The answer; raises the refusal."""
         if self._error is not None:
-            raise self._error
+            raise noted(self._error)
         return self._value
 
     def answer_in_time(self, timeout: Patience) -> Any:

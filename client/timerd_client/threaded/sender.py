@@ -10,8 +10,8 @@ from timerd_client.link.base import LinkBase
 from timerd_client.link.connection import Connection
 from timerd_client.link.sender import Sender
 from timerd_client.protocol.deadlines import NEVER
+from timerd_client.scope import noted
 from timerd_client.waits.condition import Condition
-from timerd_client.waits.scope import noted
 from timerd_shm.declare.errors import BackpressureError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S
 from timerd_wire.spacing import Spacing

@@ -11,10 +11,10 @@ from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.flows import unsettled
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import promises_of, withdrawing
+from timerd_client.scope import current_scope
 from timerd_client.types import Patience, Until
 from timerd_client.waits.aside import Aside
 from timerd_client.waits.polling import monotonic_deadline, seconds_left
-from timerd_client.waits.scope import current_scope
 
 Waitable = TypeVar("Waitable", bound=ThreadedOperation | ThreadedBatch)
 KINDS = (ThreadedOperation, ThreadedBatch)

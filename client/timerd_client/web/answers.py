@@ -1,7 +1,8 @@
 """The answer to a request whose view could not answer: the request has ended, or no daemon was there.
 
     the worker drains              503, Retry-After: 0     the client asks again at once, and another worker answers
-    no daemon, or a full window    503, Retry-After: 1
+    no daemon, no room, no answer  503, Retry-After: 1
+    the mark is too old            410                     the client asks again without the mark
     the peer has gone              499                     nobody reads it; the access log shows it
 
 A framework turns an error into a 500 before this package sees it. The request remembers the error (`Scope.trouble`), so
@@ -13,13 +14,22 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from timerd_client.errors import BackpressureError, RequestEnded, TimerdUnavailableError
-from timerd_client.waits.scope import Scope
+from timerd_client.errors import (
+    ArenaFullError,
+    BackpressureError,
+    MarkTooOldError,
+    QuotaExceededError,
+    RequestEnded,
+    SessionGoneError,
+    TimerdUnavailableError,
+)
+from timerd_client.scope import Scope
 
 from .requests import DISCONNECT
 
 RETRY_AFTER_S: Final = 1  # a daemon that is restarted is back by then
-UNSERVED: Final = (RequestEnded, TimerdUnavailableError, BackpressureError)
+AGAIN: Final = (TimerdUnavailableError, BackpressureError, ArenaFullError, QuotaExceededError, SessionGoneError)
+UNSERVED: Final = (RequestEnded, MarkTooOldError, *AGAIN)
 
 
 class Answer(NamedTuple):
@@ -52,11 +62,14 @@ class Answer(NamedTuple):
 GONE: Final = Answer(499, "Client Closed Request", None)
 DRAINS: Final = Answer(HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE.phrase, 0)
 UNAVAILABLE: Final = DRAINS._replace(retry_after=RETRY_AFTER_S)
+TOO_OLD: Final = Answer(HTTPStatus.GONE, HTTPStatus.GONE.phrase, None)
 
 
 def answer_to(error: BaseException) -> Answer:
     """The answer to a request whose view has raised one of UNSERVED."""
-    return answer_to_end(error.reason) if isinstance(error, RequestEnded) else UNAVAILABLE
+    if isinstance(error, RequestEnded):
+        return answer_to_end(error.reason)
+    return TOO_OLD if isinstance(error, MarkTooOldError) else UNAVAILABLE
 
 
 def answer_to_end(reason: str) -> Answer:
@@ -68,4 +81,4 @@ def instead_of_500(request: Scope) -> Answer | None:
     """The answer in place of a framework's 500, if this package knows why the view has failed."""
     if request.reason:
         return answer_to_end(request.reason)
-    return None if request.trouble is None else UNAVAILABLE
+    return answer_to(request.trouble) if isinstance(request.trouble, UNSERVED) else None

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeAlias
 
 from timerd_client.aio.client import Client as AioClient
 from timerd_client.errors import RequestEnded, TimerdError
+from timerd_client.scope import Scope
 from timerd_client.threaded.client import Client
-from timerd_client.waits.scope import Scope
 
 from .answers import UNSERVED, answer_to, instead_of_500
 from .requests import DISCONNECT, begin, drain_at, finish

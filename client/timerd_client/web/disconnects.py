@@ -13,7 +13,7 @@ import os
 import select
 from typing import Final
 
-from timerd_client.waits.scope import Scope
+from timerd_client.scope import Scope
 from timerd_wire import native
 
 from .requests import DISCONNECT

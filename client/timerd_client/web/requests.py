@@ -11,7 +11,7 @@ import signal
 from types import FrameType
 from typing import Final
 
-from timerd_client.waits.scope import Scope
+from timerd_client.scope import Scope
 
 from . import files
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from timerd_client.errors import RequestEnded
-from timerd_client.waits.scope import Scope
+from timerd_client.scope import Scope
 
 from .answers import UNSERVED, answer_to, instead_of_500
 from .disconnects import disconnects

@@ -19,9 +19,8 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from timerd_client.errors import RequestEnded
-from timerd_shm.declare.errors import TimerdError
 
-ErrorT = TypeVar("ErrorT", bound=TimerdError)
+ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class Scope:
@@ -34,7 +33,7 @@ class Scope:
     def __init__(self) -> None:
         self._enders: list[Callable[[], object]] = []
         self.reason = ""  # why it has ended; empty while it goes on
-        self.trouble: TimerdError | None = None  # the last error: no daemon answered, or the window was full
+        self.trouble: Exception | None = None  # the last error of timerd that a caller got
 
     @contextmanager
     def entered(self) -> Iterator[None]:
