@@ -2,7 +2,7 @@
 
     options.py    the options of load(), checked
     readers.py    Spark's interface: partitions, batches, streams
-    segments.py   what each task reads: which journals are below the path, and spans of their records
+    segments.py   the journals below the path, and the spans of their records that tasks read
     batches.py    spans as record batches: for readers and export
     decode.py     records of a segment as Arrow columns
     events.py     the events view: rows of every kind side by side
@@ -10,5 +10,5 @@
     frame.py      a journal as a DataFrame, from its own files or from Parquet
     export.py     a journal as Parquet
 
-Not here: the data source itself (format.py), and what is computed from the rows (reports/).
+Not here: the data source itself (format.py), and computations on the rows (reports/).
 """
