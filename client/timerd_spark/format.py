@@ -65,7 +65,7 @@ class TimerdDataSource(DataSource):
 
 
 def with_options(columns: Sequence[Column], options: Mapping[str, str]) -> StructType:
-    """The columns of a table. Their metadata has the options, because Spark gives no options to the source of a table."""
+    """The columns of a table. Their metadata has the options: Spark gives no options to the source of a table."""
     made = spark_schema(columns)
     for field in made.fields:
         field.metadata |= {OPTIONS: json.dumps(known_options(options, READ_OPTIONS))}
