@@ -206,7 +206,7 @@ class Replay:
                     self._apply(op, ordinal, event)
 
     def _grant(self, event: Event, watchers: dict[Operation, int]) -> bool:
-        """Apply a limited event to watchers until one settles: by the grant, or as expired before."""
+        """Apply a limited event up to an operation that settles by it: as granted, or as expired before."""
         left = event.left
         for op, ordinal in watchers.items():
             self._apply(op, ordinal, event)

@@ -3,8 +3,8 @@
     due at 10:00, 10:01, 10:02; the call begins at 10:02   it stands for all three: `first_ns` is 10:00, `missed` 2
     the handler returns at 10:04                           10:03 is next, and its call comes at once
 
-So the next call is for the first point after all points that this call stood for, even if that point is past. Times
-are on the schedule's clock. A clock that was set back reaches its points again: `Runs` says which of them have had a
+So the next call is for the first point after all points that this call stood for, also if it lies in the past. Times
+are on the schedule's clock. A clock that was set back comes to its points again: `Runs` says which of them have had a
 call of their own.
 """
 

@@ -1,7 +1,7 @@
 """The sessions of members: each is a DelayedHeartbeat, which every heartbeat prolongs.
 
-A session is an operation of the daemon. If the daemon refuses it, the member goes on without one, because it is not the
-member's fault. The session is tried again each second, and with the member's next heartbeat.
+A session is the daemon's. Where the daemon refuses one, the member goes on without: it is no fault of the member's. The
+session is tried again each second, and with the member's next heartbeat.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     options.py    the options of load(), checked
     readers.py    Spark's interface: partitions, batches, streams
-    segments.py   the journals below the path, and the spans of their records that tasks read
+    segments.py   what each task reads: which journals are below the path, and spans of their records
     batches.py    spans as record batches: for readers and export
     decode.py     records of a segment as Arrow columns
     events.py     the events view: rows of every kind side by side
