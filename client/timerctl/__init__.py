@@ -94,10 +94,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit status (see `timerctl --help`)."""
+    """Run one command. Returns its exit status (see `timerctl --help`)."""
     arguments = parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a key may hold what the terminal's encoding does not
+        sys.stdout.reconfigure(errors="backslashreplace")  # a key may have bytes that the terminal cannot encode
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.PROBLEM
     except BrokenPipeError:
         forget_output()  # the reader of the output has closed it (`timerctl ops | head`)
-        return Exit.CUT_OFF  # and not OK: `timerctl journal audit | head` has not said that nothing was found
+        return Exit.CUT_OFF  # not OK: the part of `timerctl journal audit | head` that was cut may have findings
     except OSError as error:  # for example: a disk that is full
         print(f"timerctl: {error}", file=sys.stderr)
         try:
@@ -125,5 +125,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def forget_output() -> None:
-    """Drop the output that could not be written: else Python tries to write it again when it exits."""
+    """Drop the output that could not be written. Otherwise Python tries to write it again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -18,7 +18,7 @@ from timerd_shm.declare.errors import (
 
 
 class Exit(IntEnum):
-    """How a command of timerctl ends."""
+    """The exit statuses of timerctl's commands."""
 
     OK = 0
     PROBLEM = 1

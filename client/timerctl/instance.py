@@ -28,12 +28,12 @@ def paths_of(arguments: argparse.Namespace) -> InstancePaths:
 
 
 def open_arena(paths: InstancePaths) -> ArenaReader:
-    """The instance's arena, read-only. Raises what ArenaReader raises."""
+    """The instance's arena, read-only. Raises the errors of ArenaReader."""
     return ArenaReader.from_descriptor(open_arena_file(paths))
 
 
 def note_if_dead(paths: InstancePaths, alive: bool) -> str:
-    """A line that says that the daemon is dead, above what it has left in its arena; empty when the daemon runs."""
+    """A line that the daemon is not running, to print above the state of its arena; empty if it runs."""
     return "" if alive else f"The daemon of {paths.instance!r} is not running: this is what its arena holds."
 
 
@@ -71,5 +71,5 @@ def add_purgatory(command: argparse.ArgumentParser) -> None:
 
 
 def purgatory_of(client: Client, arguments: argparse.Namespace) -> Purgatory:
-    """The client's default purgatory, or the one that --purgatory names."""
+    """The client's default purgatory, or the purgatory of --purgatory."""
     return client if arguments.purgatory is None else client.purgatory(arguments.purgatory)

@@ -31,7 +31,7 @@ def declare(
     epilog: str | None = None,
     json: str = "print one JSON document",
 ) -> argparse.ArgumentParser:
-    """Declare a command that prints what it finds, or with --json one document; its parser."""
+    """Declare a command that prints rows, or with --json one document. Returns its parser."""
     command: argparse.ArgumentParser = commands.add_parser(
         name,
         parents=[common],
@@ -48,7 +48,7 @@ def declare(
 def declare_act(
     commands: Any, parents: list[argparse.ArgumentParser], name: str, about: str, rest: str, epilog: str
 ) -> argparse.ArgumentParser:
-    """Declare a command that acts and prints nothing; its parser. `about` is its help, and begins its description."""
+    """Declare a command that acts and prints nothing. Returns its parser. `about`: help and first line."""
     command: argparse.ArgumentParser = commands.add_parser(
         name,
         parents=parents,
@@ -76,7 +76,7 @@ def show(
     nothing: str,
     more: str = "",
 ) -> int:
-    """Print rows as JSON or as a table; `nothing` is printed where there are none, `more` below them."""
+    """Print rows as JSON or as a table, and `more` below them. If there are no rows, print `nothing`."""
     if arguments.json:
         print_json(rows)
         return Exit.OK

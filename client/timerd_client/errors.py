@@ -60,7 +60,7 @@ class CallTimeLimitError(TimerdError, TimeoutError):
 class RequestEnded(BaseException):
     """The request in which a caller waited has ended: `reason` is "disconnect" (its peer has gone) or "drain".
 
-    It is no Exception, as asyncio.CancelledError is none: a view that catches errors lets it through, and so do
+    Like asyncio.CancelledError, it is not an Exception: a view that catches errors lets it through, and so do
     frameworks. `timerd_client.web` answers the request.
     """
 

@@ -84,7 +84,7 @@ class Answerable(Notified, Interface):
     """Something that waits for the answer to a question."""
 
     def answer(self, value: Any, error: TimerdError | None = None) -> bool:
-        """Take the answer, or the reason why there is none. Whether to call `notify` when the lock is free."""
+        """Take the answer, or the reason why there is none. Returns whether to call `notify` when the lock is free."""
 
 
 class Asker(Answerable, Interface):

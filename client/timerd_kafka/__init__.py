@@ -6,11 +6,11 @@ wire/        frames, requests and answers; kio is the codec
 log/         the record batches of a partition, in a file
 cluster/     settings, topics, and which broker has what
 replicas/    the partitions of one broker: leader and follower
-waits/       how a request waits: for an operation of timerd
+waits/       the waits of requests, for operations of timerd
 groups/      groups of consumers
 broker/      one broker and its process
-apis/        one module an API
-supervisor/  the process that starts them
+apis/        one module for each API
+supervisor/  the process that starts brokers
 
 Nothing else of timerd imports this package. docs/kafka.md is its page.
 """

@@ -69,7 +69,7 @@ def directory(text: str) -> Path:
 
 
 def capacity(text: str) -> int:
-    """How many waits the daemon holds."""
+    """The number of waits that the daemon holds."""
     if not text.isdecimal() or not CAPACITY_MIN <= int(text) <= CAPACITY_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: {CAPACITY_MIN} to {CAPACITY_MAX}")
     return int(text)
@@ -87,7 +87,7 @@ def size(text: str) -> float:
 
 
 def main() -> int:
-    """Run until SIGTERM or Ctrl-C; 2 = wrong arguments."""
+    """Run until SIGTERM or Ctrl-C. Returns 2 for wrong arguments."""
     given = parser().parse_args()
     logging.basicConfig(
         level=given.log_level.upper(), format="%(asctime)s %(name)s[%(process)d] %(levelname)s %(message)s"

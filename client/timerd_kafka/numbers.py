@@ -1,4 +1,4 @@
-"""Integers in a file, mapped: a store takes no call of the system, and is whole, whenever its process is killed."""
+"""Integers in a mapped file: a store needs no system call, and is complete even if its process is killed."""
 
 from __future__ import annotations
 

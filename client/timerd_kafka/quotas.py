@@ -1,7 +1,7 @@
 """The quotas of client ids, over all workers of the cluster.
 
-Each worker counts what a client id has used in a number of its own, in a file of the cluster that all workers map. So a
-worker sees what the others have counted, without a question, and a worker that is killed loses nothing.
+Each worker counts the use of a client id in a number of its own, in a file of the cluster that all workers map. So a
+worker sees the counts of the others without asking, and a killed worker loses nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from timerd_client.operations import Quota
 from timerd_kafka.numbers import Numbers
 
-CLIENTS_MAX = 1_000  # client ids that a worker follows; beyond it the one that was quiet for longest begins anew
+CLIENTS_MAX = 1_000  # client ids that a worker follows; beyond it, the id that was quiet for longest begins anew
 
 
 class Quotas:
-    """The quotas of one kind: of produced bytes, or of fetched ones."""
+    """The quotas of one kind: for produced bytes, or for fetched bytes."""
 
     def __init__(self, directory: Path, rate: float | None, window: float, worker: int, workers: int) -> None:
         """`rate` in bytes a second of each client id; None: no quota."""
@@ -28,7 +28,7 @@ class Quotas:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def record(self, client_id: str, size: int, now: float) -> float:
-        """Note a use of `size` bytes; for how many seconds the client is to be throttled."""
+        """Note a use of `size` bytes. Returns for how many seconds to throttle the client."""
         if self._rate is None or not size:
             return 0.0
         client = self._clients.get(client_id)

@@ -2,7 +2,7 @@
 
     spark.read.format("timerd").load("/var/lib/timerd/journal")       # a row for each operation that has settled
 
-The modules below are imported when a name of theirs is used. Each Python worker imports this package, and so does Spark
+A module below is imported when one of its names is used. Each Python worker imports this package, and so does Spark
 when it first looks for a data source. SPARK.md beside this file leads to the pages: options, guarantees and limits.
 """
 

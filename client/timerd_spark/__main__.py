@@ -17,7 +17,7 @@ from timerd_shm.declare.errors import InvalidValueError, TimerdError
 TIMEOUTS = "25ms,50ms,100ms,150ms,200ms,300ms,500ms"
 PLAYED = 500_000
 MEMORY = re.compile(r"[1-9]\d*[kmgt]?", re.IGNORECASE)
-SPARK_LOG = "spark.log"  # in the directory of the run: what Spark says of itself
+SPARK_LOG = "spark.log"  # in the directory of the run: Spark's own log
 DISAGREES, FAILED, INTERRUPTED = 1, 2, 130
 # The line of a Python worker's error in a message of Spark.
 PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def errors_into(path: Path) -> Iterator[None]:
-    """Have the standard error output of this process, and of those that it starts, go into a file."""
+    """Write the standard error output of this process and of its children into a file."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -125,7 +125,7 @@ def errors_into(path: Path) -> Iterator[None]:
 
 
 def cause_of(message: str) -> str:
-    """The lines of Spark's message that matter, without stacks: the first, and the last error of Python or Java."""
+    """The important lines of Spark's message, without stacks: the first, and the last error of Python or Java."""
     first = message.strip().partition("\n")[0]
     below = PYTHON_ERROR.findall(message)[-1:] or re.findall(r"^Caused by: (.*)", message, re.MULTILINE)[-1:]
     return "; ".join(dict.fromkeys([first, *below]))

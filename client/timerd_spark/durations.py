@@ -39,7 +39,7 @@ def duration_ns(what: str, given: str | float | timedelta) -> int:
 
 
 def _sum(text: str) -> int:
-    """The ns of all parts together; -1 if a part is no duration."""
+    """The ns of all parts together; -1 if a part is not a duration."""
     total = at = 0
     while at < len(text):
         match = _PART.match(text, at)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
-PROVIDER = "provider"  # Spark gives it with the options of a table that is created
+PROVIDER = "provider"  # Spark adds it to the options of a new table
 OPTIONS = "timerd.options"  # in the metadata of a table's columns
 
 
@@ -37,7 +37,7 @@ class TimerdDataSource(DataSource):
         return "timerd"
 
     def schema(self) -> StructType:
-        """The columns of the view, or those that were asked for. Raises the errors of options and journal."""
+        """The columns of the view, or the requested columns. Raises the errors of options and journal."""
         options = ReadOptions.of(self.options)
         for directory in journals_of(options.paths).values():
             check_header(directory)
@@ -65,7 +65,7 @@ class TimerdDataSource(DataSource):
 
 
 def with_options(columns: Sequence[Column], options: Mapping[str, str]) -> StructType:
-    """The columns of a table. Their metadata has the options: when a table is read, Spark gives its source none."""
+    """The columns of a table. Their metadata has the options: Spark gives no options to the source of a table."""
     made = spark_schema(columns)
     for field in made.fields:
         field.metadata |= {OPTIONS: json.dumps(known_options(options, READ_OPTIONS))}

@@ -29,7 +29,7 @@ def local_path(path: str) -> str | None:
 
 
 def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """The options by their proper names, whatever case they came in. Raises InvalidConfigError for an unknown one."""
+    """The options by their proper names, from any case of letters. Raises InvalidConfigError for an unknown option."""
     proper = {name.lower(): name for name in names}
     found = {}
     for name, value in options.items():

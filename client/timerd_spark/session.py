@@ -4,7 +4,7 @@
 
     spark = timerd_spark.local_session(cores=2)
 
-This is the only module that may use what Spark Connect does not have.
+Only this module may use functions that Spark Connect does not have.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ exec {java} "$@"
 
 
 class JavaMissingError(TimerdError):
-    """This machine has no Java that Spark could run on."""
+    """This machine has no Java for Spark."""
 
 
 def local_session(cores: int = 2, **conf: object) -> SparkSession:
-    """A session on `cores` threads of this process's own JVM, or the one that is active already.
+    """A session on `cores` threads of this process's own JVM, or the session that is active already.
 
     `conf` are Spark's settings with `__` for a point (spark__driver__memory="1g"). They override the defaults: loopback
     only, no web UI, UTC, two partitions a core for shuffles. The workers run this Python. Java is taken from JAVA_HOME,
@@ -78,7 +78,7 @@ def local_session(cores: int = 2, **conf: object) -> SparkSession:
 
     settings = {**DEFAULTS, "spark.sql.shuffle.partitions": str(2 * cores)}
     if MAP_CLASSES:
-        settings["spark.driver.defaultJavaOptions"] = MAP_CLASSES  # those of users are extraJavaOptions
+        settings["spark.driver.defaultJavaOptions"] = MAP_CLASSES  # options of users are extraJavaOptions
     settings |= {name.replace("__", "."): str(value) for name, value in conf.items()}
     builder = SparkSession.builder.master(f"local[{cores}]").appName(settings.pop("spark.app.name", "timerd"))
     for name, value in settings.items():
@@ -87,7 +87,7 @@ def local_session(cores: int = 2, **conf: object) -> SparkSession:
 
 
 def prepare() -> None:
-    """Set what a session finds in the environment: a Java, this Python, and loopback. Raises JavaMissingError."""
+    """Set the environment of a session: a Java, this Python, and loopback. Raises JavaMissingError."""
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -153,7 +153,7 @@ def shim_of(runtime: Path) -> Path:
     (fresh / "bin" / "java").write_text(script)
     (fresh / "bin" / "java").chmod(0o755)
     fresh.chmod(0o755)
-    shutil.rmtree(home, ignore_errors=True)  # another environment's, or not complete
+    shutil.rmtree(home, ignore_errors=True)  # of another environment, or incomplete
     try:
         fresh.rename(home)
     except OSError:  # another process was faster

@@ -1,4 +1,4 @@
-"""A ZeroMQ socket as links and the daemon use it: no call blocks, and a full or empty socket is no exception.
+"""A ZeroMQ socket as links and the daemon use it: no call blocks, and a full or empty socket raises no error.
 
 A channel keeps the GIL in its calls, because a call takes less time than releasing and taking the GIL. pyzmq releases
 the GIL in each call. Beside a busy thread it then gets the GIL back only 5 ms later (sys.getswitchinterval).

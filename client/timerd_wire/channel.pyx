@@ -83,7 +83,7 @@ cdef class Channel:
         return 0
 
     cdef bint _next(self, bint *more) except? 2:
-        """Receive the next part of a message as `newest`; whether there was one."""
+        """Receive the next part of a message as `newest`. Returns whether there was one."""
         cdef td_message *message = &self.newest
         cdef int error
         self._forget()

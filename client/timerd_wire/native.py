@@ -1,9 +1,9 @@
-"""Threads, locks and descriptors of the system, also where gevent has replaced those of the standard library.
+"""Threads, locks and descriptors of the system, even if gevent has replaced those of the standard library.
 
     import gevent.monkey; gevent.monkey.patch_all()    # from now on threading.Thread is a greenlet
 
 The client's own thread sleeps at its sockets in the kernel. As a greenlet it would stop the whole process there. So the
-client takes what it needs of threads from here. eventlet is refused: it keeps no way back to the originals.
+client takes its threads and locks from here. eventlet is refused: it keeps no way back to the originals.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EVENTLET: Final = "eventlet.patcher"
 
 
 def is_green() -> bool:
-    """Whether gevent has replaced the threads of this process. Raises NotSupportedError where eventlet has."""
+    """Whether gevent has replaced the threads of this process. Raises NotSupportedError if eventlet has."""
     eventlet = sys.modules.get(_EVENTLET)
     if eventlet is not None and eventlet.is_monkey_patched("thread"):
         raise NotSupportedError(
@@ -85,7 +85,7 @@ def ident() -> int:
 
 
 class Thread:
-    """A daemon thread of the system. It is begun once, and joined by anybody but itself."""
+    """A daemon thread of the system. It is begun once. Any other thread may join it."""
 
     def __init__(self, run: Callable[[], None], name: str) -> None:
         self._run = run

@@ -19,7 +19,7 @@ UNSUBSCRIBE = b"\x00"  # the end of the one subscription, or of the connection
 
 
 def connect_outlet(socket: zmq.Socket[Any], endpoint: str, session: bytes) -> None:
-    """Connect an XSUB for the outcomes of a session; it connects again by itself where the connection was closed."""
+    """Connect an XSUB for the outcomes of a session. It connects again by itself if the connection is closed."""
     socket.plain_username = USER
     socket.plain_password = session
     socket.connect(endpoint)

@@ -24,7 +24,7 @@ _SIZE: Final = struct.Struct("<I")
 
 
 def cut(frame: bytes) -> Iterator[tuple[int, bytes]]:
-    """The packets of a frame that is too large for one, as (kind, body)."""
+    """The packets of a frame that is too large for one packet, as (kind, body)."""
     first = PACKET_SIZE_MAX - _SIZE.size
     yield PART, _SIZE.pack(len(frame)) + frame[:first]
     for at in range(first, len(frame), PACKET_SIZE_MAX):
@@ -39,7 +39,7 @@ class Joined:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0  # of the frame whose parts these are
-        self.held = 0  # bytes of it that are here
+        self.held = 0  # bytes of the frame that have come
 
     @property
     def wanted(self) -> int:
@@ -51,7 +51,7 @@ class Joined:
         self._parts, self._size, self.held = [], 0, 0
 
     def take(self, kind: int, body: bytes) -> bytes | None:
-        """A PART or MORE has come: the frame, if it is complete. Raises ValueError for what no sender sends."""
+        """Take a PART or MORE. Returns the frame if it is complete. Raises ValueError for an impossible packet."""
         if kind == PART:
             self.drop()
             if len(body) < _SIZE.size:

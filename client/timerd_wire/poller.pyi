@@ -1,10 +1,10 @@
 """Waiting for a few descriptors, with a timeout that may be shorter than a millisecond."""
 
 class Poller:
-    """A poller over ppoll(2). One thread polls; other threads do not use it meanwhile."""
+    """A poller over ppoll(2). One thread at a time may use it."""
 
     def register(self, descriptor: int) -> None:
-        """Watch this descriptor; a few at most."""
+        """Watch this descriptor. A poller watches a few at most."""
     def unregister(self, descriptor: int) -> None:
         """Stop watching it. Raises KeyError if it is not watched."""
     def poll(self, timeout_ns: int) -> list[int]:

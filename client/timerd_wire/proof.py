@@ -1,8 +1,8 @@
 """A client's proof, and the incarnation that follows from it.
 
 The arena shows each client's incarnation to all readers. So an incarnation proves nothing. A client makes 16 random
-bytes, its *proof*, and sends them to the daemon alone. The incarnation is their hash: it can be checked, not turned
-round.
+bytes, its *proof*, and sends them to the daemon alone. The incarnation is their hash: it can be checked, but the proof
+cannot be computed from it.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _shown(id: str | bytes) -> str:
 
 
 def _beyond_bytes(limit: int, about: Subject) -> str:
-    """The message where a client or group holds as many bytes as it may."""
+    """The message for a client or group that holds as many bytes as it may."""
     size, flag = about.payload_size, "use a larger --quota-bytes"
     if size > limit:
         return (

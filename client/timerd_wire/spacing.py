@@ -1,11 +1,11 @@
-"""How often to do something that costs a wake-up or a frame each time: at once when it was quiet, else at intervals.
+"""The intervals of work that costs a wake-up or a frame each time: at once when it was quiet, else spaced.
 
 A few passes may follow each other at once, so a caller that does one thing after another does not wait. Under load
 there is one pass in each interval, with all that piled up in it. (This is the generic cell rate algorithm of ITU-T
 I.371; `_full_ns` is its theoretical arrival time.)
 
 The interval follows the duration of the last pass, so the fixed cost of passes has a bounded share of the processor.
-For example, with `rest=3` a pass of 50 us is followed by the next one after 150 us. Where processors are short, a pass
+For example, with `rest=3` a pass of 50 us is followed by the next one after 150 us. If processors are short, a pass
 takes longer by the clock, so passes become fewer and larger. `most_ns` bounds the delay.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 
 class Spacing:
-    """At most `burst` at once, then one every `least_ns` to `most_ns`. Times are those of one clock.
+    """At most `burst` passes at once, then one every `least_ns` to `most_ns`. Times are those of one clock.
 
     An interval is `rest` times as long as the last pass.
     """

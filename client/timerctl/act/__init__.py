@@ -1,4 +1,4 @@
-"""Commands that change something: register, fire, cancel, destroy. Each is a client like any other.
+"""Commands that change something: register, fire, cancel, destroy. Each is an ordinary client.
 
-Not here: what only looks (look/).
+Not here: commands that only look (look/).
 """

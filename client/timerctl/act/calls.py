@@ -54,17 +54,17 @@ def add(calls: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run_retry(arguments: argparse.Namespace) -> int:
-    """Retry them."""
+    """Retry these dead letters."""
     return _each(arguments, lambda client, number: client.retry_call_wait(number))
 
 
 def run_drop(arguments: argparse.Namespace) -> int:
-    """Drop them."""
+    """Drop these dead letters."""
     return _each(arguments, lambda client, number: client.drop_call_wait(number))
 
 
 def run_cancel(arguments: argparse.Namespace) -> int:
-    """Cancel it."""
+    """Cancel the call of an id."""
     found = {call.group for call in _listed(arguments, failed=False) if call.id == arguments.id}
     if arguments.group is not None:
         found = {arguments.group}

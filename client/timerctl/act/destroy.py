@@ -1,7 +1,7 @@
 """timerctl destroy: removes an instance's arena and files, once its daemon has ended.
 
-No daemon can use the arena meanwhile, whatever its instance: two instances may have the same --arena-file, one after
-the other. So NAME.lock and ARENA.lock are held, as a daemon holds them.
+No daemon of any instance may use the arena at that time: two instances may have the same --arena-file, one after the
+other. So the command holds NAME.lock and ARENA.lock, as a daemon does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask, then remove. Raises InstanceRunningError, and UsageError where there is no terminal to ask at."""
+    """Ask, then remove. Raises InstanceRunningError, and UsageError if there is no terminal to ask at."""
     try:
         paths = paths_of(arguments)
     except NoInstanceError:
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def confirmed(paths: InstancePaths, arena: os.PathLike[str]) -> bool:
-    """Ask at the terminal. Raises UsageError where there is none."""
+    """Ask at the terminal. Raises UsageError if there is none."""
     if not sys.stdin.isatty():
         raise UsageError(f"instance {paths.instance!r} would be removed with all its operations: confirm with --yes")
     held = f" ({size(os.stat(arena).st_size)})" if os.path.exists(arena) else ""
@@ -98,9 +98,9 @@ def confirmed(paths: InstancePaths, arena: os.PathLike[str]) -> bool:
 
 @contextmanager
 def locked(paths: InstancePaths) -> Iterator[None]:
-    """Hold the instance's lock, so that no daemon starts meanwhile. Raises InstanceRunningError when one holds it.
+    """Hold the instance's lock, so that no daemon starts in the block. Raises InstanceRunningError if one holds it.
 
-    Raises PermissionError for everybody but the daemon's user and root, also for members of its group.
+    Raises PermissionError for all users except the daemon's user and root: also for members of its group.
     """
     try:
         descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -121,7 +121,7 @@ def locked(paths: InstancePaths) -> Iterator[None]:
 
 
 def user_of(path: Path) -> str:
-    """The name of the user to whom a file belongs, or "uid 1000" where the user has no name."""
+    """The name of the user to whom a file belongs, or "uid 1000" if the user has no name."""
     uid = path.stat().st_uid
     try:
         return pwd.getpwuid(uid).pw_name
@@ -131,9 +131,9 @@ def user_of(path: Path) -> str:
 
 @contextmanager
 def arena_locked(location: ArenaLocation) -> Iterator[None]:
-    """Hold the arena's lock. Raises InstanceRunningError when a daemon uses the arena, of this instance or another."""
+    """Hold the arena's lock. Raises InstanceRunningError if a daemon of any instance uses the arena."""
     if not location.path.parent.is_dir():
-        yield  # nothing is left there, and no lock can be made
+        yield  # the directory is gone, and no lock can be made
         return
     lock = ArenaLock(location.lock, location.path, of_any_user=True)
     try:
@@ -144,15 +144,15 @@ def arena_locked(location: ArenaLocation) -> Iterator[None]:
         yield
     finally:
         if not location.path.exists():
-            lock.remove()  # it may have been made here
+            lock.remove()  # this command may have made it
         lock.release()
 
 
 def pid_in(location: ArenaLocation) -> int:
-    """The pid of the running daemon that the arena's header names; 0 if it names none that runs."""
+    """The pid of the running daemon that the arena's header names; 0 if there is none."""
     try:
         with ArenaReader.from_path(location.path) as reader:
             header = reader.header()
     except (OSError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError):
-        return 0  # not made to its end, or of another version
+        return 0  # the arena is incomplete, or of another version
     return header.pid if header.pid and process_start_ticks(header.pid) == header.start_ticks else 0

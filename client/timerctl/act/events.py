@@ -104,7 +104,7 @@ def acting(arguments: argparse.Namespace) -> Iterator[Client]:
 
 
 def run_fire(arguments: argparse.Namespace) -> int:
-    """Fire; the number of completed operations with --wait."""
+    """Fire. With --wait, print the number of completed operations."""
     with acting(arguments) as client:
         purgatory = purgatory_of(client, arguments)
         knobs = {"value": key_of(arguments.value), "amount": arguments.amount, "limit": arguments.limit}

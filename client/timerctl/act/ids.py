@@ -45,14 +45,14 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run_cancel(arguments: argparse.Namespace) -> int:
-    """Cancel it."""
+    """Cancel the operation."""
     with acting(arguments) as client:
         purgatory_of(client, arguments).cancel_wait(arguments.id)
     return Exit.OK
 
 
 def run_reschedule(arguments: argparse.Namespace) -> int:
-    """Give it a new deadline."""
+    """Give the operation a new deadline."""
     with acting(arguments) as client:
         seconds = None if arguments.timeout is None else arguments.timeout / 1e9
         purgatory_of(client, arguments).reschedule_wait(arguments.id, seconds)

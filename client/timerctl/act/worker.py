@@ -92,7 +92,7 @@ def takeover(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal comes; the exit status."""
+    """Serve until a signal comes. Returns the exit status."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s: %(message)s")
     calls = calls_of(arguments.calls)
     group = arguments.group or calls.group
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def calls_of(text: str) -> Calls:
-    """The registry that the command line names. Raises UsageError; what the module raises goes on."""
+    """The registry that the command line names. Raises UsageError, and any error of the module itself."""
     from timerd_client import Calls
 
     module_name, _, name = text.partition(":")
@@ -133,7 +133,7 @@ def calls_of(text: str) -> Calls:
 
 
 def serve_in_threads(calls: Calls, arguments: argparse.Namespace, group: str) -> int:
-    """Serve until a signal comes. Its number comes through a pipe, also if it comes right before the read."""
+    """Serve until a signal comes. A pipe gives its number, even if the signal comes right before the read."""
     from timerd_client import Client
 
     woken, wakes = os.pipe()

@@ -1,4 +1,4 @@
-"""timerctl journal audit: every outcome computed again from the events; the journal's end as the arena knows it."""
+"""timerctl journal audit: computes every outcome again from the events, and checks the journal's end by the arena."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = 100  # lines of findings that are printed
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
-    """Print each finding, and how much was audited. Raises JournalError, NoInstanceError."""
+    """Print each finding, and the extent of the audit. Raises JournalError, NoInstanceError."""
     directory = directory_of(arguments)
     found = audit_journal(directory, arena=_arena_of(arguments, directory), open_end=arguments.open_end)
     if arguments.json:
@@ -74,6 +74,6 @@ def _as_json(found: Audited) -> dict[str, object]:
 
 
 def _finding(arena: AuditedArena, finding: Finding, cause: bool) -> dict[str, object]:
-    """A finding as JSON: whether it is a cause (rows are not there), and whether it may follow from one."""
+    """A finding as JSON: whether it is a cause (rows are missing), and whether it may follow from a cause."""
     follows = not cause and arena.follows(finding)
     return {**finding._asdict(), "arena": f"{arena.incarnation:016x}", "cause": cause, "follows": follows}

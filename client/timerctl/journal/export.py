@@ -1,4 +1,4 @@
-"""timerctl journal export: rows as JSON lines, or finished files in a format that another package brings."""
+"""timerctl journal export: rows as JSON lines, or finished files in a format of another package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run_export(arguments: argparse.Namespace) -> int:
 
 
 def run_export_files(arguments: argparse.Namespace) -> int:
-    """Write the finished files in a format that another package brings.
+    """Write the finished files in a format of another package.
 
     Raises UsageError, JournalError, InvalidConfigError.
     """

@@ -56,7 +56,7 @@ class RowFormat:
         self._wall_ns = 0  # the wall clock's time at monotonic 0
 
     def follow(self, row: Row) -> None:
-        """Note the wall clock's time in a row. To be called with every row."""
+        """Note the wall clock's time in a row. Call it with every row."""
         if row.record.kind == RowKind.ANCHOR:
             self._wall_ns = row.record.wall_ns - row.record.monotonic_ns
         elif row.offset.segment != self._segment and (header := self._reader.header) is not None:
@@ -163,12 +163,12 @@ class RowFormat:
 
 
 def wait_ns(record: OutcomeRow) -> int:
-    """How long an operation was pending; 0 if its call lies ahead of the turn in which it settled."""
+    """The time for which an operation was pending; 0 if its call lies ahead of the turn in which it settled."""
     return max(0, record.settled_ns - record.registered_ns)
 
 
 def member(enum: type[IntEnum], value: int) -> str:
-    """The name of a code; the number of a code of a newer daemon."""
+    """The name of a code, or the number of a code that only a newer daemon knows."""
     try:
         return enum(value).name
     except ValueError:

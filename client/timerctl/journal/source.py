@@ -1,4 +1,4 @@
-"""The journal that a command reads: its directory, and a reader of it that prints what is damaged."""
+"""The journal that a command reads: its directory, and a reader that prints damage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def opened(arguments: argparse.Namespace, start: Offset | None) -> Iterator[Jour
 
 
 def _check_start(start: Offset, end: Offset, newest: int) -> None:
-    """Refuse a position behind the end. The beginning of a segment that comes next is none. Raises UsageError."""
+    """Raise UsageError for a position behind the end. The beginning of the next segment is allowed."""
     if start > end and start not in (Offset(newest, 0), Offset(newest + 1, 0)):
         raise UsageError(f"--from {start} is behind the journal's end, which is {end}")
 

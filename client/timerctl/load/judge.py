@@ -14,10 +14,10 @@
 The times of an event and of a settling are those of their turns.
 
 *Misjudged* is measured by the plan. An operation whose event is due MARGIN_NS or more before the timeout should have
-completed; MARGIN_NS or more after it, expired; in between (`undecided`) either is right. An operation that settled
-otherwise was late somewhere, in the daemon or on the way; many of them mean that the rate was not sustained. A late
-registration loses nothing: its mark was read before it was due, so an event that has overtaken it completes it
-(`overtaken`).
+completed. If the event is due MARGIN_NS or more after the timeout, the operation should have expired. In between
+(`undecided`) either is right. If an operation settled otherwise, something was late, in the daemon or on the way. Many
+such operations mean that the rate was not sustained. A late registration loses no event: its mark was read before it
+was due, so an event that has overtaken it completes it (`overtaken`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMES = {int(state.value): state.name.lower() for state in State}
 
 
 class Judgement(NamedTuple):
-    """How the operations of a run settled, and how long it took; times in ns."""
+    """The verdict on the operations of a run, and their times in ns."""
 
     registered: int
     completed: int
@@ -66,12 +66,12 @@ class Judgement(NamedTuple):
 
 
 class Applied:
-    """When the events were fired, and applied by the daemon: by operation, and by key where keys are shared."""
+    """The times at which events were fired and applied: by operation, and by key if keys are shared."""
 
     def __init__(
         self, workload: Workload, answers: Sequence[Registered], fired: Sequence[Fired], applied: Sequence[array[int]]
     ) -> None:
-        """`applied`: when each firer's events were applied, 0 where that was not seen."""
+        """`applied`: when each firer's events were applied; 0 if that was not seen."""
         self._workload = workload
         self._rows = [answer.rows for answer in answers]
         self._fired, self._own = ([array("q", bytes(8 * len(rows.due_ns))) for rows in self._rows] for _ in range(2))

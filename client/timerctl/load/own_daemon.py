@@ -1,4 +1,4 @@
-"""The daemon of --own: for one run, in a directory of its own under the temporary one. It leaves nothing behind."""
+"""The daemon of --own: for one run, in a new temporary directory. It leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def capacity_of(workload: Workload, pending: int) -> int:
 
 
 def ring_of(workload: Workload) -> int:
-    """Events that the ring holds: those of 4 * KEPT_NS, because commands may also wait in a full window."""
+    """The events that the ring holds: those of 4 * KEPT_NS, because commands may also wait in a full window."""
     events = min(max(workload.rate * 4 * KEPT_NS / NS, RING_EVENTS_DEFAULT), RING_EVENTS_MAX)
     return 1 << math.ceil(math.log2(events))
 
@@ -76,7 +76,7 @@ def remove_remains() -> None:
 
 @contextmanager
 def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
-    """Run a daemon with these flags; its files. Raises TimerdUnavailableError, with its log, when it does not start."""
+    """Run a daemon with these flags. Gives its files. Raises TimerdUnavailableError, with its log, if it fails."""
     remove_remains()
     directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     paths = InstancePaths(directory, INSTANCE)
@@ -108,6 +108,6 @@ def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
                 daemon.kill()
                 daemon.wait()
     finally:
-        # The daemon has removed its arena itself, unless it was killed.
+        # The daemon has removed its own arena, unless it was killed.
         remove_arena(paths)
         shutil.rmtree(directory, ignore_errors=True)

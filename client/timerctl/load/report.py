@@ -3,11 +3,11 @@
 Latencies are in microseconds, each as p50, p99, p999, max over `count` operations:
 
     completion_latency_us            from the call of fire() to the owner's callback
-    completion_latency_intended_us   the same from when fire() was due: larger when the harness was late
+    completion_latency_intended_us   from when fire() was due to the callback: larger if the harness was late
     expiry_lateness_us               from the deadline to the owner's callback
     expiry_settled_lateness_us       from the deadline to the daemon's settling
     harness_lateness_us              of every register() and fire(): when it was called, less when it was due
-    harness_own_lateness_us          the part of it that the harness itself has caused (pace.py)
+    harness_own_lateness_us          the part of that lateness that the harness itself has caused (pace.py)
 
 At high rates only some operations have a callback (registrar.py); with --bulk, one of each call.
 """
@@ -35,7 +35,7 @@ from .trial import Result
 REACHED_MIN = 0.99  # of the rate asked for: less is not sustained
 BACKLOG_S_MAX = 1.0  # from when the last operation was due to settle until it had
 MISJUDGED_MAX = 0.001  # share of the operations
-OWN_LATENESS_NS_MAX = 10_000_000  # p99: beyond it the run says nothing about the daemon
+OWN_LATENESS_NS_MAX = 10_000_000  # p99: beyond this the run says nothing about the daemon
 STOLEN_PERCENT_SHOWN = 1.0
 LATENCIES = {
     "completion_latency_us": "fire() to callback",
@@ -66,7 +66,7 @@ class Report:
         print_json(self.document)
 
     def print(self) -> None:
-        """Print tables, then refusals and examples of what went wrong."""
+        """Print tables, then refusals and examples of faults."""
         document = self.document
         print(
             f"{document['registered']:,} operations, {document['reached_rate']:,.0f}/s reached: {verdict(document)}\n"
@@ -225,7 +225,7 @@ def backlog(result: Result) -> float:
 
 
 def lateness(result: Result) -> Iterable[int]:
-    """By how much each call was later than planned."""
+    """The lateness of each call against the plan."""
     for due_ns, sent_ns in (
         *((answer.rows.due_ns, answer.sent_ns) for answer in result.registered),
         *((answer.events.due_ns, answer.sent_ns) for answer in result.fired),
@@ -234,7 +234,7 @@ def lateness(result: Result) -> Iterable[int]:
 
 
 def percentiles(values_ns: Iterable[int]) -> dict[str, float]:
-    """Percentiles in microseconds; all 0 where there are no values."""
+    """Percentiles in microseconds; all 0 if there are no values."""
     ordered = sorted(values_ns)
     count = len(ordered)
     found: dict[str, float] = {"count": count}

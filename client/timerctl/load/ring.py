@@ -1,4 +1,4 @@
-"""When each event was applied: read from the daemon's ring in shared memory, before it is overwritten.
+"""The time at which each event was applied, read from the daemon's ring in shared memory before it is overwritten.
 
 Every few milliseconds the load test's own process looks at the new part of the ring, but not at every event. It looks
 at two events. For example, events 100 and 160 are of one client and one turn, and of this client's commands 7 and 67.
@@ -48,7 +48,7 @@ class RingFollower:
         self._size = region.count
         self._next = reader.words[NEWEST_WORD] + 1
         self._sequence = array("q")  # sequences of the events that were looked at
-        # What was seen, as columns: the garbage collector would visit objects during the run.
+        # The fields of Seen, as columns: the garbage collector would visit objects during the run.
         self._seen = array("Q"), array("Q"), array("q")
         self.unseen = 0
 
@@ -64,7 +64,7 @@ class RingFollower:
             return
         before = len(self._sequence)
         self._look_at(first, newest)
-        # The daemon has gone on meanwhile. Drop the looks at events that it has overwritten, or may be filling now.
+        # The daemon has gone on. Drop the looks at events that it has overwritten, or may be filling now.
         there = self._words[NEWEST_WORD] + 1 + BATCH_MAX - self._size
         if there > first:
             behind = bisect_left(self._sequence, there, before)
@@ -78,7 +78,7 @@ class RingFollower:
         self._next = newest + 1
 
     def applied(self, topic: int, events: int) -> array[int]:
-        """When the first `events` commands of a client were applied, 0 where that was not seen."""
+        """When the first `events` commands of a client were applied; 0 if that was not seen."""
         found = array("q", bytes(8 * events))
         client = topic & (1 << SLOT_BITS) - 1 | topic >> SLOT_BITS << 32
         before, upto = NOTHING, 0

@@ -20,7 +20,7 @@ ROOM = 1.2  # for operations that have settled and are not acknowledged yet, and
 
 
 def check_machine(workload: Workload, pending: int, own: bool) -> None:
-    """Raises ResourceLimitError when no arena holds the run, or the harness would need more memory than there is."""
+    """Raises ResourceLimitError if no arena can hold the run, or the harness would need more memory than is free."""
     if own and (capacity := capacity_of(workload, pending)) > CAPACITY_MAX:
         raise ResourceLimitError(
             f"{capacity:,} operations would be held at once (rate x timeout, and {pending:,} pending ones), "
@@ -36,7 +36,7 @@ def check_machine(workload: Workload, pending: int, own: bool) -> None:
 
 
 def check_instance(reader: ArenaReader, instance: str, workload: Workload, pending: int) -> None:
-    """Raises ResourceLimitError when what the run holds at once exceeds the free records, or a quota."""
+    """Raises ResourceLimitError if the run would hold more at once than the free records or a quota allow."""
     header = reader.header()
     at_once = min(round(workload.rate * mean_wait_ns(workload) / NS * ROOM) + 1, workload.count)
     each = -(-at_once // workload.registrars)

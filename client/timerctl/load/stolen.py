@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import psutil
 
-TIMES = 8  # user to steal; those that follow, of guests, are contained in user
+TIMES = 8  # user to steal; the times of guests behind these are part of user
 
 
 class Stolen:
-    """Measures from the moment when it is made (`steal` of /proc/stat)."""
+    """Measures stolen time from its creation on (`steal` of /proc/stat)."""
 
     def __init__(self) -> None:
         self._before = psutil.cpu_times()
 
     def share(self) -> float:
-        """The stolen part of the time of all processors so far, 0 to 1; 0 where it is not known."""
+        """The stolen part of the time of all processors so far, 0 to 1; 0 if it is not known."""
         after = psutil.cpu_times()
         passed = sum(after[:TIMES]) - sum(self._before[:TIMES])
         return max(after.steal - self._before.steal, 0.0) / passed if passed > 0 else 0.0

@@ -3,7 +3,7 @@
     check the room  ->  processes make ready  ->  Start at one moment  ->  follow the ring, show the progress
     ->  take the columns  ->  judge
 
-A run that is cut short (Ctrl-C, a process or the daemon that ends) has a reason (`partial`), and shows what there is.
+A run that is cut short (Ctrl-C, or the end of a process or the daemon) has a reason (`partial`), and partial results.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Options(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of a run: its columns, and how they were judged."""
+    """The result of a run: its columns, and their judgement."""
 
     workload: Workload
     options: Options
@@ -68,7 +68,7 @@ class Result(NamedTuple):
 
 
 def run_load(workload: Workload, options: Options, existing: Callable[[], InstancePaths]) -> Result:
-    """Run it with the instance that `existing` finds, or a daemon of its own. Raises the reason if it cannot begin."""
+    """Run with the instance that `existing` finds, or with its own daemon. Raises the reason if it cannot begin."""
     check_machine(workload, options.pending, options.own)
     with ExitStack() as stack:
         own = private_daemon(flags_of(workload, options.pending)) if options.own else None
@@ -204,7 +204,7 @@ def usage_of(process: psutil.Process) -> Usage:
 
 
 def no_registrations(workload: Workload, registrar: int) -> Registered:
-    """Stands for the answer that a registrar did not send."""
+    """An empty answer, for a registrar that did not send one."""
     none = array("q")
     return Registered(
         plan(workload, registrar), none, none, none, none, none, none, none, none, 0, 0, none, {}, NOTHING, "no answer"

@@ -2,5 +2,5 @@
 
 They map the arena read-only and need no daemon, so they work when the daemon is dead.
 
-Not here: what changes something (act/).
+Not here: commands that change something (act/).
 """

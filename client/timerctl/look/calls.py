@@ -1,6 +1,6 @@
 """timerctl calls: the named calls of an instance: when they come next, why they wait, where they run; dead letters.
 
-All of this stands in the arena (timerd_client/groups/listing.py). A new column needs three things: a value in `row_of`
+All of this comes from the arena (timerd_client/groups/listing.py). A new column needs three things: a value in `row_of`
 (which is also the JSON), a head in CALLS_TABLE or LETTERS_TABLE, and a text in `cells_of` or `letter_of`.
 """
 
@@ -66,7 +66,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> Any:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print them."""
+    """Print the calls, or the dead letters."""
     paths, failed = paths_of(arguments), arguments.failed
     with open_arena(paths) as reader:
         header = reader.header()
@@ -96,7 +96,7 @@ def row_of(call: CallInfo, now: datetime) -> Row:
 
 
 def _span(at: datetime, now: datetime, to_come: bool) -> str:
-    """How long it is until then, or since then. Negative: the other way round."""
+    """The time until then (`to_come`), or since then. Negative: the other way round."""
     seconds = (at - now).total_seconds()
     return span(round((seconds if to_come else -seconds) * 1e9))
 

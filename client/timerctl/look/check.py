@@ -1,7 +1,7 @@
 """timerctl check: compares an arena's links, counts and tables with its records, in pure Python.
 
-A live daemon is asked for a copy of its arena between two turns, because an arena that is read while it is written
-looks broken. A dead daemon's arena is read as it is.
+A live daemon is asked for a copy of its arena between two turns: an arena that is read while it changes looks broken. A
+dead daemon's arena is read as it is.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from timerd_shm.read.hashing import SEED_SIZE, seed_check
 from timerd_shm.read.reader import RETRY, ArenaReader
 
 EPILOG = """\
-Exit status 1 when something is wrong; 4 when the check was not possible, because
-the daemon has made no copy of its arena. A daemon that was killed may have left
-derived things (lists, counts) half changed: its next start rebuilds them. They
-are printed, and are not an error.
+Exit status 1 when something is wrong; 4 when the check was not possible,
+because the daemon has made no copy of its arena. A daemon that was killed may
+have left derived things (lists, counts) half changed: its next start rebuilds
+them. They are printed, and are not an error.
 
 The hashes of keys and ids have a secret seed. Only the daemon's user may read
 it. For any other user, for a copy, and where the seed is missing, tables are
@@ -49,11 +49,11 @@ examples:
   timerctl check --json | jq .truth
 """
 
-COPIES_MAX = 5  # that are asked for, where each is removed before it is opened
+COPIES_MAX = 5  # to ask for, if each copy is removed before it is opened
 
 
 class Seed(NamedTuple):
-    """The seed of the arena's hashes, where this process may read it, and else why it has none."""
+    """The seed of the arena's hashes, or why this process has none."""
 
     path: Path | None
     seed: bytes | None
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     with arena_of(arguments) as (reader, live):
         began = time.monotonic()
         header = reader.header()
-        # No process writes this arena, so an odd turn is one that has never ended.
+        # No process writes this arena, so an odd turn has never ended.
         killed_in_turn = not live and bool(header.turn & 1 or header.redo_count)
         with ArenaReader.from_bytes(finished(reader)) as whole:
             found = examine(whole, cut=True, progress=show_progress if sys.stderr.isatty() else None, seed=seed)
@@ -178,7 +178,7 @@ def arena_of(arguments: argparse.Namespace) -> Iterator[tuple[ArenaReader, bool]
 
 @contextmanager
 def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
-    """A copy that the daemon makes of its arena. It is opened before this client ends, because then it is removed."""
+    """A copy that the daemon makes of its arena. This opens it before its client ends: at the end it is removed."""
     if sys.stderr.isatty():
         show_progress("the daemon's copy")
     with connected(arguments) as client:
@@ -189,7 +189,7 @@ def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
             except (TimerdUnavailableError, ResourceLimitError) as error:
                 raise NoDaemonError(f"the arena could not be checked: {error}") from None
             except FileNotFoundError:
-                continue  # somebody waits for the next copy, and this process did not run for a second
+                continue  # another client waits for the next copy, and this process did not run for a second
         else:
             raise NoDaemonError(f"the daemon has removed its copy before this process could open it{RETRY}")
     with reader:

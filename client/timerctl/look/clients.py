@@ -1,4 +1,4 @@
-"""timerctl clients: the clients, what each holds, and facts of its process."""
+"""timerctl clients: the clients, their holdings, and facts of their processes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print them."""
+    """Print the clients."""
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
         header = reader.header()
@@ -140,7 +140,7 @@ def share_of(quotas: dict[str, dict[str, int]]) -> str:
 
 
 def state_of(row: dict[str, Any]) -> str:
-    """The state of a client, and how long it keeps what it is doing, if it is silent and its process runs."""
+    """The state of a client. If it is silent and its process runs: also how long it keeps its outcomes and calls."""
     left_ns = max(row["takeover_ns"] - row["silent_ns"], 0)
     return f"{row['state']}, keeps for {span(left_ns)}" if row["keeps"] else str(row["state"])
 

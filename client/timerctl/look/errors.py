@@ -1,4 +1,4 @@
-"""timerctl errors: the distinct errors of an instance, how often and when they were seen."""
+"""timerctl errors: the distinct errors of an instance, with their counts and times."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print them."""
+    """Print the errors."""
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
         # A row that counts something is in use. No number of used rows outlives a restart.
@@ -67,7 +67,7 @@ def row_of(record: ErrorRecord) -> dict[str, Any]:
     try:
         name = ErrorCode(record.code).name
     except ValueError:
-        name = f"code {record.code}"  # a newer daemon's
+        name = f"code {record.code}"  # of a newer daemon
     return {
         "error": name,
         "code": record.code,

@@ -53,7 +53,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print them."""
+    """Print the keys."""
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
         header = reader.header()

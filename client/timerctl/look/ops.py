@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def operations(reader: ArenaReader, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """One more row than the limit, if there are more."""
+    """The rows up to the limit, and one more if there are more."""
     now = now_ns(reader.header())
     return list(islice(chosen(reader, arguments, now), arguments.limit + 1))
 
@@ -120,9 +120,9 @@ def chosen(reader: ArenaReader, arguments: argparse.Namespace, now: int) -> Iter
 
 
 def client_of(op: OpRecord, generations: list[int]) -> int | None:
-    """The slot of the client whose operation it is, or that holds it for its group; None: it is no client's now.
+    """The slot of the client that owns the operation, or holds it for its group; None if there is none now.
 
-    The record keeps the slot when its client has ended. Another client may use that slot by then.
+    The record keeps the slot when its client has ended. By then another client may use that slot.
     """
     slot = op.client
     if op.client_generation and slot < len(generations) and generations[slot] == op.client_generation:
@@ -145,7 +145,7 @@ def candidates(reader: ArenaReader, bucket: str | None) -> Iterable[tuple[int, O
 
 
 def keys_of(reader: ArenaReader, index: int, op: OpRecord) -> list[tuple[bytes, int | None]]:
-    """(name, watermark to reach or None) of an operation's keys; empty when it settled and did not keep them."""
+    """(name, watermark to reach or None) of an operation's keys; empty if it has settled and did not keep them."""
     if op.state != OpState.PENDING and not op.flags & OpFlag.KEYS_KEPT:
         return []
     keys: list[tuple[bytes, int | None]] = []
@@ -160,7 +160,7 @@ def keys_of(reader: ArenaReader, index: int, op: OpRecord) -> list[tuple[bytes, 
 
 def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int | None]], now: int) -> dict[str, Any]:
     settled = op.state == OpState.SETTLED
-    runs = settled and op.flags & OpFlag.CALL  # the fields of the masks say whether it runs
+    runs = settled and op.flags & OpFlag.CALL  # then the fields of the masks are about its run
     return {
         "op": op.generation << 32 | index,
         "state": Outcome(op.outcome).name.lower() if settled and op.outcome in list(Outcome) else "pending",
@@ -179,7 +179,7 @@ def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int
 
 
 def condition_of(op: OpRecord) -> str:
-    """The condition: any, all, at-least:K, all_settled, observe, or how much a total still lacks."""
+    """The condition: any, all, at-least:K, all_settled, observe, or the amount that a total still lacks."""
     if op.condition == Condition.OBSERVE:
         return "observe"
     if op.condition == Condition.TOTAL:
@@ -229,7 +229,7 @@ def written(key: dict[str, Any]) -> str:
 
 
 def buckets(reader: ArenaReader, limit: int) -> list[dict[str, Any]]:
-    """The buckets that hold something, the finest level first; one more than the limit, if there are more."""
+    """The buckets that are not empty, the finest level first: up to the limit, and one more if there are more."""
     header = reader.header()
     now, tick_ns = now_ns(header), header.tick_ns
     rows = []

@@ -1,8 +1,8 @@
-"""timerctl stats --prometheus: the same figures in Prometheus' text format (version 0.0.4), for a textfile collector.
+"""timerctl stats --prometheus: the figures in Prometheus' text format (version 0.0.4), for a textfile collector.
 
     timerctl stats --prometheus > /var/lib/node_exporter/timerd.prom.new && mv ...
 
-An application that has a /metrics of its own takes `timerd_client.metrics` instead: it has the same names.
+An application with its own /metrics uses `timerd_client.metrics` instead: it has the same names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one printer of tables: columns are as wide as their texts, and cut or left out where the terminal is narrower.
+"""The one printer of tables: columns are as wide as their texts, and cut or left out if the terminal is narrower.
 
     table = Table(Column("op"), Column("keys", flexible=True), Column("due in", right=True))
     table.print(rows)
@@ -42,7 +42,7 @@ class Column(NamedTuple):
 
 
 class Table:
-    """Columns; rows are sequences of as many texts."""
+    """A table. Its rows are sequences with a text for each column."""
 
     def __init__(self, *columns: Column) -> None:
         self.columns = columns
@@ -53,7 +53,7 @@ class Table:
             print(line)
 
     def lines(self, rows: Iterable[Sequence[object]], width: int | None = None) -> list[str]:
-        """The lines that print() prints, none longer than `width` (the terminal's) unless nothing more can give way."""
+        """The lines of print(). None is longer than `width` (the terminal's), unless no column can shrink further."""
         width = terminal_width() if width is None else width
         texts = [[str(cell) for cell in row] for row in rows]
         widths = [

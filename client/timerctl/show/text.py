@@ -56,7 +56,7 @@ def span(ns: int) -> str:
 
 
 def due_in(deadline_ns: int, now_ns: int) -> str:
-    """When a deadline is, from now: 3.0 s, -1.2 ms (it has passed), never."""
+    """The time until a deadline: 3.0 s, -1.2 ms (it has passed), never."""
     return "never" if deadline_ns == NO_DEADLINE else span(deadline_ns - now_ns)
 
 
@@ -77,7 +77,7 @@ def columns_of(text: str) -> int:
 
 
 def key_of(text: str) -> bytes:
-    """The bytes of a key given on the command line; what is not UTF-8 arrives as it was typed."""
+    """The bytes of a key from the command line. Bytes that are not UTF-8 stay as they were typed."""
     return text.encode("utf-8", "surrogateescape")
 
 

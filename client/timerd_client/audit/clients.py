@@ -17,8 +17,8 @@ from .words import differing, name_of, shown_owner
 FREE, LIVE, SILENT = int(ClientState.FREE), int(ClientState.LIVE), int(ClientState.SILENT)
 DEAD, TOMBSTONE = int(ClientState.DEAD), int(ClientState.TOMBSTONE)
 LIVING: Final = (LIVE, SILENT)
-# For each state, the states that the next CLIENT row may have. A state may follow itself: the client begins or stops to
-# listen, or a silent client no longer keeps what it holds.
+# For each state, the states that the next CLIENT row may have. A state may follow itself: the client begins or stops
+# listening, or a silent client no longer keeps what it holds.
 NEXT_STATES: Final = {
     FREE: {LIVE},
     LIVE: {LIVE, SILENT, DEAD},

@@ -160,7 +160,7 @@ class Courier:
     def _run(self) -> None:
         try:
             self._drive()
-        except BaseException as error:  # take() raises it; else it would wait for ever
+        except BaseException as error:  # take() raises it; else it would wait without end
             self.broken = error
             self._settled_call([])
 

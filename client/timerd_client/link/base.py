@@ -43,7 +43,7 @@ class LinkBase(Line):
         self.sealed = self.closed = True
 
     def drive(self, seconds: float) -> None:
-        """The process ends: make passes for `seconds`. If the link has no thread or loop for them, the caller does."""
+        """The process ends: let passes go on for `seconds`. Without a thread or loop, the caller makes them."""
         native.sleep(seconds)
 
     def complain(self, what: str, error: BaseException | None = None) -> None:

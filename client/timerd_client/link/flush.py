@@ -45,10 +45,9 @@ class Flushes:
         return protocol.outgoing.answered >= flush.command or is_over
 
     def end(self, flush: Flush, timeout: Patience) -> None:
-        """Raises TimerdUnavailableError if the flush is not done. Else raises the first refusal of a command without an
-        operation, if there is one.
+        """Raises SessionGoneError if nobody knows which commands were applied.
 
-        Raises SessionGoneError if commands may or may not have been applied.
+        Raises TimerdUnavailableError if the flush is not done, or the first refusal of a command without an operation.
         """
         outgoing, incoming = self._protocol.outgoing, self._protocol.incoming
         unknown = outgoing.commands_unknown - flush.reported

@@ -47,7 +47,7 @@ def client() -> Client:
 
 
 def _after_fork_in_child() -> None:
-    # In the child there is no I/O thread, locks may stay held for ever, and the sockets belong to the parent.
+    # The child has no I/O thread, its locks may stay held without end, and the sockets belong to the parent.
     global _client_lock
     _client_lock = lock()
     for link in list(link_module.links):

@@ -76,7 +76,7 @@ class ThreadedWaiters(Waiters):
         self.moved.notify_all()
 
     def progressed_locked(self) -> None:
-        """With the lock held: reports were taken. Wake the callers that wait; one of those that wait for the same."""
+        """With the lock held: reports were taken. Wake waiting callers, but only one of those with the same wait."""
         self.moved.notify()
 
     def some_wait(self) -> bool:

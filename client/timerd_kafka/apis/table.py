@@ -1,4 +1,4 @@
-"""All APIs of the broker, and how a frame comes to its API's module."""
+"""All APIs of the broker, and the handler that gives each frame to its API's module."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def handler_of(broker: Broker) -> Callable[[Connection, bytes], Awaitable[bytes 
 
 
 def preload() -> None:
-    """Load what every client needs: a process that forks brokers does it once for all of them.
+    """Load the versions that most clients need: a process that forks brokers does it once for all brokers.
 
-    The newest version of each API takes 0.1 s, all of them 0.6 s. The others are loaded when a client asks.
+    The newest version of each API takes 0.1 s, all versions 0.6 s. The other versions are loaded when a client asks.
     """
     for key, (name, _) in APIS.items():
         api_of(key, versions_of(name)[-1])

@@ -1,1 +1,1 @@
-"""The state of one broker: what it holds, and what its APIs read and change."""
+"""The state of one broker, which its APIs read and change."""

@@ -1,4 +1,4 @@
-"""The state of one broker: what its APIs read and change, in its loop."""
+"""The state of one broker. Its APIs read and change it, in its loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from timerd_kafka.wire.connection import Connection
 LOOK_S = 0.002  # the least time between two looks at the file of the topics
 OPEN_S = 0.01  # for this time at most, the loop stands still to open partitions
 CATALOG = "catalog"  # the key on which a change of the topics is an event
-ANY = topic_key("")  # an event when a broker has taken up a version of the topics, whatever is new in it
+ANY = topic_key("")  # the key of an event for each version of the topics that a broker has taken up
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -60,7 +60,7 @@ class Broker:
         self.catalog = Catalog(settings.data)
         self.catalog.refresh()
         self._looked = 0.0
-        # The version that is taken up, which may be older than the catalog's, and that whose partitions are open.
+        # The version that is taken up, which may be older than the catalog's, and the one whose partitions are open.
         self._taken, self._opened = self.catalog.version, 0
         self._taken_topics, self._opened_topics = self._topics(), set[tuple[str, UUID]]()
         self._is_opening = False
@@ -85,7 +85,7 @@ class Broker:
     # topics -----------------------------------------------------------------------------------------------------------
 
     def topic(self, name: str | None, topic_id: UUID | None = None) -> Topic | None:
-        """A topic by its name or its id. Where it is not known, the file of the topics is looked at."""
+        """A topic by its name or its id. If it is not known, look at the file of the topics."""
         for is_last in (False, True):
             found = self.catalog.by_id.get(topic_id) if topic_id else self.catalog.by_name.get(name or "")
             if found is not None or is_last or not self.refresh():
@@ -93,7 +93,7 @@ class Broker:
         return None
 
     def refresh(self) -> bool:
-        """Take up the topics that are new, and drop those that are gone; whether any has changed."""
+        """Take up new topics, and drop deleted ones. Returns whether any has changed."""
         now = time.monotonic()
         if now - self._looked < LOOK_S:
             return False  # a request may name many unknown topics
@@ -126,7 +126,7 @@ class Broker:
             return
         self.followers.refresh()
         is_new = self._opened != self._taken
-        self._opened = self._taken  # but for what cannot be opened: nobody waits for that
+        self._opened = self._taken  # even if some cannot be opened: nobody waits for these
         try:
             self.readers.acknowledge(CATALOG, str(self.id), self._opened)
         except td.TimerdError:
@@ -147,8 +147,8 @@ class Broker:
     def all_have_read(self, version: int) -> bool:
         """Whether all brokers have this version of the topics. In the timer client's thread, too.
 
-        This broker's own watermark may be on its way to the daemon: it would not be seen, and no event would tell of it
-        later.
+        This broker's own watermark may still be on its way to the daemon: it would not be seen, and no later event
+        would come for it.
         """
         return self._opened >= version and (self.others is None or self.others(CATALOG, version)[0])
 
@@ -178,12 +178,12 @@ class Broker:
             self.waits.fire("fetch", partition.key)
 
     def replicated(self, partition: Partition) -> None:
-        """The watermarks of a partition have risen: who waits for replicas looks, and who reads."""
+        """The watermarks of a partition have risen: waits for replicas look, and waits of readers."""
         self.waits.fire("produce", partition.key)
         self.more_to_read(partition)
 
     def more_to_read(self, partition: Partition) -> None:
-        """There is more to read for consumers, and more to know for followers."""
+        """Consumers may read more, and followers may learn new watermarks."""
         self.waits.fire("fetch", partition.key)
         if partition.is_leader and len(partition.replicas) > 1:
             self.waits.fire("replica", partition.key)
@@ -191,7 +191,7 @@ class Broker:
     # quotas -----------------------------------------------------------------------------------------------------------
 
     def throttle(self, quotas: Quotas, call: Call, size: int) -> float:
-        """Note bytes that a client uses. Beyond its quota its connection is muted for the time that is returned."""
+        """Note bytes that a client uses. Beyond its quota, mute its connection. Returns for how many seconds."""
         seconds = round(quotas.record(call.client_id, size, time.monotonic()), 3)  # as the answer states it
         if seconds > 0:
             connection = call.connection
@@ -199,7 +199,7 @@ class Broker:
                 ThrottledChannel, connection.peer, connection.mute
             )
             wait = self.waits.begin("quota", seconds, make)
-            if wait.future.done():  # the timer daemon does not take it
+            if wait.future.done():  # the timer daemon does not take the operation
                 seconds = 0.0
             connection.closing.append(wait.cancel)
             wait.future.add_done_callback(partial(unmute, connection))
@@ -207,7 +207,7 @@ class Broker:
 
 
 def unmute(connection: Connection, waited: asyncio.Future[Any]) -> None:
-    """A throttle time is over, or nobody counts it: the timer daemon is lost, or the connection has ended."""
+    """A throttle time is over, or cannot be counted: the timer daemon is lost, or the connection has ended."""
     if not waited.cancelled():
-        waited.exception()  # it needs no more than this
+        waited.exception()  # else asyncio would complain about it
     connection.unmute()

@@ -1,10 +1,10 @@
-"""Ids of producers, each given once in the cluster's life."""
+"""Ids of producers. Each is given once in the cluster's life."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-BLOCK = 1_000  # ids that are taken at once: those that a killed broker has not given are never used
+BLOCK = 1_000  # ids that are taken at once: if a broker is killed, the rest of its block is never used
 
 
 class ProducerIds:
@@ -15,12 +15,12 @@ class ProducerIds:
         self._next = self._taken = int(path.read_text()) if path.exists() else 0
 
     def next(self) -> int:
-        """A new id. Raises OSError: the block that it is of cannot be taken."""
+        """A new id. Raises OSError if a new block cannot be taken."""
         if self._next == self._taken:
             taken = self._taken + BLOCK
             draft = self._path.with_suffix(".new")
             draft.write_text(str(taken))
             draft.replace(self._path)
-            self._taken = taken  # not before it is written: another process would give the same ids
+            self._taken = taken  # after the write: else another process could give the same ids
         number, self._next = self._next, self._next + 1
         return number * self._workers + self._worker

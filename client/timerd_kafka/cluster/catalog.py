@@ -1,6 +1,6 @@
 """The topics of the cluster, in a file that every broker reads. Any broker may change it, one at a time.
 
-Each topic has an id of its own, so a topic that is created again has nothing of the one before.
+Each topic has its own id, so a topic that is created again has nothing of the former one.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Catalog:
     def __init__(self, directory: Path) -> None:
         self._path = directory / TOPICS
         self._lock = directory / "topics.lock"
-        self._seen: tuple[int, ...] | None = None  # of the file; None: it is read whatever it looks like
+        self._seen: tuple[int, ...] | None = None  # stat of the file at the last read; None: read it in any case
         self.version = 0
         self.by_name: Mapping[str, Topic] = {}
         self.by_id: Mapping[UUID, Topic] = {}
 
     def refresh(self) -> bool:
-        """Read the file if it has changed; whether it has."""
+        """Read the file if it has changed. Returns whether it has."""
         try:
             found = self._path.stat()
         except FileNotFoundError:
@@ -63,11 +63,11 @@ class Catalog:
         self.version = written["version"]
         self.by_name = {topic.name: topic for topic in topics}
         self.by_id = {topic.id: topic for topic in topics}
-        self._seen = seen  # at last: what could not be read is read again
+        self._seen = seen  # at the end: a file that could not be read is read again
         return True
 
     def create(self, wanted: Mapping[str, Wanted]) -> tuple[set[str], set[str]]:
-        """Make topics, in one go; the names of those that exist already, and of those that are too many partitions."""
+        """Make topics in one go. Returns names of topics that exist already, and of those with too many partitions."""
         with self._changing():
             exist = {name for name in wanted if name in self.by_name}
             used, made, many = sum(topic.partitions for topic in self.by_id.values()), [], set()
@@ -84,13 +84,13 @@ class Catalog:
         return exist, many
 
     def delete(self, is_meant: Callable[[Topic], bool]) -> None:
-        """Remove the topics that are meant."""
+        """Remove the topics for which `is_meant` holds."""
         with self._changing():
             self._write([topic for topic in self.by_name.values() if not is_meant(topic)])
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Alone, and with the newest topics. A change takes a millisecond; a killed broker leaves no lock."""
+        """In the block, no other broker changes the topics, and they are the newest. A killed broker leaves no lock."""
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

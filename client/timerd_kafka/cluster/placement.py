@@ -1,4 +1,4 @@
-"""Which broker leads a partition or coordinates a group. Each broker computes it; there is no election."""
+"""The broker that leads a partition or coordinates a group. Each broker computes it. There is no election."""
 
 from __future__ import annotations
 

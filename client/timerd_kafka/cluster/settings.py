@@ -13,7 +13,7 @@ FRAME_MAX = 100 << 20  # Kafka's socket.request.max.bytes
 
 
 class SettingsError(ValueError):
-    """A setting out of its bounds. The text names it, its bounds, and what to do."""
+    """A setting out of its bounds. The text names it, its bounds, and the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +22,12 @@ class Settings:
 
     data: Path
     workers: int = 4
-    replicas: int = 3  # of a topic that does not say how many; `workers` at most
-    partitions: int = 1  # likewise
+    replicas: int = 3  # of a topic that is created without a number; `workers` at most
+    partitions: int = 1  # of a topic that is created without a number
     host: str = "127.0.0.1"
     port: int = 9092  # of the bootstrap address
     ports: tuple[int, ...] = ()  # of each worker
-    secret: str = ""  # which followers show their leaders
+    secret: str = ""  # followers show it to their leaders
     instance: str | None = None  # of the timer daemon
     runtime_dir: str | None = None
     auto_create: bool = True  # topics that a client asks for

@@ -1,4 +1,4 @@
-"""The coordinator of the groups that belong to this broker: what the APIs call, in the broker's loop."""
+"""The coordinator of the groups that belong to this broker. The APIs call it in the broker's loop."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Surroundings(Protocol):
 
 
 class Coordinator:
-    """The groups of one broker. It begins with what the disk has of them."""
+    """The groups of one broker. It begins with the groups on the disk."""
 
     def __init__(self, broker: Surroundings) -> None:
         self._broker, self._settings = broker, broker.settings
@@ -66,7 +66,7 @@ class Coordinator:
             self._load(remembered)
 
     def _load(self, remembered: Remembered) -> None:
-        """Take up a group. Its members go on as if nothing had happened: their sessions begin now."""
+        """Take up a group from the disk. Its members go on as before. Their sessions begin now."""
         remembered.drop_topics(self._is_topic)
         group = self.groups[remembered.group] = Group(remembered.group, remembered)
         for member in group.members.values():
@@ -82,13 +82,13 @@ class Coordinator:
         return self._broker.topic(None, topic) is not None
 
     def refusal(self, group: str, *, may_be_empty: bool = False) -> ErrorCode:
-        """Why this broker does not answer for a group; none: it does."""
+        """The error with which this broker refuses a group; `none` if it coordinates the group."""
         if not (group or may_be_empty) or len(group.encode()) > GROUP_ID_MAX:
             return ErrorCode.invalid_group_id
         return ErrorCode.none if self._is_own(group) else ErrorCode.not_coordinator
 
     def look(self) -> None:
-        """Try again what the timer daemon has refused. Called again and again."""
+        """Try again the sessions that the timer daemon has refused. Called again and again."""
         self._sessions.look()
 
     # groups -----------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Coordinator:
         if member.joining is None:
             member.joining = self._broker.waits.loop.create_future()
         joining = member.joining
-        if member.is_new:  # it waits for others again: one that has been in a generation is kept meanwhile
+        if member.is_new:  # it waits for others again; a member that was in a generation is kept in that time
             self._sessions.beat(group.id, member, NEW_MEMBER_S)
         group.publish()
         self._rebalances.changed(group)
@@ -325,7 +325,7 @@ class Coordinator:
     # offsets ----------------------------------------------------------------------------------------------------------
 
     def may_commit(self, who: Identity) -> ErrorCode:
-        """Whether a client may commit offsets now. That is a heartbeat, too."""
+        """Whether a client may commit offsets now. This counts as a heartbeat, too."""
         if error := self.refusal(who.group, may_be_empty=True):
             return error
         group = self.groups.get(who.group)
@@ -362,7 +362,7 @@ class Coordinator:
         return None if group is None else group.remembered.offsets.get(place)
 
     def all_committed(self, group_id: str) -> Iterator[tuple[Topic, int, Committed]]:
-        """All offsets that a group has committed. Those of topics that are gone are forgotten."""
+        """All offsets that a group has committed. Offsets of deleted topics are forgotten."""
         group = self.groups.get(group_id)
         if group is None:
             return

@@ -1,4 +1,4 @@
-"""The state of one group: its members, its generation, and how far its rebalance is."""
+"""The state of one group: its members, its generation, and the progress of its rebalance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PREFIX_MAX = 100  # characters of a client id in a member id
 
 
 class State(StrEnum):
-    """Kafka's names of a group's states."""
+    """The states of a group, by Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"  # members join
@@ -49,7 +49,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.instances: dict[str, str] = {}  # the member id of each static member
         self.pending: dict[str, Pending] = {}
-        self.bytes = 0  # that are held of its members
+        self.bytes = 0  # held for its members
         self.join: Wait | None = None  # a DelayedJoin
         self.sync: Wait | None = None  # a DelayedSync
         # Operations read these in another thread. They are replaced, never changed.
@@ -60,7 +60,7 @@ class Group:
             self._restore(remembered.generation)
 
     def publish(self) -> None:
-        """Show the operations who is known, and who has joined."""
+        """Show the known members and the joined ones to the operations."""
         self.known = (*self.members, *self.pending)
         self.joined = tuple(member.id for member in self.members.values() if member.joining is not None)
         self.bytes = sum(member.size for member in self.members.values())
@@ -83,7 +83,7 @@ class Group:
         self.publish()
 
     def remove(self, member: Member) -> None:
-        """A member is gone. Where it has led, the one that has been there for longest leads."""
+        """A member is gone. If it has led, the oldest member leads."""
         del self.members[member.id]
         if member.instance is not None and self.instances.get(member.instance) == member.id:
             del self.instances[member.instance]
@@ -93,7 +93,7 @@ class Group:
         self.publish()
 
     def replace(self, old: Member, new_id: str) -> Member:
-        """A static member that has a new id. It keeps its assignment, and leads if it has led."""
+        """Give a static member a new id. It keeps its assignment, and leads if it has led."""
         new = Member(
             new_id,
             old.instance,
@@ -115,7 +115,7 @@ class Group:
         return new
 
     def check(self, member: str, instance: str | None) -> ErrorCode:
-        """Whether that is a member, and the newest one of its instance id."""
+        """Whether this is a member, and the newest one of its instance id."""
         if instance is not None:
             current = self.instances.get(instance)
             if current is not None and current != member:
@@ -126,12 +126,12 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Members, and those that are to become some."""
+        """The number of members, pending ones included."""
         return len(self.members) + len(self.pending)
 
     @property
     def rebalance_timeout(self) -> float:
-        """The longest of its members'."""
+        """The longest rebalance timeout of the members."""
         return max((member.rebalance_timeout for member in self.members.values()), default=0.0)
 
     # protocols --------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Group:
         return protocol_type == self.protocol_type and any(one.name in candidates for one in protocols)
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer, of those that all support."""
+        """Of the protocols that all members support: the one that most members prefer."""
         candidates = self.candidates()
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
@@ -157,7 +157,7 @@ class Group:
     # generations ------------------------------------------------------------------------------------------------------
 
     def elect(self) -> bool:
-        """Where the leader has not joined, a member that has joined leads. False: none has."""
+        """If the leader has not joined, a member that has joined leads. False: no member has joined."""
         leader = self.members.get(self.leader or "")
         if leader is None or leader.joining is None:
             joined = next((member for member in self.members.values() if member.joining is not None), None)

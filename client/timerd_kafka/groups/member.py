@@ -1,4 +1,4 @@
-"""A member of a group, and what its requests wait for."""
+"""A member of a group, and the answers for which its requests wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def size_of(protocols: tuple[GroupProtocol, ...]) -> int:
 
 @dataclass(eq=False)
 class Pending:
-    """A client that has been given a member id, and is to join with it."""
+    """A client that has got a member id, and has to join with it."""
 
     id: str
     session: Session | None = None
@@ -45,19 +45,19 @@ class Member:
     session: Session | None = None
 
     def update(self, asked: JoinRequest) -> None:
-        """Take what it says when it joins again."""
+        """Take the fields of a JoinRequest when the member joins again."""
         self.client_id, self.client_host = asked.client_id, asked.client_host
         self.session_timeout, self.rebalance_timeout = asked.session_timeout, asked.rebalance_timeout
         self.protocols = asked.protocols
 
     @property
     def size(self) -> int:
-        """Bytes that are held of it: what it says of its protocols, and its assignment."""
+        """The bytes that are held for it: its protocols and its assignment."""
         return size_of(self.protocols) + len(self.assignment)
 
     @property
     def is_kept(self) -> bool:
-        """Whether its silence means nothing: it waits for others. A new one may have given up, and tries again."""
+        """Whether it is alive although it is silent: it waits for others. Not a new member: it may have given up."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
     # protocols --------------------------------------------------------------------------------------------------------

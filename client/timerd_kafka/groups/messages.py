@@ -38,7 +38,7 @@ class JoinRequest(NamedTuple):
     rebalance_timeout: float
     protocol_type: str
     protocols: tuple[GroupProtocol, ...]
-    needs_known_id: bool = True  # it is to join again with the id that it is given (KIP-394)
+    needs_known_id: bool = True  # it has to join again with the id that it gets (KIP-394)
     may_skip_assignment: bool = True  # it understands this field (KIP-814)
 
 
@@ -64,7 +64,7 @@ class JoinAnswer(NamedTuple):
 
 
 class SyncRequest(NamedTuple):
-    """A member wants its assignment. The leader brings those of all."""
+    """A member asks for its assignment. The leader's request has the assignments of all members."""
 
     who: Identity
     assignments: Mapping[str, bytes]

@@ -27,10 +27,10 @@ Offsets = dict[Place, Committed]
 
 
 def record_of(offsets: Offsets) -> list[list[Any]]:
-    """Offsets as they are kept."""
+    """Offsets as a record for the disk."""
     return [[place.topic.bytes, place.partition, *committed] for place, committed in offsets.items()]
 
 
 def offsets_of(record: list[list[Any]]) -> Offsets:
-    """The offsets that were kept."""
+    """The offsets of such a record."""
     return {Place(UUID(bytes=topic), partition): Committed(*rest) for topic, partition, *rest in record}

@@ -4,8 +4,8 @@
     PreparingRebalance --the DelayedJoin ends-----> CompletingRebalance: a DelayedSync waits for all members
     CompletingRebalance --the leader syncs--------> Stable
 
-The operations wait in the timer daemon. Where it is lost, those who wait get an error that clients try again, and the
-group stays in a state from which the next join goes on.
+The operations wait in the timer daemon. If the daemon is lost, waiting members get an error after which clients try
+again. The group stays in a state from which the next join goes on.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Rebalances:
     # joining ----------------------------------------------------------------------------------------------------------
 
     def changed(self, group: Group) -> None:
-        """Members have come or gone, or are to change: a rebalance begins, or the one under way looks."""
+        """Members have come, gone or changed: a rebalance begins, or the rebalance under way looks."""
         if group.state in MAY_REBALANCE:
             self._prepare(group)
         elif group.state is State.PREPARING:
             self.look(group)
 
     def look(self, group: Group) -> None:
-        """The DelayedJoin looks. One that was lost begins again."""
+        """The DelayedJoin looks. If it was lost, it begins again."""
         group.publish()
         if group.join is None:
             self._begin_join(group, 0.0)
@@ -104,7 +104,7 @@ class Rebalances:
             self._begin_generation(group)
 
     def _join_lost(self, group: Group) -> None:
-        """Have the members try again. Each has its session meanwhile."""
+        """Make the members try again. Each keeps its session."""
         log.warning("the rebalance of group %r is lost, as the timer daemon does not hold it", group.id)
         for member in group.members.values():
             if member.joining is not None:
@@ -201,7 +201,7 @@ class Rebalances:
         group.remove(member)
 
     def keep(self, group: Group) -> None:
-        """Keep the generation on the disk. Where that fails, its members join again after a restart."""
+        """Keep the generation on the disk. If that fails, its members join again after a restart."""
         try:
             group.remembered.keep(group.record())
         except OSError:

@@ -21,13 +21,13 @@ from timerd_kafka.groups.offsets import Offsets, offsets_of, record_of
 GROUP, OFFSETS, GENERATION = 0, 1, 2  # kinds of records
 SIZE = struct.Struct(">I")  # before each record: its bytes, of msgpack
 REWRITE_MIN = 256 << 10  # bytes: a shorter file is not rewritten while the broker runs
-REWRITE_TIMES = 4  # a file is rewritten when it is so many times as long as when it was rewritten last
+REWRITE_TIMES = 4  # a file is rewritten when it is this many times as long as after the last rewrite
 
 log = logging.getLogger("timerd_kafka.groups")
 
 
 class Remembered:
-    """The file of one group, and what is in it. There is no file before something is to be kept."""
+    """The file of one group, and its content. The file is made when there is something to keep."""
 
     def __init__(self, directory: Path, group: str) -> None:
         self.group = group
@@ -42,7 +42,7 @@ class Remembered:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in sorted(directory.iterdir()):
             if path.suffix:
-                continue  # a draft of a broker that was killed
+                continue  # the draft of a killed broker
             records = _records(path)
             kind, group, _ = next(records, (None, None, 0))
             if kind != GROUP or not isinstance(group, str):
@@ -64,7 +64,7 @@ class Remembered:
     # writing ----------------------------------------------------------------------------------------------------------
 
     def commit(self, offsets: Offsets) -> None:
-        """Keep offsets. Raises OSError, and then none of them is kept."""
+        """Keep offsets. Raises OSError, and then keeps none of them."""
         self._append(OFFSETS, record_of(offsets))
         self.offsets.update(offsets)
         self._rewrite_if_long()
@@ -81,18 +81,18 @@ class Remembered:
         self.offsets = {place: one for place, one in self.offsets.items() if place.topic not in gone}
 
     def rewrite(self) -> None:
-        """Write the file anew, with nothing that is out of date. Where that fails, it stays as it was."""
+        """Write the file anew, without outdated records. If that fails, the file stays as it was."""
         parts = [_packed(GROUP, self.group), _packed(OFFSETS, record_of(self.offsets))]
         if self.generation is not None:
             parts.append(_packed(GENERATION, self.generation))
         data = b"".join(parts)
-        draft = self.path.with_suffix(".draft")  # one left over is overwritten: a group has one broker
+        draft = self.path.with_suffix(".draft")  # an old draft is overwritten: a group has one broker
         try:
             draft.write_bytes(data)
             draft.replace(self.path)
         except OSError:
             log.warning("%s cannot be rewritten", self.path, exc_info=True)
-            self._rewritten = self._size  # it is tried again when the file has grown once more
+            self._rewritten = self._size  # try again when the file has grown by this factor again
         else:
             self._size = self._rewritten = len(data)
 
@@ -108,7 +108,7 @@ class Remembered:
         if not self._size:
             data = _packed(GROUP, self.group) + data
             flags |= os.O_TRUNC
-        # No descriptor is kept: there may be more groups than a process may have of them.
+        # No descriptor is kept open: there may be more groups than a process may have descriptors.
         descriptor = os.open(self.path, flags, 0o600)
         try:
             if os.write(descriptor, data) < len(data):
@@ -129,7 +129,7 @@ def _packed(kind: int, value: Any) -> bytes:
 
 
 def _records(path: Path) -> Iterator[tuple[int, Any, int]]:
-    """The whole records of a file, and where each ends."""
+    """The complete records of a file, with the position of each end."""
     data, end = path.read_bytes(), 0
     while end + SIZE.size <= len(data):
         begin = end + SIZE.size

@@ -16,7 +16,7 @@ from timerd_client.operations import DelayedHeartbeat, Errors
 from timerd_kafka.waits.waits import Waits
 
 NAME_MAX = 100  # bytes of a name in a key, of which there may be two; a key has 255
-AGAIN_S = 1.0  # so often a session is tried again that the daemon has refused
+AGAIN_S = 1.0  # the interval in which sessions that the daemon has refused are tried again
 AGAIN_MAX = 100  # at once: each costs the loop some 50 us
 
 log = logging.getLogger("timerd_kafka.groups")
@@ -44,11 +44,11 @@ class Holder(Protocol):
 
     @property
     def id(self) -> str:
-        """Its member id."""
+        """The member id of the holder."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is alive although it is silent."""
+        """Whether the holder is alive although it is silent."""
 
 
 class Sessions:
@@ -74,7 +74,7 @@ class Sessions:
             session.beats.leave()
 
     def look(self) -> None:
-        """Try again what the daemon has refused. Called again and again."""
+        """Try again sessions that the daemon has refused. Called again and again."""
         now = self._waits.loop.time()
         if self._without and now >= self._again_at:
             self._again_at = now + AGAIN_S
@@ -109,12 +109,12 @@ class Sessions:
 
     def _over(self, group: str, holder: Holder, session: Session) -> None:
         if holder.session is not session:
-            return  # a heartbeat has come meanwhile
+            return  # a heartbeat has come in between
         if session.beats is not None and session.beats.error is not None:
             self._refused(group, holder, session.timeout, session.beats.error)
             return
         holder.session = None
-        if not holder.is_kept:  # a member that waits gets its next session with its answer
+        if not holder.is_kept:  # a waiting member gets its next session with its answer
             self._expired(group, holder)
 
     def _refused(self, group: str, holder: Holder, timeout: float, why: object) -> None:

@@ -14,9 +14,9 @@ from crc32c import crc32c
 HEADER = struct.Struct(">qiibIhiqqqhii")
 SIZE = HEADER.size  # 61
 RECORD_MIN = 7  # the bytes of an empty record: its size, its attributes, and five more numbers
-PLACED = struct.Struct(">qi")  # base offset and length: what a leader, and no producer, decides, and what follows
+PLACED = struct.Struct(">qi")  # base offset, which only the leader decides, and length
 EPOCH_AT = 12
-CRC_FROM = 21  # the check sum is over all from here on: a leader may set the offset and its epoch
+CRC_FROM = 21  # the check sum covers all bytes from here on: a leader may set the offset and its epoch
 MAGIC = 2
 LEADER_EPOCH = 0  # there is no election
 CODECS = 0b111
@@ -28,11 +28,11 @@ NO_PRODUCER = -1
 
 
 class CorruptBatch(Exception):
-    """Bytes that are no record batch: cut, of another format, or with a wrong check sum."""
+    """Bytes that are not a record batch: cut, of another format, or with a wrong check sum."""
 
 
 class InvalidBatch(CorruptBatch):
-    """A batch that has arrived as it was sent, and that no leader takes: to send it again is in vain."""
+    """A batch that arrived undamaged, but that no leader takes: sending it again does not help."""
 
 
 class UnsupportedBatch(Exception):
@@ -40,7 +40,7 @@ class UnsupportedBatch(Exception):
 
 
 class Batch(NamedTuple):
-    """A record batch, as its header says. Offsets are those of the header; timestamps are in milliseconds."""
+    """The header of a record batch. Offsets are those of the header; timestamps are in milliseconds."""
 
     base_offset: int
     size: int  # of the whole batch, in bytes
@@ -64,7 +64,7 @@ class Batch(NamedTuple):
 
 
 def read_batches(data: bytes | memoryview, *, check: bool = True) -> Iterator[Batch]:
-    """The batches that lie one behind the other in `data`. Raises CorruptBatch where one is damaged or cut.
+    """The batches that lie one behind the other in `data`. Raises CorruptBatch if one is damaged or cut.
 
     `check=False` trusts the check sums.
     """

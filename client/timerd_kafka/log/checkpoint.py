@@ -1,4 +1,4 @@
-"""Two numbers that outlive a killed process: how far all replicas have the log, and where it begins."""
+"""Two numbers that outlive a killed process: the high watermark of the log, and its first offset."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The file of a partition's record batches, and where in it each offset is.
+"""The file of a partition's record batches, and the position of each offset in it.
 
 A process that is killed leaves whole batches, and perhaps a part of the last one: opening the log cuts that off. Damage
-before the high watermark is of the disk: it is no torn end, and is left as it is. There
-is no fsync: what a process has written outlives the process, not the machine.
+before the high watermark is an error of the disk, not a cut end, and is left as it is. There is no fsync: written data
+outlive the process, not the machine.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class PartitionLog:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = directory / NAME
         self.producers = Producers()
-        # Of each batch: where it is in the file, its largest timestamp, and its first offset. The last list grows last.
+        # Of each batch: its position in the file, largest timestamp, and first offset. The last list grows last.
         self._positions: list[int] = []
         self._timestamps: list[int] = []
         self._bases: list[int] = []
         self.size = 0  # bytes
         self.end_offset = 0  # behind the last record
         self.is_damaged = False  # records that all replicas had cannot be read: nothing is cut off
-        with ExitStack() as opened:  # what fails is tried again, for ever: it leaves no descriptor
+        with ExitStack() as opened:  # a failed opening leaves no descriptor, because it is tried again and again
             self.checkpoint = opened.enter_context(closing(Checkpoint(directory / "checkpoint")))
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             opened.callback(os.close, self._file)
@@ -74,13 +74,13 @@ class PartitionLog:
     # writing ----------------------------------------------------------------------------------------------------------
 
     def append(self, data: bytes, batch: Batch) -> int:
-        """Append a producer's batch; the offset of its first record. Raises OSError, and then nothing is appended."""
+        """Append a producer's batch. Returns its first record's offset. Raises OSError, and then appends nothing."""
         placed, moved = place(data, batch, self.end_offset)
         self._write(placed, [moved])
         return moved.base_offset
 
     def append_copy(self, data: bytes) -> None:
-        """Append what the leader's log has behind this one's end. Raises CorruptBatch, OSError."""
+        """Append batches that the leader's log has behind the end of this log. Raises CorruptBatch, OSError."""
         batches, offset = list(read_batches(data)), self.end_offset
         for batch in batches:
             if batch.base_offset != offset:
@@ -100,7 +100,7 @@ class PartitionLog:
             self._add(batch)
 
     def cut_damage(self) -> None:
-        """Remove what is damaged, and all behind it: another replica has it."""
+        """Remove the damaged batches, and all behind them: another replica has them."""
         self.is_damaged = False
         os.ftruncate(self._file, self.size)
         self.checkpoint.high_watermark = min(self.checkpoint.high_watermark, self.end_offset)
@@ -112,7 +112,7 @@ class PartitionLog:
         if kept >= len(self._bases):
             return
         os.ftruncate(self._file, self._positions[max(kept, 0)])
-        self.checkpoint.high_watermark = min(self.checkpoint.high_watermark, offset)  # it is no damage
+        self.checkpoint.high_watermark = min(self.checkpoint.high_watermark, offset)  # else the cut looks like damage
         for numbers in (self._positions, self._timestamps, self._bases):
             numbers.clear()
         self.producers = Producers()
@@ -126,7 +126,7 @@ class PartitionLog:
         return bisect_right(self._bases, offset) - 1
 
     def _end_of(self, offset: int) -> int:
-        """The position in the file where the batch with this offset begins; at the log's end, where the file ends."""
+        """The position in the file of the batch with this offset; at the log's end, the end of the file."""
         number = bisect_left(self._bases, offset)
         return self._positions[number] if number < len(self._bases) else self.size
 
@@ -139,7 +139,7 @@ class PartitionLog:
     def read(self, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
         """Whole batches from the one with `offset` up to `end_offset`, `max_bytes` at most.
 
-        `at_least_one`: the first batch is there even if it is larger (KIP-74).
+        `at_least_one`: return the first batch even if it is larger (KIP-74).
         """
         if offset >= end_offset:
             return b""

@@ -17,7 +17,7 @@ SEQUENCES = 2**31  # sequences go on from 0 behind the highest
 
 
 class OutOfOrder(Exception):
-    """A batch is missing before this one, or this one is older than what is known."""
+    """A batch is missing before this one, or this one is older than all known batches."""
 
 
 class Fenced(Exception):
@@ -38,7 +38,7 @@ class _Producer(NamedTuple):
 
 
 class Producers:
-    """The producers of one partition. It is computed again from the headers of the log's batches."""
+    """The producers of one partition. A start computes them again from the headers of the log's batches."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, _Producer] = OrderedDict()
@@ -47,7 +47,7 @@ class Producers:
         """The offset of a batch that was sent before; None: it is new. Raises OutOfOrder, Fenced."""
         known = self._known.get(batch.producer_id)
         if known is None:
-            return None  # as Kafka: what is not remembered cannot be checked
+            return None  # as in Kafka: the batches of a forgotten producer cannot be checked
         if batch.producer_epoch < known.epoch:
             raise Fenced(f"epoch {batch.producer_epoch} of producer {batch.producer_id}, which is at {known.epoch}")
         if batch.producer_epoch > known.epoch:

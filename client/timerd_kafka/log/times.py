@@ -1,6 +1,6 @@
-"""The times of single records in a batch, for who asks from which offset on records are of a time or later.
+"""The times of single records in a batch, to find the first offset of a time or later.
 
-This alone looks inside of batches, and decompresses them. Producers have made them, so each loop here is counted.
+Only this module looks inside of batches, and decompresses them. Producers have made them, so each loop here is bounded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Work:
         return memoryview(bytearray(DECOMPRESSED_MAX))
 
     def spend(self, records: int) -> None:
-        """Raises Unreadable from the first time on that less is left."""
+        """Spend this work. Raises Unreadable if less is left, now and from then on."""
         self.left -= records
         if self.left < 0:
             raise Unreadable("too much for one request")
@@ -71,11 +71,11 @@ def records_of(batch: bytes, work: Work) -> Iterator[tuple[int, int]]:
 
 
 def decompressed(codec: int, data: bytes, work: Work) -> bytes | memoryview:
-    """The records of a batch: they are there until the next batch is decompressed."""
+    """The records of a batch. They stay until the next batch is decompressed."""
     if codec == 0:
         work.spend(len(data) // KIB)
         return data
-    size = DECOMPRESSED_MAX  # what fails may have filled the room before
+    size = DECOMPRESSED_MAX  # a codec that fails may have filled the buffer before
     try:
         size = INTO[codec](data, work)
     finally:
@@ -84,7 +84,7 @@ def decompressed(codec: int, data: bytes, work: Work) -> bytes | memoryview:
 
 
 def gzip_into(data: bytes, work: Work) -> int:
-    """Of the first member alone, which is all that clients write: 50,000 empty ones would take 0.2 s."""
+    """Only the first member, because clients write one: 50,000 empty members would take 0.2 s."""
     found = zlib.decompressobj(GZIP_WINDOW).decompress(data, DECOMPRESSED_MAX)
     work.room[: len(found)] = found
     return len(found)

@@ -27,7 +27,7 @@ VERSION = 13  # the first one with topic ids, and the id of the replica in the r
 MAX_WAIT_S = 1.0
 BYTES = 4 << 20  # of an answer
 PARTITION_BYTES = 1 << 20  # of a partition in it
-AGAIN_S = 0.05  # after an error that may soon be over: the leader is being started again, or its timer daemon is
+AGAIN_S = 0.05  # after an error that may soon be over: the leader or its timer daemon is being started again
 DISK_S = 1.0  # after an error of the leader's disk, or of this broker's
 SAY_S = 10.0  # between two complaints
 
@@ -53,7 +53,7 @@ class Followers:
         self._tasks: dict[int, tuple[list[Partition], asyncio.Task[None]]] = {}
 
     def refresh(self) -> None:
-        """Follow what is to be followed now."""
+        """Follow the partitions that this broker should follow now."""
         for leader in range(len(self._addresses)):
             wanted = self._store.followed(leader)
             followed, task = self._tasks.get(leader, ([], None))
@@ -64,7 +64,7 @@ class Followers:
             self._tasks[leader] = wanted, asyncio.get_running_loop().create_task(self._follow(leader, wanted))
 
     async def _follow(self, leader: int, partitions: list[Partition]) -> None:
-        again = dict.fromkeys(partitions, 0.0)  # in the order of the next request: from when on they are asked for
+        again = dict.fromkeys(partitions, 0.0)  # in the order of the next request: when each is due
         while again:
             try:
                 reader, writer = await asyncio.open_connection(*self._addresses[leader])
@@ -73,7 +73,7 @@ class Followers:
                         await self._fetch(reader, writer, again)
                 finally:
                     writer.close()
-            except (OSError, EOFError):  # the leader is not there: it is started again
+            except (OSError, EOFError):  # the leader does not run: it is being started again
                 await asyncio.sleep(AGAIN_S)
             except Exception:
                 log.exception("following broker %d failed; it is tried again", leader)
@@ -82,7 +82,7 @@ class Followers:
     async def _fetch(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, again: dict[Partition, float]
     ) -> None:
-        """One request and its answer. It waits at most until a partition that is left out is asked for again."""
+        """One request and its answer. It waits at most until a partition that was left out is due again."""
         clock = asyncio.get_running_loop().time
         now = clock()
         partitions = [partition for partition, when in again.items() if when <= now]
@@ -131,7 +131,7 @@ class Followers:
         )
 
     def _take(self, partition: Partition, data: Any) -> float:
-        """Append what the leader has sent; for how many seconds the partition is left out."""
+        """Append the records that the leader has sent. Returns for how many seconds to leave the partition out."""
         if partition.is_deleted:
             return 0.0
         if data.error_code == ErrorCode.offset_out_of_range:  # the machine has ended, and the leader's log is shorter

@@ -1,8 +1,8 @@
-"""One partition, as one of its replicas sees it: its log, and how far all replicas have it.
+"""One partition, as one of its replicas sees it: its log, and its high watermark.
 
 The high watermark is the offset that all replicas have reached. Consumers read up to it, and a produce request with
-acks=all waits for it. Replicas that are stopped stay in the in-sync set, because there is no election: what waits for
-them times out.
+acks=all waits for it. Replicas that are stopped stay in the in-sync set, because there is no election: requests that
+wait for them time out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("timerd_kafka.replicas")
 
 
 class Partition:
-    """A partition. The broker's loop alone changes it; any thread may read the numbers."""
+    """A partition. Only the broker's loop changes it. Any thread may read the numbers."""
 
     def __init__(self, topic: Topic, index: int, replicas: tuple[int, ...], broker: int, directory: Path) -> None:
         self.topic, self.index, self.replicas = topic, index, replicas
@@ -33,23 +33,23 @@ class Partition:
         if self.log.is_damaged:
             log.error("%s is damaged from offset %d on", self.log.path, self.log.end_offset)
             if not self.is_leader:
-                self.log.cut_damage()  # it is copied from the leader again
+                self.log.cut_damage()  # the part is copied from the leader again
         self.is_deleted = False
         self.high_watermark = self.log.checkpoint.high_watermark
         self.start_offset = self.log.checkpoint.start_offset
-        self._ends = dict.fromkeys(replicas[1:], 0)  # of the leader: what the followers have
-        self._starts = dict.fromkeys(replicas[1:], 0)  # where their logs begin
-        self._told = dict.fromkeys(replicas[1:], -1)  # the high watermark that they know
+        self._ends = dict.fromkeys(replicas[1:], 0)  # at the leader: the ends of the followers' logs
+        self._starts = dict.fromkeys(replicas[1:], 0)  # the beginnings of their logs
+        self._told = dict.fromkeys(replicas[1:], -1)  # the watermarks that they know, as a sum
         if self.is_leader and not self.log.is_damaged:
             self.raise_high_watermark()
 
     @property
     def end_offset(self) -> int:
-        """Behind the last record of this replica's log."""
+        """The offset behind the last record of this replica's log."""
         return self.log.end_offset
 
     def append(self, data: bytes, batch: Batch) -> int:
-        """Append what a producer sent, as the leader; the offset of its first record."""
+        """As the leader: append the batch of a producer. Returns the offset of its first record."""
         base = self.log.append(data, batch)
         self.raise_high_watermark()
         return base
@@ -57,14 +57,14 @@ class Partition:
     # replication, as the leader ---------------------------------------------------------------------------------------
 
     def follower_has(self, broker: int, end_offset: int, start_offset: int) -> bool:
-        """A follower has the log up to there; whether that raises the high watermark or the low one."""
+        """A follower has the log up to there. Returns whether that raises the high or the low watermark."""
         low = self.low_watermark
         self._ends[broker] = end_offset
         self._starts[broker] = start_offset
         return self.raise_high_watermark() or self.low_watermark > low
 
     def raise_high_watermark(self) -> bool:
-        """Whether more is on all replicas now."""
+        """Raise the high watermark to the offset that all replicas have. Returns whether it has risen."""
         reached = min((self.end_offset, *self._ends.values()))
         if reached <= self.high_watermark:
             return False
@@ -94,7 +94,7 @@ class Partition:
         """A follower gets the watermarks now."""
         self._told[broker] = self.high_watermark + self.start_offset
 
-    # what waits looks at these, in the timer client's thread ----------------------------------------------------------
+    # delayed operations call these, in the timer client's thread ------------------------------------------------------
 
     def replicated(self, offset: int) -> tuple[bool, int]:
         """Whether all replicas have the records before `offset`, and an error code."""

@@ -1,4 +1,4 @@
-"""The partitions of one broker, as the catalog says which it holds."""
+"""The partitions that one broker holds, by the catalog."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timerd_kafka.cluster.placement import replicas_of
 from timerd_kafka.replicas.partition import Partition
 
 SAY_S = 10.0  # between two complaints
-AGAIN_S = 1.0  # so often a partition is tried that cannot be opened
+AGAIN_S = 1.0  # the interval in which partitions that cannot be opened are tried again
 
 Missing = tuple[Topic, int, tuple[int, ...]]  # a partition that is to be opened: its topic, number and replicas
 
@@ -38,7 +38,7 @@ class Store:
         self.refresh()
         self.open_some(inf)
         held = {partition.directory.name for partition in self}
-        for left in directory.iterdir() if not self._failed else ():  # of topics that were deleted meanwhile
+        for left in directory.iterdir() if not self._failed else ():  # of topics that were deleted in the meantime
             if left.is_dir() and left.name not in held:
                 shutil.rmtree(left, ignore_errors=True)
 
@@ -54,7 +54,7 @@ class Store:
         return replicas_of(topic.id, index, topic.replicas, self._workers)
 
     def refresh(self) -> list[Partition]:
-        """Note the partitions of new topics, and drop those of deleted ones, which are returned."""
+        """Note the partitions of new topics. Drop and return the partitions of deleted topics."""
         self._failed.clear()
         self._missing = deque(
             (topic, index, replicas)
@@ -67,7 +67,7 @@ class Store:
             del self._held[partition.topic.id, partition.index]
             partition.is_deleted = True
             partition.log.close()
-        if gone:  # the next start removes what a killed process has left
+        if gone:  # if this process is killed, the next start removes the rest
             Thread(target=remove, args=([partition.directory for partition in gone],), daemon=True).start()
         return gone
 
@@ -105,6 +105,6 @@ class Store:
 
 
 def remove(directories: list[Path]) -> None:
-    """Remove these from the disk. Each has its topic's id, so no other one has its name."""
+    """Remove these from the disk. The name of each has its topic's id, so no other directory has it."""
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""The process above the brokers: it keeps their ports, starts them and the timer daemon, and starts them again."""
+"""The process above the brokers: it keeps their ports, and starts and restarts them and the timer daemon."""

@@ -5,7 +5,7 @@
     {"number": 8, "do": "kill", "broker": 1}    ... "kill_daemon"    ... "state"    ... "pids"
 
 The test numbers its commands, and an answer has the number of its command: an answer may come after the next command.
-The end of the input ends the cluster: so it does not outlive its test.
+The end of the input ends the cluster, so the cluster does not outlive its test.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Commands:
         self._answers: dict[int, dict[str, Any]] = {}
 
     def hear(self, _: object) -> None:
-        """Read what is there."""
+        """Read the commands that have come."""
         data = os.read(sys.stdin.fileno(), 65_536)
         if not data:
             self._cluster.end()
@@ -88,7 +88,7 @@ class Commands:
             self._say_if_all(number)
 
     def lost(self, broker: int) -> None:
-        """A broker has ended: it answers nothing any more."""
+        """A broker has ended: it will not answer."""
         for number, awaited in list(self._awaited.items()):
             awaited.discard(broker)
             self._say_if_all(number)
@@ -99,7 +99,7 @@ class Commands:
             say(number, self._answers.pop(number))
 
     def _give_up(self, number: int) -> None:
-        """The time of a command is over. A broker that does not answer was perhaps stopped by the test itself."""
+        """The time of a command is over. Perhaps the test itself has stopped the broker that does not answer."""
         silent = sorted(self._awaited.pop(number, ()))
         if silent:
             del self._answers[number]

@@ -1,4 +1,4 @@
-"""The timer daemon of a cluster that was given none: a process that the supervisor starts, and starts again."""
+"""The timer daemon of a cluster that got no other: a process that the supervisor starts and restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TimerDaemon:
 
     @property
     def pid(self) -> int | None:
-        """Its process, or None."""
+        """The pid of its process, or None."""
         return self._process.pid if self._process else None
 
     @property
@@ -43,11 +43,11 @@ class TimerDaemon:
 
     @property
     def said(self) -> str:
-        """The end of its log."""
+        """The last part of its log."""
         return self._log.read_text(errors="replace")[-LAST_BYTES:] if self._log.exists() else ""
 
     def await_its_end(self) -> None:
-        """Wait for the end of the daemon of a cluster that was killed. Raises SettingsError if it goes on."""
+        """Wait for the end of a killed cluster's daemon. Raises SettingsError if the daemon goes on."""
         end = time.monotonic() + LEFT_S
         while daemon_running(self.paths):
             if time.monotonic() > end:
@@ -58,7 +58,7 @@ class TimerDaemon:
             time.sleep(POLL_S)
 
     def start(self) -> None:
-        """Start it; it serves a moment later."""
+        """Start the daemon. It serves a moment later."""
         command = [sys.executable, "-P", "-m", "timerd", "--instance", self.paths.instance]
         with self._log.open("ab") as said:
             self._process = subprocess.Popen(
@@ -75,7 +75,7 @@ class TimerDaemon:
         if pid != self.pid:
             return False
         assert self._process is not None
-        self._process.returncode = 0  # it was waited for
+        self._process.returncode = 0  # the supervisor has waited for it already
         self._process = None
         return True
 
@@ -88,6 +88,6 @@ class TimerDaemon:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        # It has done so itself, unless it was killed, by this call or before it.
+        # The daemon has removed its arena, unless it was killed, by this call or before.
         if not daemon_running(self.paths):
             remove_arena(self.paths)

@@ -18,9 +18,9 @@ OWN = {"cluster.lock", "cluster_id", TOPICS}  # of a cluster that was killed whi
 
 
 def claim(settings: Settings) -> int:
-    """Take the directory for this cluster, and make what is not there. The descriptor that is returned holds it.
+    """Take the directory for this cluster, and make missing files. Returns a descriptor that holds the directory.
 
-    Raises SettingsError: another cluster runs on it, or it was made with another number of workers.
+    Raises SettingsError if another cluster runs on it, or if it was made with another number of workers.
     """
     try:
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -62,12 +62,12 @@ def claim(settings: Settings) -> int:
     except (ValueError, KeyError, TypeError) as error:
         os.close(descriptor)
         raise SettingsError(f"data={settings.data}: {TOPICS} is damaged ({error}); restore it") from None
-    shutil.rmtree(settings.data / "quotas", ignore_errors=True)  # nobody has used anything yet
+    shutil.rmtree(settings.data / "quotas", ignore_errors=True)  # no client has used anything yet
     return descriptor
 
 
 def described_by(text: str) -> dict[str, int] | None:
-    """How a cluster was made; None: that cannot be read."""
+    """The numbers with which a cluster was made; None if they cannot be read."""
     try:
         found = json.loads(text)
     except ValueError:

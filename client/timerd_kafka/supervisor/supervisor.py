@@ -1,7 +1,7 @@
-"""Starts the brokers and their timer daemon, and starts again what has ended.
+"""Starts the brokers and their timer daemon, and restarts those that have ended.
 
-Brokers are forked from this process, which has loaded all that they need and runs no thread: a new one listens after
-some ten milliseconds. It keeps the ports of brokers that are being started again.
+Brokers are forked from this process. It has loaded all that they need, and runs no thread: so a new broker listens
+after some ten milliseconds. It keeps the ports of brokers that are being restarted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from timerd_kafka.worker.worker import run as run_worker
 from timerd_shm.host.paths import daemon_running, find_instance
 
 AGAIN_S = 0.5  # before a process that has ended at once is started again
-SHORT_S = 1.0  # what is at once
+SHORT_S = 1.0  # a process that runs for less has ended at once
 DAEMON_POLL_S = 0.01
 END_S = 10.0
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -56,7 +56,7 @@ class Supervisor:
     """One cluster."""
 
     def __init__(self, settings: Settings, daemon_flags: tuple[str, ...] = ()) -> None:
-        """`daemon_flags` of its own timer daemon, which it has unless the settings name an instance."""
+        """`daemon_flags` are for its own timer daemon. It has one unless the settings name an instance."""
         settings.check()
         self._lock = claim(settings)
         self._reserved: list[socket.socket] = []
@@ -86,7 +86,7 @@ class Supervisor:
 
     @property
     def bootstrap(self) -> str:
-        """The address that clients are given."""
+        """The address for clients."""
         host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
         return f"{host}:{self.settings.port}"
 
@@ -127,7 +127,7 @@ class Supervisor:
                 self.daemon.start()
                 self._await_daemon()
             gc.collect()
-            gc.freeze()  # what was loaded is shared with the brokers
+            gc.freeze()  # loaded modules are shared with the brokers
             for worker in self._workers if not self._ends else ():
                 self._start(worker)
             while not self._ends:
@@ -146,7 +146,7 @@ class Supervisor:
             key.data(key.fileobj)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call it then, once."""
+        """Call `call` once, after `seconds`."""
         self._due.append((time.monotonic() + seconds, call))
 
     def _end(self, *_: object) -> None:
@@ -162,7 +162,7 @@ class Supervisor:
         return pids | ({"daemon": self.daemon.pid} if self.daemon and self.daemon.pid else {})
 
     def ask_broker(self, number: int, command: dict[str, Any]) -> bool:
-        """Send a command to a broker; False: there is none of this number, or it does not run."""
+        """Send a command to a broker. False: there is no broker of this number, or it does not run."""
         if not 0 <= number < len(self._workers) or not self._workers[number].ready:
             return False
         self._send(self._workers[number], command)
@@ -183,13 +183,13 @@ class Supervisor:
         self._selector.register(ours, selectors.EVENT_READ, lambda _, worker=worker: self._hear(worker))
 
     def _become(self, number: int, control: socket.socket) -> None:
-        """In the child: be the broker. Nothing of the supervisor's is kept."""
+        """In the child: become the broker, and drop everything of the supervisor."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
             for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
                 signal.signal(name, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's, which ends its brokers
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which ends its brokers
             for key in list(self._selector.get_map().values()):
                 if isinstance(key.fileobj, socket.socket):
                     key.fileobj.close()
@@ -206,7 +206,7 @@ class Supervisor:
             os._exit(status)
 
     def _reap(self, wakes: Any) -> None:
-        """A signal has come: perhaps a child has ended."""
+        """A signal has come: look whether a child has ended."""
         with contextlib.suppress(BlockingIOError):
             wakes.recv(4_096)
         while True:
@@ -292,11 +292,11 @@ class Supervisor:
             signal.signal(name, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)  # its socket is closed with run()
 
-    # what brokers say -------------------------------------------------------------------------------------------------
+    # messages of brokers ----------------------------------------------------------------------------------------------
 
     def _hear(self, worker: _Worker) -> None:
         if worker.control is None:
-            return  # it has ended in this turn
+            return  # the broker has ended in this turn
         try:
             data = worker.control.recv(65_536)
         except BlockingIOError:
@@ -334,6 +334,6 @@ class Supervisor:
 
 
 def said(status: int) -> str:
-    """How a process has ended, in words."""
+    """The end of a process, in words."""
     code = os.waitstatus_to_exitcode(status)
     return f"status {code}" if code >= 0 else signal.Signals(-code).name

@@ -46,14 +46,14 @@ _names = itertools.count(1)
 
 
 class KafkaClusterError(Exception):
-    """The cluster refuses a call, has ended, or does not answer. The text says which, and has what it said."""
+    """The cluster refuses a call, has ended, or does not answer. The text says which, and has the end of its log."""
 
 
 class KafkaCluster:
-    """A cluster of three brokers. `flags` follow these of a small one, as on its command line."""
+    """A cluster of three brokers. `flags` are added to the default flags, as on the command line."""
 
     def __init__(self, flags: Sequence[str] = (), *, data: Path | None = None) -> None:
-        """`data`: its directory, which is kept; None: a new one, which is removed at the end."""
+        """`data`: its directory, which is kept. None: a new directory, which is removed at the end."""
         if isinstance(flags, str) or "--data" in flags:
             raise KafkaClusterError(
                 f"flags={flags!r}: give a list such as ['--workers', '4'], and data= for a directory"
@@ -71,17 +71,17 @@ class KafkaCluster:
         self.data = Path()
 
     def start(self) -> Self:
-        """Start it, and return when all brokers listen. Raises KafkaClusterError."""
+        """Start the cluster, and return when all brokers listen. Raises KafkaClusterError."""
         if self._process is not None:
             raise KafkaClusterError("it runs already: close() it first, or make another one")
-        self._scratch = TemporaryDirectory(prefix="kafka-")  # its path is short, as those of sockets have to be
+        self._scratch = TemporaryDirectory(prefix="kafka-")  # its path is short: paths of sockets have to be
         run = Path(self._scratch.name, "run")
         run.mkdir(mode=0o700)
         self.data = self._given or Path(self._scratch.name, "data")
         self.data.mkdir(parents=True, exist_ok=True)
         with (self.data / "kafka.log").open("ab") as log:
             self._process = subprocess.Popen(
-                # Without -P a folder of the caller's directory would be taken for a package.
+                # Without -P, Python would take a folder of the caller's directory for a package.
                 [
                     *(sys.executable, "-P", "-m", "timerd_kafka", "--json", "--commands"),
                     *("--data", str(self.data), "--runtime-dir", str(run), *self._flags),
@@ -96,7 +96,7 @@ class KafkaCluster:
         return self
 
     def close(self) -> None:
-        """End it."""
+        """End the cluster."""
         process, self._process = self._process, None
         if process is not None:
             assert process.stdin is not None and process.stdout is not None
@@ -114,7 +114,7 @@ class KafkaCluster:
             self._scratch = None
 
     def _end_daemon(self) -> None:
-        """End the cluster's own timer daemon, where its supervisor was killed: it would wait for clients a while."""
+        """End the cluster's own timer daemon if its supervisor was killed: else it would wait some time for clients."""
         paths = InstancePaths(Path(self.runtime_dir), self.instance)
         is_own = self._scratch is not None and paths.directory == Path(self._scratch.name, "run")
         if not is_own or not daemon_running(paths):
@@ -159,7 +159,7 @@ class KafkaCluster:
         replicas: int | None = None,
         configs: Mapping[str, object] | None = None,
     ) -> str:
-        """Create a topic, and return its name when all brokers have it. None: a name that no other has.
+        """Create a topic, and return its name when all brokers have it. `name` None: a new name.
 
         `replicas`: None = the cluster's own number. Raises KafkaClusterError if it is refused.
         """
@@ -204,10 +204,10 @@ class KafkaCluster:
     # faults -----------------------------------------------------------------------------------------------------------
 
     def stop_follower(self, topic: str, *, partition: int | None = None, broker: int | None = None) -> int:
-        """Stop the replication to followers of a topic; how many were stopped. With acks=all producers time out.
+        """Stop the replication to followers of a topic. With acks=all producers then time out.
 
-        `partition`, `broker`: only of this one, only at this one. A broker that is started again copies again. Raises
-        KafkaClusterError if there is no such follower.
+        Returns how many were stopped. `partition`, `broker`: only of this partition, only at this broker. A broker that
+        is started again copies again. Raises KafkaClusterError if there is no such follower.
         """
         return self._follow("stop_follower", topic, partition, broker)
 
@@ -260,7 +260,7 @@ class KafkaCluster:
         return self.command({"do": "pids"})
 
     def state(self) -> dict[str, Any]:
-        """Of each broker: the partitions that it holds, their offsets and files, and how many requests wait."""
+        """For each broker: its partitions, their offsets and files, and the number of requests that wait."""
         return self.command({"do": "state"})
 
     def command(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -270,7 +270,7 @@ class KafkaCluster:
         assert self._process.stdin is not None
         with self._asking:
             number = next(self._numbers)
-            with contextlib.suppress(BrokenPipeError):  # then it says nothing more either
+            with contextlib.suppress(BrokenPipeError):  # then it does not answer either
                 self._process.stdin.write(json.dumps(command | {"number": number}).encode() + b"\n")
                 self._process.stdin.flush()
             answer = self._answer(ANSWER_S)
@@ -281,7 +281,7 @@ class KafkaCluster:
         return answer
 
     def _answer(self, seconds: float) -> dict[str, Any]:
-        """The next line that the cluster says."""
+        """The next answer of the cluster."""
         assert self._process is not None and self._process.stdout is not None
         descriptor, end = self._process.stdout.fileno(), time.monotonic() + seconds
         while b"\n" not in self._buffer:

@@ -1,6 +1,6 @@
-"""Fixtures of pytest for programs that use Kafka. pytest loads this module itself where timerd is installed.
+"""Fixtures of pytest for programs that use Kafka. pytest loads this module by itself if timerd is installed.
 
-    kafka_broker            a cluster, as new for each test: kafka_broker.bootstrap, .topic("orders", partitions=3)
+    kafka_broker            a new cluster for each test: kafka_broker.bootstrap, .topic("orders", partitions=3)
     kafka_session_broker    one cluster for all tests of a session
 
 Nothing of timerd is imported before a test asks for one of them.
@@ -34,7 +34,7 @@ def start(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def kafka_broker(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
-    """A Kafka cluster of three brokers, as new. It takes a second to start, and half of one to end."""
+    """A new Kafka cluster of three brokers. It takes a second to start, and half a second to end."""
     yield from start(pytestconfig)
 
 

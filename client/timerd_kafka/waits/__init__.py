@@ -1,1 +1,1 @@
-"""How a request waits: for an operation of timerd, and for nothing else."""
+"""The waits of requests: for operations of timerd, and for nothing else."""

@@ -29,7 +29,7 @@ START = struct.Struct(">hhi")  # of each request: API key, version, correlation 
 
 
 class BadFrame(Exception):
-    """A frame that is no request: cut, of another shape, or with something behind its end."""
+    """A frame that is not a request: cut, of another shape, or with bytes behind its end."""
 
 
 class UnknownApi(BadFrame):
@@ -37,7 +37,7 @@ class UnknownApi(BadFrame):
 
 
 class Request(NamedTuple):
-    """A request: what its header says, and its body, an object of kio's."""
+    """A request: the fields of its header, and its body, an object of kio."""
 
     correlation_id: int
     client_id: str
@@ -69,7 +69,7 @@ class Api:
             check(self._request.__header_schema__, frame, 0)
             header, size = self._header(frame, 0)
             check(self._request, frame, size)
-            body, _ = self._body(frame, size)  # bytes behind it are ignored, as by Kafka: librdkafka sends some
+            body, _ = self._body(frame, size)  # bytes behind the body are ignored, as in Kafka: librdkafka sends some
         except Exception as error:  # kio raises many kinds: of struct, of enum, of text, and its own
             raise BadFrame(f"{self!r}: {type(error).__name__}: {error}") from error
         return Request(header.correlation_id, header.client_id or "", body)
@@ -95,7 +95,7 @@ class Api:
 
 
 class Question:
-    """One API at one version, as a broker asks another one."""
+    """One API at one version, for requests of a broker to another broker."""
 
     def __init__(self, key: int, version: int) -> None:
         self.request, response = load_request_schema(key, version), load_response_schema(key, version)
@@ -122,7 +122,7 @@ class Question:
 
 
 def framed(*parts: tuple[Any, Any]) -> bytes:
-    """The objects that the writers write, with their size before them."""
+    """The frame of these (writer, object) parts, with its size before it."""
     buffer = io.BytesIO(b"\0\0\0\0")
     buffer.seek(4)
     for write, part in parts:
@@ -140,11 +140,11 @@ def api_of(key: int, version: int) -> Api:
 
 @cache
 def versions_of(name: str) -> range:
-    """The versions of an API that kio knows, such as "fetch": all that this broker speaks."""
+    """The versions of an API, such as "fetch", that kio knows. This broker supports all of them."""
     known = sorted(schema_name_map[name])
     return range(known[0], known[-1] + 1)
 
 
 def milliseconds(value: float) -> datetime.timedelta:
-    """Seconds as an answer states them: whole milliseconds."""
+    """Seconds in the form of answers: whole milliseconds."""
     return datetime.timedelta(milliseconds=round(value * 1000))

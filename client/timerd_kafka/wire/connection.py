@@ -1,7 +1,7 @@
 """One connection of a client: frames in, answers out, one request at a time, as in Kafka.
 
-A connection may hold one whole frame and the beginning of the next. Bytes of all connections together are bounded, with
-those of answers that clients do not take: what hostile clients do does not fill the memory.
+A connection may hold one whole frame and the beginning of the next. The bytes of all connections together are bounded,
+including answers that clients do not take. So hostile clients cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from timerd_kafka.wire.codec import BadFrame
 
 AHEAD = 64 << 10  # bytes behind the current request that are read before it is answered
 BYTES_MAX = 512 << 20  # of all connections of a broker
-CLOSE_S = 5.0  # so long answers that are under way may take
+CLOSE_S = 5.0  # the longest time for answers that are under way
 
 log = logging.getLogger("timerd_kafka.connection")
 
@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
         self._handle, self._open_ones = handle, open_ones
         self._buffers, self._request_max = buffers, request_max
         self._buffer = bytearray()
-        self.held = 0  # bytes of the buffer, of the requests in hand, and of the answer that it does not take
+        self.held = 0  # bytes of the buffer, of the requests in hand, and of the answer that the client does not take
         self._task: asyncio.Task[None] | None = None  # the request in hand
         self._muted = False
         self._paused = False
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         """The client is gone. Its earlier requests run as far as they need no wait: acks=0 ends like this."""
         loop = asyncio.get_running_loop()
         if self._task is not None:
-            loop.call_soon(self._task.cancel)  # it may not have begun
+            loop.call_soon(self._task.cancel)  # not now: the task may not have begun
         while not self.transport.is_closing() and (frame := self._whole_frame()) is not None:
             loop.call_soon(loop.create_task(self._answer(frame)).cancel)  # it runs up to where it would wait
 
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         return self._task is not None or self._muted
 
     def _next(self) -> None:
-        """Take the next whole frame, if the one before is answered."""
+        """Take the next whole frame, if the last one is answered."""
         if self._is_busy or self.transport.is_closing() or len(self._buffer) < 4:
             return
         frame = self._whole_frame()
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
             self._resume()
 
     def _whole_frame(self) -> bytes | None:
-        """The next frame, if all of it is there. One of a size that cannot be ends the connection."""
+        """The next frame, if all of it has come. A frame of an impossible size ends the connection."""
         if len(self._buffer) < 4:
             return None
         size = int.from_bytes(self._buffer[:4], signed=True)
@@ -150,24 +150,24 @@ class Connection(asyncio.Protocol):
         self._muted = True
 
     def unmute(self) -> None:
-        """Go on."""
+        """Take requests again."""
         self._muted = False
         self.closing.clear()
         self._resume()
         self._next()
 
     def look_for_end(self) -> None:
-        """Where nothing is read, the end of the client is not seen: look for it. Called again and again."""
+        """Look for the end of the client while nothing is read: asyncio does not see it then. Called repeatedly."""
         if not self._paused or self.transport.is_closing():
             return
         poll = select.poll()
         poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
         if poll.poll(0):
             if self._task is not None:
-                # Nobody takes its answer: its wait is withdrawn. It may not have begun.
+                # Nobody takes the request's answer: withdraw its wait. The task may not have begun.
                 asyncio.get_running_loop().call_soon(self._task.cancel)
                 self._task = None
-            self.unmute()  # what was sent behind it is read, up to the end
+            self.unmute()  # read the requests behind it, up to the end
 
     def refuse(self, why: str) -> None:
         """Close the connection, because of what its client has sent."""
@@ -191,14 +191,14 @@ class Connection(asyncio.Protocol):
         self._buffer.clear()
 
     def _hold(self, size: int) -> None:
-        """Note bytes that came, or that wait to go. Beyond the bound whoever holds most has to go."""
+        """Note bytes that came, or that wait to be sent. Beyond the bound, close the connection that holds most."""
         self.held += size
         self._buffers.used += size
         if self._buffers.used > self._buffers.most:
             there = [one for one in self._open_ones if not one.transport.is_closing()]
             greediest = max(there, key=lambda one: one.held, default=self)
             greediest.refuse(f"the connections of this broker hold {self._buffers.used} bytes")
-            greediest.transport.abort()  # what it does not take is not kept
+            greediest.transport.abort()  # do not keep the answers that it does not take
 
     def _forget(self, size: int) -> None:
         self.held -= size

@@ -74,17 +74,17 @@ class Walk:
             raise Hostile(f"more than {ELEMENTS_MAX} elements of arrays")
 
 
-Step = Callable[[Walk, int], int]  # from the position where a field begins to the one behind it
+Step = Callable[[Walk, int], int]  # from the position of a field to the position behind it
 
 
 def check(kind: Any, frame: bytes, position: int) -> None:
-    """Look through an entity of kio's that begins at this position. Raises Hostile, IndexError."""
+    """Look through an entity of kio that begins at this position. Raises Hostile, IndexError."""
     steps_of(kind)(Walk(frame), position)
 
 
 @cache
 def steps_of(kind: Any) -> Step:
-    """How to walk over an entity."""
+    """The step over an entity."""
     flexible = kind.__flexible__
     plain, tagged = [], dict[int, Step]()
     for field in fields(kind):
@@ -116,7 +116,7 @@ def steps_of(kind: Any) -> Step:
 
 
 def step_of(field: Any, *, flexible: bool, is_tagged: bool) -> Step:
-    """How to walk over a field."""
+    """The step over a field."""
     kind = classify_field(field)
     if isinstance(kind, EntityField):
         inner = steps_of(kind.type_)
@@ -132,7 +132,7 @@ def step_of(field: Any, *, flexible: bool, is_tagged: bool) -> Step:
 
 
 def array(element: Step, *, flexible: bool, may_be_null: bool) -> Step:
-    """An array has its length before it; a compact one that length and 1. For kio any array may be null."""
+    """The step over an array, behind its length (a compact array: length + 1). For kio, any array may be null."""
 
     def walk(over: Walk, position: int) -> int:
         if flexible:
@@ -153,7 +153,7 @@ def array(element: Step, *, flexible: bool, may_be_null: bool) -> Step:
 
 
 def primitive(name: str, *, flexible: bool) -> Step:
-    """A number has its size; a text or bytes has its length before it."""
+    """The step over a number, which has a fixed size, or a text or bytes, which have their length before them."""
     if name not in SIZED:
         size = SIZES[name]
         return lambda over, position: position + size

@@ -1,4 +1,4 @@
-"""Ports that several processes have at once."""
+"""Ports that several processes share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import socket
 
 
 def shared_port(host: str, port: int) -> socket.socket:
-    """A socket that is bound to a port, of which other processes may have sockets, too. 0 = any port. Raises OSError.
+    """A socket that is bound to a port. Other processes may have sockets of it, too. 0 = any port. Raises OSError.
 
-    Of those that listen, the system gives each its share of the connections (SO_REUSEPORT). One that does not listen
-    keeps the port.
+    The system gives each socket that listens its share of the connections (SO_REUSEPORT). A socket that does not listen
+    only keeps the port.
     """
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -24,8 +24,8 @@ def shared_port(host: str, port: int) -> socket.socket:
 
 
 def check_free(host: str, port: int) -> None:
-    """Raises OSError if another program listens there: a shared port would be shared with it."""
+    """Raises OSError if another program listens there: a shared port would share its connections with that program."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as made:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before may linger
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # earlier connections may linger
         made.bind((host, port))
         made.listen()

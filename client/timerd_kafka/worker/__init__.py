@@ -1,1 +1,1 @@
-"""The process of one broker: its sockets, its loop, and what its supervisor may ask of it."""
+"""The process of one broker: its sockets, its loop, and the commands of its supervisor."""

@@ -41,7 +41,7 @@ class Control(asyncio.Protocol):
             self.say(answer | {"number": command.get("number")})
 
     def say(self, what: dict[str, Any]) -> None:
-        """Tell the supervisor."""
+        """Send a message to the supervisor."""
         assert isinstance(self._transport, asyncio.WriteTransport)
         self._transport.write(line_of(what))
 

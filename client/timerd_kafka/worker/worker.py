@@ -64,7 +64,7 @@ async def serve(broker: Broker, control: socket.socket) -> None:
     link.say({"ready": broker.id})
     tick(broker, connections)
     await end.wait()
-    # One to the process group, then the supervisor's: a second one would find a loop that is closed.
+    # Two may come: one to the process group, then the supervisor's. The second would find a closed loop.
     loop.remove_signal_handler(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for server in servers:

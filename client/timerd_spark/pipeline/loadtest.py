@@ -1,7 +1,7 @@
 """loadtest(): a planned workload, played from Spark's Python workers against the daemons of their hosts.
 
-The load test is an open loop: the schedule is fixed before the start, and each operation is sent when it is due, also
-when the daemon does not keep up. Waits count from the intended time (G. Tene, "How not to measure latency": no
+The load test is an open loop: the schedule is fixed before the start, and each operation is sent when it is due, even
+if the daemon does not keep up. Waits count from the intended time (G. Tene, "How not to measure latency": no
 coordinated omission). All tasks start together, behind a barrier.
 """
 
@@ -34,7 +34,7 @@ LEAD_NS: Final = 1_500_000_000  # to the start: Spark lets tasks go on from a ba
 PATIENCE_S: Final = 60.0  # the longest wait for outcomes, after the last deadline; also for room in the window
 BATCH: Final = 4_096  # operations in a call, at most
 PAUSE_S: Final = 0.001  # the shortest sleep: operations that are due within it go out together
-# The columns of a result: the terminal view, and what the machine has added to the plan.
+# The columns of a result: the terminal view, and the delays that the machine has added to the plan.
 PLAYED: Final = (
     *TERMINAL,
     Column("behind_ns", LONG, "ns", "how long after its intended time register() was called", False),
@@ -74,8 +74,8 @@ def loadtest(
     """Play a plan. The result has the outcome of each operation: the terminal view, `behind_ns` and
     `added_ns`.
 
-    `players` tasks run at the same time, so the cluster needs as many free slots. Task i % players registers and fires
-    operation i. Each task has a client of its host's daemon: `instance`, in `runtime_dir` or the host's usual
+    `players` tasks run at the same time, so the cluster needs that number of free slots. Task i % players registers and
+    fires operation i. Each task has a client of its host's daemon: `instance`, in `runtime_dir` or the host's usual
     directory. `payload` is in bytes. `registered_at` is the intended time, and `wait_ns` counts from it. Each key
     begins with `run`, so that two runs share no key. Each action on the result plays the plan again: write it first.
 
@@ -184,9 +184,10 @@ def fires_of(part: Part) -> tuple[np.ndarray, np.ndarray]:
 def results(
     part: Part, sent: Iterable[Sent], instance: str, origin_us: int, patience: float
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The results of the operations of all calls, which come in the order of the part's rows.
+    """The results of the operations of all calls, in the order of the part's rows.
 
-    A call registers a few operations, and a batch of Arrow has many columns. So each batch is of many calls.
+    A call registers a few operations, and a batch of Arrow has many columns. So each batch has the results of many
+    calls.
     """
     import numpy as np
 
@@ -205,7 +206,7 @@ def results(
 def results_of(
     part: Part, end: int, outcomes: Sequence[Outcome], behind: np.ndarray, instance: str, origin_us: int
 ) -> pyarrow.RecordBatch:
-    """The results of the rows of a part before `end`, as many as there are outcomes."""
+    """The results of the rows of a part before `end`, one for each outcome."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""The machine of a run: what it is, and its load and the run's memory, measured four times a second."""
+"""The machine of a run: its description, its load, and the run's memory, measured four times a second."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Machine:
     def __init__(self) -> None:
         self.peak = 0  # bytes: the most memory that the run had at once
         self._own = psutil.Process()
-        self._spent: dict[tuple[int, float], float] = {}  # seconds, by process: also of those that have ended
+        self._spent: dict[tuple[int, float], float] = {}  # seconds, by process: also of processes that have ended
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -50,7 +50,7 @@ class Machine:
     def load(self) -> Iterator[list[Load]]:
         """The load while a block runs; the list gets it at the end."""
         found: list[Load] = []
-        self._look()  # else what was spent before the first look counts as the step's own
+        self._look()  # else CPU time from before the first look would count for this step
         before, own = psutil.cpu_times(), sum(self._spent.values())
         yield found
         self._look()
@@ -79,7 +79,7 @@ class Machine:
 
 
 def described(spark: SparkSession | None) -> dict[str, Any]:
-    """The machine and the versions of what runs on it, for the page of a run."""
+    """The machine and the versions of its software, for the page of a run."""
     return {
         "host": platform.node(),
         "processor": _processor(),
@@ -97,7 +97,7 @@ def described(spark: SparkSession | None) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name, as far as the system tells it."""
+    """The processor's name, if the system gives one."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

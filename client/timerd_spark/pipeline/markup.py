@@ -1,4 +1,4 @@
-"""The parts that the page is made of: style, tables, figures. HTML without scripts, and nothing that is loaded."""
+"""The parts of the page: style, tables, figures. HTML without scripts. It loads nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def document(title: str, parts: Iterable[str]) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """A part with a title; nothing if it has nothing in it."""
+    """A part with a title; an empty text if the part is empty."""
     return "\n".join([f"<h2>{escape(title)}</h2>", *parts]) if any(parts) else ""
 
 
@@ -108,7 +108,7 @@ def _cell(text: str) -> str:
 
 
 def figures(drawn: Iterable[tuple[str, Any]]) -> str:
-    """Figures with their titles, side by side where there is room."""
+    """Figures with their titles, side by side if there is room."""
     each = "".join(
         f"<figure><figcaption>{escape(title)}</figcaption>{plots.svg(figure, title)}</figure>"
         for title, figure in drawn

@@ -26,14 +26,14 @@ COLOURS: Final = dict(zip((PLAYED, SEEN, PLANNED), plots.COLOURS, strict=False))
 ORDER: Final = (RECORDED, PLAYED, SEEN, PLANNED)
 OUTCOMES: Final = ("completed", "expired", "cancelled", "failed")
 QUANTILES: Final = {"p50": "p50", "p99": "p99", "p999": "p99.9", "max": "max"}
-WINDOWS_MIN = 5  # of less there is nothing to see over time
+WINDOWS_MIN = 5  # fewer windows show nothing over time
 FINDINGS_MAX = 20  # on the page; the directory audit/ has all
 
 
 def page(run: Results) -> str:
     """The HTML of the page. All steps before it must be done."""
     o = run.options
-    # Times as numbers: those of Python would be in the zone of this process.
+    # Times as numbers: datetimes of Python would be in the time zone of this process.
     at = ("unix_micros(start) / 1e6D AS start_at", "unix_micros(`end`) / 1e6D AS end_at")
     reports = {row["what"]: row for row in run.stored("report").selectExpr("*", *at).collect()}
     real = [reports[what] for what in (RECORDED, PLAYED, SEEN) if what in reports]
@@ -73,7 +73,7 @@ def _subject(run: Results) -> str:
 
 
 def _provenance(run: Results, row: Any) -> str:
-    """When the operations of a report's row were there, and what read them."""
+    """The time of the operations of a report's row, and their source."""
     machine, steps = run.state["machine"], run.state["steps"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     there = ""
@@ -165,7 +165,7 @@ def _settled(run: Results, rows: Sequence[Any]) -> str:
 
 
 def _lateness(run: Results, rows: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Both views of played operations have the same lateness: one is drawn."""
+    """The figure of lateness. Both views of played operations have the same lateness, so one is drawn."""
     if rows[0]["expired"]:
         rolled = run.stored("rollup")
         rolled = rolled.where(rolled["what"] == rows[0]["what"])
@@ -173,7 +173,7 @@ def _lateness(run: Results, rows: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _report_table(rows: Sequence[Any]) -> str:
-    """A report, its measures as lines: so it is legible on a phone."""
+    """A report, with a line for each measure, so that it is legible on a phone."""
     lines = [["operations", *(f"{row['n']:,}" for row in rows)]]
     lines += [[name, *(f"{row[name]:,}" for row in rows)] for name in OUTCOMES]
     lines += [["expired, of all", *(f"{row['timeout_ratio']:.3%}" for row in rows)]]
@@ -187,14 +187,14 @@ def _report_table(rows: Sequence[Any]) -> str:
 
 
 def _real(run: Results, name: str) -> DataFrame:
-    """A result without what was planned."""
+    """A result without planned operations."""
     found = run.stored(name)
     return found.where(found["what"] != PLANNED)
 
 
 def _over_time(run: Results) -> str:
     windows = _real(run, "windows")
-    own = windows.where(windows["what"] != SEEN)  # of one view: the other one has the same
+    own = windows.where(windows["what"] != SEEN)  # of one view: the other view has the same
     if own.count() < WINDOWS_MIN:
         return ""
     window = run.state["steps"]["rollup"].get("window", run.options.window)

@@ -61,7 +61,7 @@ WINDOWS: Final = {
 }  # fmt: skip
 WINDOWS_MAX: Final = 300
 LIVES: Final = ("timeout_ns", *NEEDED)  # the columns of lives that reports need
-PENDING: Final = 32_768  # operations for which a daemon has room beyond those of the rate: a busy machine is late
+PENDING: Final = 32_768  # a daemon's extra room for operations, beyond those of the rate: a busy machine is late
 
 
 def check_out(out: Path, journal: str | None = None) -> None:
@@ -95,7 +95,7 @@ class Pipeline:
         """Raises InvalidValueError if the directory has a run with other options, or a state that cannot be read."""
         self.out, self.options, self.show = out, options, show
         self.machine = Machine()
-        self.share: float | None = None  # of the step that runs, where that is known
+        self.share: float | None = None  # the done part of the running step, if it is known
         self._state_path = out / "state.json"
         wanted = json.loads(json.dumps(options._asdict()))
         self.state: dict[str, Any] = {"options": wanted, "start_us": time.time_ns() // 1_000, "steps": {}}
@@ -218,7 +218,7 @@ class Pipeline:
                 run=f"{first // ROUND:x}.",
             )
             played.write.mode("overwrite").parquet(str(self.out / "played" / f"round={first}"))
-        if (outcomes := outcomes_in(journal)) < count:  # an audit of these alone would find no defect
+        if (outcomes := outcomes_in(journal)) < count:  # an audit of this part would find no defect
             raise JournalError(
                 f"{journal} holds {outcomes:,} of the {count:,} operations that were played: the disk is full, or the "
                 "daemon could not keep up. Make room, or give a lower --rate, and begin again"
@@ -255,7 +255,7 @@ class Pipeline:
         return lives.unionByName(of(self._planned(), PLANNED)) if self.options.ops > self.options.played else lives
 
     def _planned(self) -> DataFrame:
-        """The lives of the operations that are planned and not played. They are drawn anew whenever they are read."""
+        """The lives of the operations that are planned and not played. Each read draws them anew."""
         o, count = self.options, self.options.ops - self.options.played
         partitions = max(4, count // PART)
         plan = workload(
@@ -289,7 +289,7 @@ class Pipeline:
         reader = self.spark.read.format("timerd").option("view", "events").option("columns", ",".join(COLUMNS))
         arenas: list[AuditedArena] = []
         try:
-            # A journal that is given may be one that a daemon still writes.
+            # A daemon may still write a given journal.
             found = audit(reader.load(self.journal), open_end=self.options.journal is not None, show=arenas.append)
         except InvalidValueError as error:  # of level outcomes, or without its first files: the rest is worth a page
             self.show(f"      not audited: {error}")
@@ -313,7 +313,7 @@ class Pipeline:
 
 
 def bytes_of(journal: str) -> int:
-    """The size of a journal, of which a daemon may remove files meanwhile."""
+    """The size of a journal. A daemon may remove files of it at the same time."""
     size = 0
     for host in hosts_of(journal).values():
         for file in host.iterdir():
@@ -323,9 +323,9 @@ def bytes_of(journal: str) -> int:
 
 
 def share_of(progress: Mapping[str, Any] | None) -> float | None:
-    """The part of the journals that a query has read, from what Spark reports of it; None: that is not known.
+    """The part of the journals that a query has read, from Spark's report; None if it is not known.
 
-    Rows are counted within an arena, so it is not known of a journal with rows of another arena behind these.
+    Rows are counted within an arena. So the part is not known if a journal has rows of another arena behind these.
     """
     read = there = 0
     for source in progress["sources"] if progress else ():
@@ -338,7 +338,7 @@ def share_of(progress: Mapping[str, Any] | None) -> float | None:
 
 
 def window_for(lives: DataFrame) -> str:
-    """A window for a report of these lives: a hundred of them, or some more, in the time from first to last."""
+    """A window for a report of these lives, so that the time from first to last has a hundred windows or some more."""
     seconds = "(unix_micros(max(settled_at)) - unix_micros(min(settled_at))) / 1e6D"
     length_s = lives.selectExpr(seconds).collect()[0][0] or 0.0
     return next((name for name, each in WINDOWS.items() if length_s <= WINDOWS_MAX * each), [*WINDOWS][-1])
@@ -348,7 +348,7 @@ def rounds_of(played: DataFrame) -> DataFrame:
     """A row for each round of a load test, and one with `round` null for all: rates, and percentiles in ms.
 
     `played` has the columns of a loadtest() and the column `round`. Waits are of completed operations, from the
-    intended time. `added` is what they waited longer than planned, `behind` how late they were sent.
+    intended time. `added` is the wait beyond the plan, `behind` the lateness of sending.
     """
     from pyspark.sql import functions as F
 

@@ -3,7 +3,7 @@
 Arrivals and delays are those of timerd_client.workload. Row i takes its random numbers from Philox (J. K. Salmon et
 al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the key (seed, stream) and the counter i, so a row
 does not depend on the task that makes it. Arrivals are planned in blocks of BLOCK rows. The arrivals of a Poisson
-process, if their number is given, are uniform times in order: a block sorts uniform times.
+process, for a given number of them, are uniform times in order. So a block sorts uniform times.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def workload(
                 yield block_of(shape, block, first)
 
     drawn = blocks.mapInArrow(planned, ", ".join(f"{name} {kind}" for name, kind in DRAWN.items()))
-    key = F.concat(F.lit("w"), F.lower(F.hex("op")))  # by Spark: a key that nobody reads is not made
+    key = F.concat(F.lit("w"), F.lower(F.hex("op")))  # by Spark: it makes only keys that are read
     return drawn.select("*", F.lit(shape.timeout_ns).cast("bigint").alias("timeout_ns"), key.alias("key"))
 
 
@@ -118,13 +118,13 @@ def block_of(shape: Workload, block: int, first: int = 0) -> pyarrow.RecordBatch
 
 
 def due_of(shape: Workload, op: int) -> int:
-    """When an operation of a plan is due, in ns from the start of the plan."""
+    """The time at which an operation of a plan is due, in ns from the start of the plan."""
     due: int = block_of(shape, op // BLOCK, op)["due_ns"][0].as_py()
     return due
 
 
 def need_plan(df: DataFrame, what: str) -> None:
-    """Raises InvalidValueError if a DataFrame is no plan."""
+    """Raises InvalidValueError if a DataFrame is not a plan."""
     there = types_of(df)
     for name, kind in PLAN.items():
         if there.get(name) != kind:
@@ -135,7 +135,7 @@ def need_plan(df: DataFrame, what: str) -> None:
 
 
 def planned_lives(plan: DataFrame, start_us: int, host: str = "planned") -> DataFrame:
-    """A plan as a terminal view, as a daemon that is never late would have written it. Nothing of it was played.
+    """A plan as a terminal view, as a daemon that is never late would have written it. No operation of it was played.
 
     `start_us` is the start of the plan, in microseconds since 1970. `host` is the host's name in the result.
     """

@@ -41,13 +41,13 @@ SIZE: Final = (4.8, 3.1)  # inches: legible on a phone, and beside a second one 
 GROUPS_MAX = 12
 LABELS_MAX = 12  # on an axis
 POINTS_MAX = 5_000
-FULL: Final = 0.9  # of the median rate: a window at an end that has less is not full
+FULL: Final = 0.9  # of the median rate: a window at an end with a lower rate is not full
 PARTLY_MAX: Final = 3  # such windows of a part: one at its beginning, and two at its end
-POINT_MS: Final = 1e-6  # where waits of 0 are drawn: the axis is logarithmic
-UNSETTLED_MAX: Final = 0.999  # a figure of waits begins where one in a thousand has ended
+POINT_MS: Final = 1e-6  # the position of waits of 0: the axis is logarithmic
+UNSETTLED_MAX: Final = 0.999  # a figure of waits begins at the time when one in a thousand has ended
 UNITS: Final = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
 
-Colours = Mapping[str, str]  # of groups, by their labels; others have those of COLOURS, in the order of their names
+Colours = Mapping[str, str]  # of groups, by their labels; other groups get COLOURS, in the order of their names
 
 
 def waits(
@@ -89,10 +89,10 @@ def over_time(
 ) -> Figure:
     """Columns of a report with windows, over time; a line for each group and measure. Raises InvalidValueError.
 
-    Lines of the second measure are dashed, those of the third dotted. A line is broken where windows are missing. The
+    Lines of the second measure are dashed, lines of the third dotted. A line is broken where windows are missing. The
     first window of each part, and its last two, are left out if they are not full: work seldom begins and ends with a
-    window, and what waited longest settles in the next one. A window is not full if its rate is below nine tenths of
-    the part's median.
+    window, and the longest waits settle in the next one. A window is not full if its rate is below nine tenths of the
+    part's median.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -127,7 +127,7 @@ def over_time(
                 named = ", ".join([label] * bool(label) + [_short(measure)] * (len(wanted) > 1))
                 axes.plot(*zip(*points, strict=True), style, color=colour, label=named, marker=".", markersize=3)
                 largest, smallest = max([*seen, largest]), min([*seen, smallest])
-    if largest > 0:  # the axis begins near the values, and noise of a few parts in a hundred looks like noise
+    if largest > 0:  # the axis begins near the values, but noise of a few percent stays small
         axes.set_ylim(bottom=max(0.0, largest - max(1.1 * (largest - smallest), SPAN_MIN * largest)))
     _finish(axes, [*names, *wanted[1:]])
     if axes.lines:
@@ -139,7 +139,7 @@ def over_time(
 def what_if(asked: DataFrame, by: str | Sequence[str] = (), colours: Colours | None = None) -> Figure:
     """The timeout ratio under other timeouts, from what_if(), with its limits of confidence.
 
-    Beyond the data there are hollow triangles that point down: upper bounds.
+    Hollow triangles that point down are upper bounds, beyond the data.
     """
     names = [by] if isinstance(by, str) else list(by)
     limits = ["timeout_ratio_low", "timeout_ratio_high"]
@@ -255,7 +255,7 @@ def _short(measure: str) -> str:
 
 
 def _colour(axes: Axes, label: str, colours: Colours | None) -> str:
-    """The colour of a group: that which it has in all figures, or the next one."""
+    """The colour of a group: its colour in all figures, or the next one."""
     own = (colours or {}).get(label)
     drawn = len({line.get_color() for line in axes.lines})
     return own or COLOURS[drawn % len(COLOURS)]
@@ -275,12 +275,12 @@ def _groups(rows: Iterable[Any], names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """The windows of a group in parts without a gap, and without those at both ends of a part that are not full."""
+    """The windows of a group, in parts without a gap. Windows at the ends of a part that are not full are left out."""
     ends = [at for at, (row, following) in enumerate(pairwise(rows), 1) if following["start"] > row["end"]]
     for begin, end in pairwise([0, *ends, len(rows)]):
         part = rows[begin:end]
         if len(part) > PARTLY_MAX:
-            rates = [row["rate"] or 0.0 for row in part]  # null where no time has passed: a report without windows
+            rates = [row["rate"] or 0.0 for row in part]  # null if no time has passed: a report without windows
             full = FULL * median(rates)
             to = next(at for at in range(PARTLY_MAX) if at == PARTLY_MAX - 1 or rates[-1 - at] >= full)
             part = part[int(rates[0] < full) : len(part) - to]

@@ -1,4 +1,4 @@
-"""How long the rest of a run takes: estimated from the work of each step, and from what the steps before have shown.
+"""The remaining time of a run, estimated from the work of each step and from the times of finished steps.
 
 [2/9] play operations 100,000 to 199,999: 17 s, some 1 min 20 s for all that is left
       60 % of it, 7 s left; 1 min 10 s for all
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 SAY_S: Final = 5.0  # between two lines of a step
-# Limits of what finished steps may say about one to come: those of its kind, and others, which may have been cold.
+# Limits of the pace that finished steps give for a later one: steps of its kind, and others, which may have been cold.
 OWN, OTHERS = (0.1, 10.0), (0.5, 2.0)
 
 
 class Step(NamedTuple):
-    """A step of a run. Its estimate is for a machine on which the estimates were measured."""
+    """A step of a run. Its estimate is for the machine on which the estimates were measured."""
 
     name: str  # in state.json, and, to "-", its kind: "play" of "play-100000"
     what: str  # for people
@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 class Rest:
-    """The estimates of all steps of a run. Those that are done say how fast this machine is."""
+    """The estimates of all steps of a run. Finished steps show the speed of this machine."""
 
     def __init__(self, steps: Sequence[Step], took: Mapping[str, float]) -> None:
         """`took` has the seconds of the steps that are done, by name."""
@@ -42,7 +42,7 @@ class Rest:
         self._took[step.name] = seconds
 
     def of(self, step: Step) -> float:
-        """The seconds that a step takes: as those of its kind took, else by the pace of all that are done."""
+        """The seconds that a step takes: by the pace of finished steps of its kind, else of all finished steps."""
         same = [one for one in self._steps if one.name in self._took and one.kind == step.kind]
         known = same or [one for one in self._steps if one.name in self._took and one.kind != "play"]
         expected = sum(one.estimate_s for one in known)
@@ -78,7 +78,7 @@ class Rest:
 
 @contextmanager
 def said(rest: Rest, step: Step, show: Callable[[str], None], share: Callable[[], float | None]) -> Iterator[None]:
-    """Say every few seconds how far a step is."""
+    """Show the progress of a step every few seconds."""
     ended, begun = threading.Event(), time.monotonic()
 
     def say() -> None:

@@ -13,7 +13,7 @@ from timerd_spark.reports.audit import counted
 
 LATE_MS: Final = 10.0  # if calls are later than this at p99, the run did not follow its plan
 OTHERS: Final = 0.10  # of the processors, for work that is not of the run
-SAVING: Final = 0.10  # of what is in flight: less is not worth a sentence
+SAVING: Final = 0.10  # of the operations in flight: a smaller saving is not worth a sentence
 
 
 class Verdict(NamedTuple):
@@ -24,7 +24,7 @@ class Verdict(NamedTuple):
 
 
 def of_machine(played: Any, seen: Any, added: Any, load: tuple[float, float] | None) -> Verdict:
-    """Whether the figures are those of the plan: `played` and `seen` are rows of a report, `added` of the rounds."""
+    """Whether the run followed its plan: `played` and `seen` are rows of a report, `added` is of the rounds."""
     behind = added["behind_p99_ms"]
     intended, registered = ms(seen["latency_p99_ms"]), ms(played["latency_p99_ms"])
     two = (
@@ -55,7 +55,7 @@ def of_machine(played: Any, seen: Any, added: Any, load: tuple[float, float] | N
 
 
 def of_outcomes(row: Any) -> Verdict:
-    """How operations settled: a row of a report."""
+    """The outcomes of operations: `row` is of a report."""
     parts = [f"{row['timeout_ratio']:.2%} of {row['n']:,} operations expired"]
     if row["expired"]:
         parts.append(f"{ms(row['lateness_p99_ms'])} late at p99 and {ms(row['lateness_max_ms'])} at most")
@@ -82,7 +82,7 @@ def of_audit(disagreements: int | None, arenas: Sequence[dict[str, Any]], why: s
 def of_timeouts(row: Any, asked: Sequence[Any]) -> Verdict | None:
     """The savings of another timeout: `row` is of a report, `asked` are the rows of its what_if().
 
-    The sentence is about the longest of the timeouts that would save a tenth of what is in flight.
+    The sentence is about the longest timeout that would save a tenth of the operations in flight.
     """
     now, waited_s = row["timeout_ratio"], (row["in_flight_mean"] or 0.0) / (row["rate"] or 1.0)
     known = [one for one in asked if not one["beyond"] and one["in_flight"] is not None]

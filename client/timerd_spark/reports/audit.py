@@ -5,7 +5,7 @@ Operations depend on each other only through their keys, their ids, and the gran
 states of clients and the clocks of turns matter to all operations. So rows are grouped by (host, incarnation,
 purgatory, key) if all operations of the purgatory have one key and an id of their own, else by (host, incarnation,
 purgatory). Each group is audited in the order of its rows. Each task gets all CLIENT, SEGMENT, TURN, GAP and END rows.
-Spark sees no single rows: audit_parcels.py has those that stay together in parcels.
+Spark sees no single rows: audit_parcels.py packs rows that stay together into parcels.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AuditedArena(NamedTuple):
     """The extent of one arena's journal that an audit has read. As text: one line for people."""
 
     host: str
-    incarnation: str  # of the arena: another one after each fresh start
+    incarnation: str  # of the arena: each fresh start makes a new one
     outcomes: int
     segments: int
     gaps: int  # times in which the daemon could not write its journal
@@ -88,10 +88,10 @@ def audit(
     gets an AuditedArena of each arena, as text "web1, arena 5e1f: 4,711 outcomes, 2 segments, no gaps, complete to row
     29,873".
 
-    The call does all the work. It reads `df` once, keeps the needed parts meanwhile (in memory, else on the disk), and
-    runs `partitions` tasks (None: one for each 500,000 operations, and at least four). A task holds the rows of its
-    share in memory, some 600 bytes an operation, and 3,000,000 rows at most beside what is pending. The findings stay
-    on the executors as long as the result is referred to.
+    The call does all the work. It reads `df` once, keeps the needed parts until its end (in memory, else on the disk),
+    and runs `partitions` tasks (None: one for each 500,000 operations, and at least four). A task holds the rows of its
+    share in memory, some 600 bytes an operation, and 3,000,000 rows at most beside pending operations. The findings
+    stay on the executors as long as the result is referred to.
 
     Raises InvalidValueError for another DataFrame, and for a journal of level outcomes or without its beginning.
     """
@@ -174,7 +174,7 @@ def _arenas(sent: DataFrame) -> dict[tuple[str, str], Facts]:
 
 
 def _missing(arenas: Mapping[tuple[str, str], Facts], open_end: bool) -> list[tuple[str, str, int, None, str]]:
-    """The findings that say that rows are not there, or that events are not in their order."""
+    """The findings about missing rows, and about events that are not in order."""
     found = []
     for (host, incarnation), facts in arenas.items():
         wanted = facts.last - facts.first + 1 if facts.events else 0

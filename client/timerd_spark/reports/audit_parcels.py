@@ -1,10 +1,10 @@
-"""Parcels: what an audit sends between Spark's tasks. One is a row to Spark, and has many rows of an arena in it.
+"""Parcels: an audit sends them between Spark's tasks. For Spark, a parcel is a row. It has many rows of an arena in it.
 
-Spark works by the row. To keep, send and sort three million rows takes it longer than all that an audit does with them.
+Spark works by the row. Keeping, sending and sorting three million rows takes it longer than the whole audit of them.
 
 The operations of a purgatory, and the events on its keys, are in shares, by a hash of their keys. A parcel has rows of
-one share, in their order. Cancels and steps of groups name no key: their shares are by operation. index() and placed()
-find the tasks that have their registrations.
+one share, in order. Cancels and steps of groups name no key: their shares are by operation. index() and placed() find
+the tasks that have their registrations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PLACED: Final = f"{PARCELS}, bucket int"  # with the number of the task that aud
 FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, what string"
 BOUND: Final = "host string, incarnation string, purgatory string, id string, operation bigint, several boolean"
 CONTENT: Final = ", ".join(PACKED.split(", ")[2:])  # without host and incarnation, which the parcel has
-SHARES: Final = 256  # of keys: 0 to 255; those of operations follow
+SHARES: Final = 256  # of keys: 0 to 255; shares of operations follow
 EVERY, FRAGMENTS, ABOUT = -1, -2, -3  # shares of rows for each task, of fragments, and of facts
 INDEX: Final = -1  # `first` of a parcel with the numbers of registrations
 WORD: Final = (1 << 64) - 1
@@ -43,7 +43,7 @@ def parcels(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
 
 
 def parcels_of_fragments(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """All fragments, joined to registrations and in parcels. They are few: their arenas are held whole."""
+    """All fragments, joined to registrations and in parcels. They are few, so all of an arena are held at once."""
     import pyarrow as pa
 
     tables = []
@@ -56,13 +56,13 @@ def parcels_of_fragments(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pya
 
 
 def opened(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[tuple[dict[str, Any], pyarrow.RecordBatch]]:
-    """Each parcel: its columns but the content, and its rows."""
+    """Each parcel: its columns except the content, and its rows."""
     for parcel, content in _contents(batches):
         yield parcel, rows_of(content)
 
 
 def _contents(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[tuple[dict[str, Any], pyarrow.Buffer]]:
-    """Each parcel: its columns but the content, and the content as it stands in the batch."""
+    """Each parcel: its columns except the content, and the content as the batch has it."""
     for batch in batches:
         contents = batch["content"]
         for at, parcel in enumerate(batch.drop_columns(["content"]).to_pylist()):
@@ -124,7 +124,7 @@ def _sent(held: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
 
 
 def _registered(rows: pyarrow.RecordBatch) -> np.ndarray:
-    """The numbers of the operations that are registered here. A snapshot may be there twice, and has none."""
+    """The numbers of the operations that are registered here. Not those of snapshots, which may occur twice."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -167,7 +167,7 @@ def _shares(table: pyarrow.Table) -> np.ndarray:
 
 
 def _shares_of(operations: np.ndarray) -> np.ndarray:
-    """The shares of operations, which are not those of their keys."""
+    """The shares by operation, which are other shares than those by key."""
     import numpy as np
 
     found: np.ndarray = SHARES + (operations.astype(np.uint64) % np.uint64(SHARES)).astype(np.int64)
@@ -195,11 +195,11 @@ def _groups(*columns: np.ndarray) -> Iterator[tuple[int, int]]:
     yield from pairwise(edges)
 
 
-# what rows say of each other ------------------------------------------------------------------------------------------
+# relations between rows -----------------------------------------------------------------------------------------------
 
 
 def bound(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """The registrations with an id, and a row for each parcel with one that has several keys: columns BOUND."""
+    """The registrations with an id, and a row for each parcel that has a registration with several keys: BOUND."""
     import pyarrow.compute as pc
 
     for parcel, rows in opened(batches):
@@ -216,7 +216,7 @@ def bound(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatc
 
 
 def index(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Of parcels with buckets, the numbers of their registrations: parcels with these, by the shares of operations."""
+    """From parcels with buckets: parcels with the numbers of their registrations, by the shares of operations."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -231,7 +231,7 @@ def index(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatc
 
 
 def twice(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """FINDINGS: operations that are registered twice, which two tasks may have. `batches`: whole shares of numbers."""
+    """FINDINGS: operations that are registered twice, perhaps in two tasks. `batches`: whole shares of numbers."""
     import numpy as np
 
     numbers: dict[tuple[str, str], list[np.ndarray]] = {}
@@ -247,7 +247,7 @@ def twice(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatc
 def placed(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Cancels and steps of groups, with the buckets of their registrations; 0: there is no registration.
 
-    `batches` has whole shares of operations, sorted by arena, share and `first`: those of index() come first.
+    `batches` has whole shares of operations, sorted by arena, share and `first`: parcels of index() come first.
     """
     import numpy as np
     import pyarrow as pa

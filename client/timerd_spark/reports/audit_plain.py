@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PLAIN_REGISTER_FLAGS: Final = int(
     RegisterFlag.WANTS_ANSWER | RegisterFlag.MARK_BY_SEQUENCE | RegisterFlag.NO_MARK | RegisterFlag.ORPHANS_GIVEN
 )
-REGISTRATION_SIZE: Final = 3 * ROW_SIZE  # of one with one key
+REGISTRATION_SIZE: Final = 3 * ROW_SIZE  # of a registration with one key
 NOBODY: Final = -1
 _LIVING: Final = (ClientState.LIVE, ClientState.SILENT)
 _NEVER: Final = np.iinfo(np.int64).max
@@ -38,7 +38,7 @@ Numbers: TypeAlias = np.ndarray  # of 64 bits
 
 
 def accepted(part: pyarrow.Table) -> Mask:
-    """Which rows of an arena need no Audit. They are packed, in their order, and all that there are of their keys."""
+    """The rows of an arena that need no Audit. `part` has packed rows, in order, and all rows of their keys."""
     found = np.zeros(part.num_rows, bool)
     rows = Rows(part)
     operations, events = Operations(rows), Events(rows)
@@ -55,7 +55,7 @@ def accepted(part: pyarrow.Table) -> Mask:
 
 
 class Rows:
-    """The rows of a part. A place is the number of a row in the part."""
+    """The rows of a part. A *place* is the number of a row in the part."""
 
     def __init__(self, part: pyarrow.Table) -> None:
         self.part = part
@@ -114,7 +114,7 @@ class Rows:
         self._now[is_turn], self._effective[is_turn] = turns["now_ns"], turns["effective_ns"]
 
     def turns_of(self, places: Numbers) -> tuple[Numbers, Numbers]:
-        """(now_ns, effective_ns) of the turns of these rows; both -1 where there is none."""
+        """(now_ns, effective_ns) of the turns of these rows; both -1 if there is none."""
         at = np.searchsorted(self._marks, places) - 1
         return taken(self._now, at, -1), taken(self._effective, at, -1)
 
@@ -131,10 +131,10 @@ class Rows:
         self._owners, self._orphans = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._owners[of], self._orphans[of] = self.owners[places], rows["orphans"]
         is_same = (self._owners[of] == self.owners[places]) & (self._orphans[of] == rows["orphans"])
-        self._owners[of[~is_same]] = NOBODY  # it has changed: nothing of its is plain
+        self._owners[of[~is_same]] = NOBODY  # the client has changed: none of its operations is plain
 
     def client(self, clients: Numbers, places: Numbers) -> tuple[Mask, Numbers]:
-        """Whether these rows are of these clients, while they lived; and the clients' policies for orphans."""
+        """Whether each row is of its client while the client lived, and the clients' policies for orphans."""
         at = found_in(self._names, clients)
         owner = taken(self.owners, places, 0)
         is_its = (taken(self._owners, at, NOBODY) == owner) & (owner > 0)
@@ -149,7 +149,7 @@ class Rows:
 
 
 class Events:
-    """The events of a part, and the watermarks with which the journal began. `fine`: what an Audit would accept."""
+    """The events of a part, and the watermarks at the beginning of the journal. `fine`: an Audit would accept it."""
 
     def __init__(self, rows: Rows) -> None:
         self.places = places = rows.places(RowKind.EVENT, RowKind.WATERMARK)
@@ -174,12 +174,12 @@ class Events:
             & rows.is_named[places]
             & is_its
         )
-        # By their keys, in their order.
+        # Sorted by key, then by place.
         self._order = np.argsort(self.watches, kind="stable")
         self._at = _joined(self.watches, places)[self._order]
 
     def beside(self, watches: Numbers, places: Numbers) -> tuple[Numbers, Numbers]:
-        """For rows of these keys the newest event before each, and the first one behind: numbers of events, or -1."""
+        """For rows of these keys: the newest event before each, and the first event behind it: numbers, or -1."""
         behind = np.searchsorted(self._at, _joined(watches, places))
         found = []
         for at in (behind - 1, behind):
@@ -221,7 +221,7 @@ class Operations:
         )
         self.watches, self.clients, self.commands = rows.watches[places], clients_of(self.s), self.r["command"]
         self._numbers, self._first = np.unique(self.r["operation"], return_index=True)
-        # Among all registrations, also those with several keys: of two with one number none is plain.
+        # Among all registrations, also those with several keys: if two have one number, neither is plain.
         every = np.asarray(pc.fill_null(part["operation"].combine_chunks(), -1))[registered].astype(np.int64)
         numbers, times = np.unique(every, return_counts=True)
         self.is_alone = ~np.isin(_signed(self.r["operation"]), numbers[times > 1])
@@ -248,7 +248,7 @@ class Operations:
         return found
 
     def right(self, events: Events) -> Mask:
-        """Which operations are plain, and have settled as their key's events, their deadline and their cancel say."""
+        """The plain operations that have settled as they should by their key's events, their deadline and cancels."""
         deadline, effective = self.r["deadline_ns"], _signed(self.s["effective_ns"])
         before, after = events.beside(self.watches, self.places)
         fine = self._registered_rightly(effective) & self._nothing_since(events, before)
@@ -309,7 +309,7 @@ class Operations:
     def _nothing_since(self, events: Events, before: Numbers) -> Mask:
         """Whether no event on its key is behind an operation's mark: another client's by sequence, its own by command.
 
-        Where own events and those of others are mixed, this says no.
+        If own events and events of others are mixed, the answer is no.
         """
         flags, none = self.r["command_flags"], before < 0
         lowest, highest = events.senders_until(before)
@@ -324,7 +324,7 @@ class Operations:
         return found
 
     def _said_rightly(self, o: np.ndarray, places: Numbers) -> Mask:
-        """Whether the OUTCOME rows, one for each operation, say of their operations what their registrations say."""
+        """Whether the OUTCOME rows, one for each operation, agree with the registrations."""
         rows, r = self._rows, self.r
         is_its, _ = rows.client(self.clients, places)
         now, _ = rows.turns_of(places)
@@ -389,7 +389,7 @@ def commands_rise(rows: Rows, operations: Operations, events: Events) -> bool:
 
 
 def lines_of(rows: pyarrow.Array, size: int = ROW_SIZE) -> np.ndarray:
-    """Values of one size as an array, a line each. Raises ValueError for others."""
+    """Values of one size as an array, a line for each. Raises ValueError for values of another size."""
     ends = np.frombuffer(rows.buffers()[1], np.int32)[rows.offset : rows.offset + len(rows) + 1]
     if rows.null_count or (len(rows) and (np.diff(ends) != size).any()):
         raise ValueError(f"the column `bytes` has values of other than {size} bytes: it is none of a journal")
@@ -414,7 +414,7 @@ def taken(values: np.ndarray, at: Numbers, missing: object = None) -> np.ndarray
 
 
 def found_in(values: np.ndarray, wanted: np.ndarray) -> Numbers:
-    """Where these are among sorted values; -1: nowhere."""
+    """The positions of `wanted` among sorted values; -1 if a value is not there."""
     at = np.searchsorted(values, wanted)
     at = np.where(at < len(values), at, -1)
     return np.where((at >= 0) & (taken(values, at) == wanted), at, -1)

@@ -1,9 +1,9 @@
-"""The rows of an audit: pack() makes fewer rows of those of the events view, and says what there is of each arena.
+"""The rows of an audit: pack() packs the rows of the events view into fewer rows, and adds facts about each arena.
 
 A registration is three or more neighbouring rows of a journal: REGISTER, REGISTERED, and a KEY row for each key. pack()
 makes one row of them, with the bytes of all. If a part of the journal ends between them, pack() leaves fragments, and
 join_fragments() puts these together once they are sorted. The bytes of a row have its numbers. The other columns are
-its texts, and what rows are grouped by.
+its texts, and the columns to group by.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 FRAGMENT: Final = -1  # the kind of a packed row that is one row of a registration
-FACTS: Final = -2  # the kind of a packed row that says what a batch had of an arena
+FACTS: Final = -2  # the kind of a packed row with facts about an arena in a batch
 # The columns of the events view that an audit needs.
 NAMED: Final = ("host", "incarnation", "row", "bytes")  # never null
 COLUMNS: Final = (*NAMED, "purgatory", "key", "owner", "group", "id")
@@ -70,12 +70,12 @@ class Facts(NamedTuple):
     last: int = 0
     first_event: int = -1  # the rows of its first and last events
     last_event: int = -1
-    fall: int = NEVER  # the first row of an event whose number is not above that of the event before
+    fall: int = NEVER  # the first row of an event whose number is not above the last event's
     apart: int = NEVER  # the first row of a registration with a row of another kind right before it
     lacks: str = ""  # a segment is not of level "events", or is of an older version, and lacks "columns"
 
     def with_more(self, more: Facts) -> Facts:
-        """These facts and those of a part whose events are behind these, or among them."""
+        """These facts together with those of a part whose events are behind these, or among them."""
         falls = 0 <= self.last_event < more.first_event and more.first <= self.last
         return Facts(
             oldest=min(self.oldest, more.oldest),
@@ -125,7 +125,7 @@ def pack(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch
             taken[first + at] = True
         for begin, end in _runs(~taken):
             if begin > 0:
-                joiner.end()  # a whole one is between
+                joiner.end()  # a complete registration lies between
             joiner.take(_fragments(batch, lines, parts[begin:end]))
             if end < len(parts):
                 joiner.end()
@@ -146,7 +146,7 @@ def _runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _whole(batch: pyarrow.RecordBatch, lines: np.ndarray, parts: np.ndarray) -> np.ndarray:
-    """Where, among the rows of registrations, the three rows of one with one key begin."""
+    """The places, among the rows of registrations, at which a registration with one key begins: it has three rows."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -169,7 +169,7 @@ def _whole(batch: pyarrow.RecordBatch, lines: np.ndarray, parts: np.ndarray) -> 
 def _packed_registrations(
     batch: pyarrow.RecordBatch, lines: np.ndarray, parts: np.ndarray, first: np.ndarray
 ) -> pyarrow.RecordBatch:
-    """A row for each registration with one key: the second row names its purgatory, owner and id, the third its key."""
+    """A row for each registration with one key. Its second row names purgatory, owner and id, its third row the key."""
     import numpy as np
     import pyarrow as pa
 
@@ -331,7 +331,7 @@ class Joiner:
         self._held = held
 
     def end(self) -> None:
-        """Say that no more fragments come: those that are held are left over."""
+        """No more fragments come: the held ones are left over."""
         self._left += self._held
         self._held = []
 

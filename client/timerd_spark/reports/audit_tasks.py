@@ -1,4 +1,4 @@
-"""The tasks of an audit: each has the parcels of a bucket, and gives to Audits what numpy does not accept."""
+"""The tasks of an audit: each has the parcels of a bucket, and gives rows that numpy does not accept to Audits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Task:
         self._handlers = _handlers(self._audit)
 
     def take(self, rows: pyarrow.RecordBatch) -> None:
-        """More rows of the arena, in their order. The first one is not before that of any rows taken before."""
+        """Take more rows of the arena, in order. The first one is not before the first row of an earlier call."""
         if self._rows > HELD_MAX:
             self._is_large = True
             self._release(rows["row"][0].as_py())
@@ -89,7 +89,7 @@ class Task:
         return self._is_first or bool((left & is_own).any())
 
     def _release(self, before: int | None) -> None:
-        """Give the held rows to the Audit; those before this row, as others may still come between the rest."""
+        """Give the held rows to the Audit: all, or those before a row, because others may come between the rest."""
         if not self._held:
             return
         rows = self._sorted()

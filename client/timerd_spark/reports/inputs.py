@@ -40,8 +40,8 @@ def need_view(df: DataFrame, view: str, names: Iterable[str], what: str) -> None
 def names_of(by: str | Sequence[str], df: DataFrame, what: str, taken: Iterable[str] = ()) -> list[str]:
     """The columns to group by, from one name or several.
 
-    Raises InvalidValueError for a name that is no column, that Spark reads as a path ("a.b"), that is given twice, or
-    that `taken` contains.
+    Raises InvalidValueError for a name that is not a column, that Spark reads as a path ("a.b"), that is given twice,
+    or that `taken` contains.
     """
     names = [by] if isinstance(by, str) else list(by)
     for name in names:

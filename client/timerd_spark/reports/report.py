@@ -18,16 +18,16 @@ KEYS_MAX: Final = 1_000_000
 
 
 def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = None) -> DataFrame:
-    """A row for each group and window: rates, the timeout ratio, percentiles, how many were in flight at most.
+    """A row for each group and window: rates, the timeout ratio, percentiles, the most operations in flight.
 
     `df` is a terminal view, or a rollup of one. Percentiles are the same from both, because they are read from the
     rollup's histograms (at most rollups.ERROR too large). Columns: `by`, then
 
         start, end                the window; without windows, from the first registration to the last outcome
         n, completed, expired, cancelled, failed
-        idle_s                    of the time from start to end: pauses, if there are no windows
-        rate                      n / the window's length; without windows, n / the time from start to end that is no
-                                  pause. A window that work did not fill has a low rate
+        idle_s                    the pauses in the time from start to end, if there are no windows
+        rate                      n / the window's length; without windows, n / the time from start to end without
+                                  pauses. A window that work did not fill has a low rate
         timeout_ratio             expired / n
         latency_p50_ms .. p999_ms, latency_max_ms     from registration to outcome, of the completed ones
         lateness_p50_ms .. p999_ms, lateness_max_ms   from deadline to outcome, of the expired ones
@@ -36,8 +36,8 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
                                   windows; otherwise take `in_flight_max`, or no windows
         in_flight_max             see rollup()
 
-    A pause is a time in which nothing was in flight. It is longer than a second and than 100 mean intervals between
-    operations: as between the rounds of a load test, or at night.
+    A pause is a time without operations in flight. It is longer than a second and than 100 mean intervals between
+    operations: for example, between the rounds of a load test, or at night.
 
     Raises InvalidValueError for columns that are missing or of another type, and for a window that is no duration.
     """
@@ -85,7 +85,7 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
 
 
 def hot_keys(df: DataFrame, k: int = 20) -> DataFrame:
-    """The k keys of a terminal view on which most operations settled, most first. Raises InvalidValueError.
+    """The k keys of a terminal view with the most settled operations, in this order. Raises InvalidValueError.
 
     Columns: purgatory, key, n (operations), share (of all operations), timeout_ratio. Counts are exact. Keys with the
     same n come in the order of their names.

@@ -41,7 +41,7 @@ ROLLUP: Final = {
     "lateness": HISTOGRAM,  # of the expired ones, ns
     "lateness_max_ns": "bigint",
     "in_flight_max": "bigint",
-    "pauses": "array<bigint>",  # that began in the window: ms, of more than a second, in which nothing was in flight
+    "pauses": "array<bigint>",  # of more than a second, that began in the window, in ms
 }
 WINDOW_KEY: Final = "timerd_window_ns"  # in the metadata of `start`; Parquet keeps it
 # Names of columns of the steps, in rollup() and in the functions that read a rollup.
@@ -218,8 +218,8 @@ def _grouped(df: DataFrame, counted: str, names: str, window_ns: int | None) -> 
 def _in_flight(names: str, window_ns: int | None) -> str:
     """SQL for the largest number of registered and not settled operations at the end of a millisecond, by window.
 
-    And for the pauses that begin in the window. It adds up within parts of time first, and then over the parts, so that
-    no task has to see a whole group.
+    It also has the pauses that begin in the window. It adds up within parts of time first, and then over the parts, so
+    that no task has to see a whole group.
     """
     return f"""
         SELECT {names} cell, greatest(peak, 0) + before AS in_flight_max, concat(

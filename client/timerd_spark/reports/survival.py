@@ -7,10 +7,10 @@ observations", J. Am. Stat. Assoc. 53, 1958): S(t), the share that still waits a
 (1 - settled / still watched) over all times up to t. The method assumes that expiry and cancellation do not depend on
 how long an operation would have waited. Beyond the largest watched time nothing is known.
 
-A few operations with a longer timeout say little: S jumps by a lot at each of their ends, and they may be of a kind of
-their own. So the estimate ends where fewer than one in a hundred are still watched. Limits of confidence are
-Greenwood's (M. Greenwood, "The natural duration of cancer", 1926) for log(-log S), which stays within 0 and 1. Those of
-the mean are of the area under S (Kaplan and Meier, section 6).
+A few operations with a longer timeout show little: S jumps far at each of their ends, and they may differ from the
+others. So the estimate ends where fewer than one in a hundred are still watched. Limits of confidence are Greenwood's
+(M. Greenwood, "The natural duration of cancer", 1926) for log(-log S), which stay within 0 and 1. The limits of the
+mean are those of the area under S (Kaplan and Meier, section 6).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TAKEN: Final = (
     "timeout_ratio_low", "total", "until", "watched",
 )  # fmt: skip
 TIMEOUTS_MAX: Final = 1_000
-WATCHED_SHARE: Final = 0.01  # of all operations: so many have to be watched still
+WATCHED_SHARE: Final = 0.01  # of all operations: this share has to be watched still
 Z: Final = 1.959964  # of limits that hold with 95 %
 BEYOND_Z: Final = 0.025  # the probability beyond each of them
 STEP_BITS: Final = 10  # times are rounded to one part in 1,024, so that their number does not grow with that of lives
@@ -59,20 +59,20 @@ def what_if(
 
         timeout_ns      the timeout, one of `timeouts`
         timeout_ratio   S(timeout): the share that would have expired
-        timeout_ratio_low, timeout_ratio_high     limits between which that is, with a confidence of 95 %
+        timeout_ratio_low, timeout_ratio_high     the limits of timeout_ratio, with a confidence of 95 %
         mean_wait_ns    the mean of min(wait, timeout): the area under S up to the timeout
         rate            registrations a second, without the pauses: see report()
-        in_flight       rate x mean_wait: how many would have been pending on average (Little's law)
-        in_flight_low, in_flight_high             limits between which that is, as far as mean_wait decides it
+        in_flight       rate x mean_wait: the mean number of pending operations (Little's law)
+        in_flight_low, in_flight_high             the limits of in_flight, from the limits of mean_wait alone
         watched         operations that were watched until the timeout, or until known_ns
         known_ns        the longest time for which one in a hundred operations of the group was watched
-        beyond          timeout_ns > known_ns: the data do not reach so far. All figures are those at known_ns: the
-                        truth is at most timeout_ratio_high, and at least in_flight_low
+        beyond          timeout_ns > known_ns: the data do not reach the timeout. All figures are those at known_ns:
+                        the truth is at most timeout_ratio_high, and at least in_flight_low
 
-    `rolled` is a rollup() of the same operations by the same columns, with any windows, if there is one: then pauses
-    are taken from it, and not looked for again, which takes half of the time.
+    `rolled` is a rollup() of the same operations by the same columns, with any windows, if there is one. Then pauses
+    are taken from it. Looking for them takes half of the time.
 
-    Raises InvalidValueError for columns that are missing, and for timeouts that are no durations.
+    Raises InvalidValueError for missing columns, and for timeouts that are not durations.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -81,12 +81,12 @@ def what_if(
     names = names_of(by, df, "what_if()", TAKEN)
     wanted = timeouts_of(timeouts)
     paused = pauses_of(df, names) if rolled is None else _pauses_in(rolled, names)
-    # Waits beyond the timeout are seen only when the daemon was late, so they are no fair sample: censored.
+    # Waits beyond the timeout are seen only if the daemon was late. They are no fair sample, so they are censored.
     over = (F.col("outcome") == "expired") | (F.col("wait_ns") > F.col("timeout_ns"))
     settled = F.col("outcome").isin("completed", "failed") & ~F.coalesce(over, F.lit(False))
     at = F.when(over, F.coalesce("timeout_ns", "wait_ns")).otherwise(F.col("wait_ns"))
     lives = df.select(*names, "registered_at", settled.alias("settled"), F.greatest(at, F.lit(0)).alias("at"))
-    # A step of time never contains one of the timeouts, so it is exactly known what settles before each timeout.
+    # No step of time contains a timeout, so the operations that settle before each timeout are known exactly.
     before = sum((F.when(F.col("at") > one, 1).otherwise(0) for one in wanted), F.lit(0))
     exponent = F.greatest(F.floor(F.log2(F.greatest("at", F.lit(1)).cast("double"))).cast("int") - STEP_BITS, F.lit(0))
     step = F.call_function("shiftleft", F.call_function("shiftright", F.col("at"), exponent), exponent)
@@ -192,8 +192,8 @@ def _pauses_in(rolled: DataFrame, names: Sequence[str]) -> DataFrame:
 def _limits(ratio: Column, steps: Column, watched: Column, all_settled: Column) -> tuple[Column, Column]:
     """The limits of a share that still waits. `steps` is Greenwood's sum.
 
-    Where none has settled of the `watched`, or all of the last `all_settled`, there is no such sum: then the limits are
-    those of a share of which no case was seen.
+    If none of the `watched` has settled, or all of the last `all_settled` have, there is no such sum. Then the limits
+    are those of a share without a seen case.
     """
     from pyspark.sql import functions as F
 

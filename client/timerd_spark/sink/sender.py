@@ -1,13 +1,13 @@
-"""Sends the registrations and events of a task: each is acknowledged, and made once, also when the task is run again.
+"""Sends the registrations and events of a task: each is acknowledged, and made once, even if the task is run again.
 
 A registration is idempotent by its id: the daemon refuses an id that it knows, of a pending or a settled operation.
 
 An event has no id, so it is fired under a *claim*: an operation whose id is the event's opId, in a purgatory of claims
 ("default-claims"). If the claim is new, this task fires: the event and a second event, which completes the claim, go
 out in one frame. A frame arrives whole or not at all, and it is applied whole, even over several turns
-(tests/core/test_frames.py). If the task dies before, its claim is cancelled (orphans="cancel"), and another attempt
-may replace a cancelled claim. A completed claim says that its event was fired. So a task that is killed at any point
-loses nothing and repeats nothing. docs/spark-write.md lists what is not covered.
+(tests/core/test_frames.py). If the task dies before the frame, its claim is cancelled (orphans="cancel"), and another
+attempt may replace a cancelled claim. A completed claim says that its event was fired. So a task that is killed at any
+point loses nothing and repeats nothing. docs/spark-write.md lists the exceptions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Counts of rows: new ones, and ones whose id was known."""
+    """Counts of rows: new rows, and rows whose id was known."""
 
     added: int
     known: int
@@ -171,7 +171,7 @@ def claim(claims: td.Purgatory, op_ids: Sequence[str | bytes]) -> list[str | byt
     while op_ids:
         batch = claims.register_many_wait(
             op_ids,
-            timeout=None,  # a claim that expired before its attempt ended would lose the event
+            timeout=None,  # if a claim expired before the end of its attempt, the event would be lost
             ids=op_ids,
             if_exists="replace_cancelled",
             orphans="cancel",

@@ -33,7 +33,7 @@ QUERY, BATCH, EXECUTION, APPLICATION = (
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """The counts of a task: rows that were new, and rows that the daemon knew."""
+    """The counts of a task: new rows, and rows that the daemon knew."""
 
     added: int
     known: int
@@ -43,7 +43,7 @@ class Sending:
     """Common to the writers of batches and of streams: a task sends its rows, and returns its counts."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Raises InvalidConfigError where the rows lack a column that the options name."""
+        """Raises InvalidConfigError if the rows lack a column that the options name."""
         self.options = options
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         for option, column, kinds in (
@@ -62,7 +62,7 @@ class Sending:
                 )
 
     def write(self, iterator: Iterator[RecordBatch]) -> Sent:
-        """Write the rows of a task. Returns when all are acknowledged; raises the daemon's refusals."""
+        """Write the rows of a task. Returns when all are acknowledged. Raises the daemon's refusals."""
         from .sender import send
 
         return Sent(*send(self.options, self._rows(iterator)))

@@ -13,5 +13,5 @@
     frame.py      a journal as a DataFrame, from its own files or from Parquet
     export.py     a journal as Parquet
 
-Not here: the data source itself (format.py), and what is computed from the rows (reports/).
+Not here: the data source itself (format.py), and computations on the rows (reports/).
 """

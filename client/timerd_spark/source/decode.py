@@ -68,7 +68,7 @@ spare_memory: list[bytearray] = []
 
 
 def memory_for(size: int) -> bytearray:
-    """At least `size` bytes of memory, from the last span if that had enough."""
+    """At least `size` bytes of memory: the memory of the last span, if it is large enough."""
     spare = spare_memory.pop() if spare_memory else bytearray()
     return spare if len(spare) >= size else bytearray(size)
 
@@ -132,7 +132,7 @@ class SegmentRows:
         self._gapless = len(self._blocks) > 0 and self._blocks[-1] - self._blocks[0] == len(self._blocks) - 1
 
     def _read_one_block(self, block: int, end: int) -> tuple[memoryview, int]:
-        """A block that is not full, or not good, and its rows. The last one is tried again: it may be being written."""
+        """A block that is not full or not good, and its rows. The last one is tried again: the daemon may write it."""
         data, rows = self._segment.good(block, 1)
         for _ in range(TORN_RETRIES):
             if block * BLOCK_ROWS + rows >= self.span.end or block < end - 1:
@@ -155,10 +155,10 @@ class SegmentRows:
 
     @cached_property
     def _anchors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Records, and by how many ns the wall clock is ahead of CLOCK_MONOTONIC from each of them on.
+        """Records, and the ns by which the wall clock is ahead of CLOCK_MONOTONIC from each of these records on.
 
-        The last anchor before the span counts too; if there is none, the times in the segment's header. To look for it
-        may take as long as to read the span, and few queries need the wall clock.
+        The last anchor before the span counts too; if there is none, the times in the segment's header. Looking for it
+        may take as long as reading the span, and few queries need the wall clock.
         """
         records, offsets = [-1], [self.header.wall_ns - self.header.monotonic_ns]
         block = self.span.first // BLOCK_ROWS
@@ -209,7 +209,7 @@ class SegmentRows:
         return pa.BinaryArray.from_buffers(pa.binary(), len(lines), [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
     def lacks(self, kind: RowKind, field: str) -> bool:
-        """Whether the segment is of an older version, which has no such field in rows of that kind."""
+        """Whether the segment is of an older version, without this field in rows of that kind."""
         return field in self._segment.lacks.fields.get(kind, ())
 
     def kinds(self, lines: np.ndarray) -> np.ndarray:
@@ -252,7 +252,7 @@ class SegmentRows:
         """A block outside the span; zeros if it is absent, or damaged and may be skipped. Raises JournalError."""
         data, rows = self._segment.good(number, 1)
         if rows == 0:
-            # Blocks before the first one are gone, or were in a file that was removed while it was written: no damage.
+            # Blocks before the first one are gone, or were in a file that was removed while it was written. No damage.
             if not self._skip and number >= self._segment.first():
                 raise JournalError(
                     f"{self.span.directory}: segment {self.span.segment} is damaged in block {number}; {SKIP_HINT}"
@@ -366,7 +366,7 @@ def op_ids_without_digits(incarnation: int, rows: int) -> np.ndarray:
 
 
 def digits_of(words: np.ndarray) -> np.ndarray:
-    """64-bit words in hexadecimal: four 32-bit numbers a word, each of which holds four digits."""
+    """64-bit words in hexadecimal: four 32-bit numbers for each word, with four digits in each number."""
     return HEX_OF_16.take(words.astype("<u8").view("<u2").reshape(-1, 4)[:, ::-1])
 
 
@@ -376,14 +376,14 @@ def hexadecimal(words: np.ndarray) -> np.ndarray:
 
 
 def strings(data: np.ndarray, lengths: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """A column of strings from the bytes of all of them in a row, and their lengths; null where it is not `valid`."""
+    """A column of strings from their joined bytes and their lengths; null where it is not `valid`."""
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data), validity_bits(valid))
 
 
 def rounded_up(rows: int) -> int:
-    """Rounded up to a power of two: a cached array then serves batches of many sizes."""
+    """`rows`, rounded up to a power of two: a cached array then serves batches of many sizes."""
     return 1 << max(rows - 1, 0).bit_length()
 
 
@@ -394,7 +394,7 @@ def constant(value: str | None, rows: int) -> pa.Array:
 
 @lru_cache(maxsize=16)
 def repeated(value: str | None, rows: int) -> pa.Array:
-    """The same, cached: most batches have one size, and there are few names."""
+    """Like constant(), but cached: most batches have one size, and there are few names."""
     return pa.nulls(rows, pa.string()) if value is None else pa.repeat(pa.scalar(value), rows)
 
 
@@ -420,7 +420,7 @@ def names_of_codes(codes: np.ndarray, table: pa.Array, valid: np.ndarray | None 
 
 @cache
 def names_of(kind: type[IntEnum]) -> pa.Array:
-    """The name of each code, in small letters; one without a name, of a newer version, is shown as its number."""
+    """The name of each code, in small letters. A code without a name, of a newer version, is shown as its number."""
     names = {int(member): member.name.lower() for member in kind}
     return pa.array([names.get(code, str(code)) for code in range(256)])
 

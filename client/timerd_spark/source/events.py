@@ -43,7 +43,7 @@ class Events:
     def __init__(self, source: SegmentRows, records: np.ndarray, lines: np.ndarray) -> None:
         self._source, self._records, self._lines = source, records, lines
         self._kinds = source.kinds(lines)
-        # For each kind that is there: which of the rows have it, and these rows.
+        # For each kind that occurs: which rows have it, and these rows.
         self._by_kind = {
             kind: (where, source.rows(kind, lines[where]))
             for kind in shown_kinds()

@@ -30,7 +30,7 @@ DONE = "_exported"  # a directory with a file for each exported segment; readers
 
 
 class Exported(NamedTuple):
-    """How much an export has written."""
+    """The counts of an export."""
 
     segments: int
     rows: int
@@ -58,7 +58,7 @@ def export(
     if others := [path.name for path in done.glob("*") if not path.name.endswith(f".{view}")]:
         raise InvalidValueError(f"{output} holds another view ({others[0]}): give each view a directory of its own")
     (done / f"view.{view}").touch()
-    newest = max(list_segments(directory), default=0)  # this one, and those that begin from now on, still grow
+    newest = max(list_segments(directory), default=0)  # this segment, and later ones, still grow
     segments = rows = files = 0
     for sequence, spans in by_segment(Walk(directory, first_offset(directory), skip=skip).spans()):
         if sequence >= newest and not all_segments:
@@ -92,7 +92,7 @@ def by_segment(spans: Iterator[Span]) -> Iterator[tuple[int, list[Span]]]:
 
 
 def segment_name(directory: Path, sequence: int) -> str:
-    """A segment's name, unique among all hosts: the arena's incarnation, the number of the first row, and its own."""
+    """A segment's name, unique among all hosts: the arena's incarnation, the first row's number, its own number."""
     segment = Segment(directory, sequence, older=True)
     try:
         return f"{segment.header.incarnation:016x}-{segment.header.first_row:012}-{sequence:012}"

@@ -31,7 +31,7 @@ def read_journal(spark: SparkSession, path: str | os.PathLike[str], *, view: str
 
 
 def is_parquet(path: str) -> bool:
-    """Whether the path has an export, or is of another file system, into which only Spark can look."""
+    """Whether the path has an export, or is of another file system, which only Spark can read."""
     plain = local_path(path)
     return (
         plain is None

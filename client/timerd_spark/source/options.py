@@ -21,7 +21,7 @@ READ_OPTIONS = (
     "path", "paths", "view", "columns", "startingOffsets", "startingTimestamp", "endingOffsets", "failOnDataLoss",
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "consumer",
 )  # fmt: skip
-# What other sources call what this one has by another name.
+# Names of options in other sources, and this source's names for them.
 OTHER_NAMES = {
     "ignoremissingfiles": "failOnDataLoss=false", "maxfilespertrigger": "maxBytesPerTrigger",
     "startingversion": "startingOffsets", "startingoffsetsbytimestamp": "startingTimestamp",
@@ -41,7 +41,7 @@ class ReadOptions(NamedTuple):
     columns: tuple[Column, ...]
     start: Start | Mapping[str, Start]  # of all journals, or of each
     start_us: int | None  # the time of the first rows, in microseconds since 1970
-    end: Mapping[str, Start] | None  # of each journal; None: all that there is
+    end: Mapping[str, Start] | None  # of each journal; None: up to the present end
     skip: bool  # whether damaged parts are left out; else they are an error
     consumer: str | None  # the name under which files are held
     rows_per_trigger: int | None
@@ -132,7 +132,7 @@ def offsets_of(given: Mapping[str, str], name: str, default: str) -> Start | Map
 
 
 def is_start(place: object) -> bool:
-    """Whether that is a position of a journal, or a word for one."""
+    """Whether `place` is a position of a journal, or a word for one."""
     if not isinstance(place, dict):
         return place in (EARLIEST, LATEST)
     numbers = [place.get(name) for name in ("segment", "row")]
@@ -140,7 +140,7 @@ def is_start(place: object) -> bool:
 
 
 def paths_of(given: Mapping[str, str]) -> tuple[str, ...]:
-    """The paths of load(). Raises InvalidConfigError for none, and for those of another file system."""
+    """The paths of load(). Raises InvalidConfigError if there is none, or for a path of another file system."""
     try:
         paths = json.loads(given["paths"]) if "paths" in given else []
     except ValueError:

@@ -1,15 +1,15 @@
-"""Positions in journals: their form in offsets, and where reading begins and ends.
+"""Positions in journals: their form in offsets, and the beginning and end of reading.
 
     {"web1": {"segment": 17, "row": 40960, "incarnation": "5d0c...", "number": 1088640, "at_us": 1795863600000000}}
 
-`segment` and `row` say where: `row` counts from the beginning of the segment. The rest says what is there.
-`incarnation` is that of the arena whose rows the segment has: a journal that was begun anew has segments of the same
+`segment` and `row` are the position: `row` counts from the beginning of the segment. The other fields describe it.
+`incarnation` is of the arena whose rows the segment has: a journal that was begun anew has segments of the same
 numbers, and rows of another arena. `number` counts the arena's rows from its first one. `at_us` is the time of the
-newest row before the position, in microseconds since 1970: how far behind a reader is follows from these two.
+newest row before the position, in microseconds since 1970. These two show how far a reader is behind.
 
 `begun` is in the offsets of a stream, up to the end of the first batch that has rows of the journal: the position where
-that batch begins. Spark keeps the ends of batches, and asks again where the first one begins when it reads it again. By
-then "latest" is elsewhere.
+that batch begins. Spark keeps only the ends of batches. When it reads the first batch again, it asks again where it
+begins, and by then "latest" has moved.
 
 Standard library only, as segments.py.
 """
@@ -27,20 +27,20 @@ from timerd_shm.read.segment import JournalError, Offset, Segment
 
 from .segments import BEGINNING, OTHER_JOURNAL, first_offset, last_offset, list_segments, open_segment
 
-# Where each kind of row has the time at which it was written. Those of calls and effects may lie before or behind it.
+# The field of each kind of row with the time at which it was written. Times of calls and effects may differ from it.
 CLOCKS = {
     int(kind): offset_of(ROWS[kind], name)
     for kind, name in TIMES.items()
     if kind not in (RowKind.REGISTER, RowKind.REGISTERED, RowKind.EVENT)
 }
-LOOK_BACK_BLOCKS = 64  # so far back a row with a time is looked for, to say how old a position is
+LOOK_BACK_BLOCKS = 64  # in this number of blocks before a position, a row with a time is looked for
 EARLIEST, LATEST = "earliest", "latest"
 Vector = Mapping[str, Mapping[str, Any]]
 Start = str | Mapping[str, Any]  # of a journal: "earliest", "latest", or a position
 
 
 class Places:
-    """The positions of journals, by their names. `begun`: where the first batch of a journal begins that ends here."""
+    """The positions of journals, by their names. `begun`: the beginning of a journal's first batch, if it ends here."""
 
     def __init__(self, vector: Vector = MappingProxyType({})) -> None:
         self.offsets = {host: Offset(place["segment"], place["row"]) for host, place in vector.items()}
@@ -65,17 +65,17 @@ class Places:
         """The host is at this offset now."""
         if self.offsets.get(host) != offset or not self._more[host]:
             self.offsets[host], self._more[host] = offset, facts_at(directory, offset)
-            if host not in self._unread:  # a batch before this one was its first
+            if host not in self._unread:  # an earlier batch was the first of this journal
                 self.begun.pop(host, None)
 
     def first(self, host: str, end: Places) -> Offset:
-        """Where a batch of the host begins that ends at `end`: here, or where its first batch has begun."""
+        """The beginning of the host's batch that ends at `end`: this position, or where its first batch began."""
         if host in self.offsets and (host not in self._unread or host not in end.begun):
             return self.offsets[host]
         return end.begun.get(host, BEGINNING)
 
     def vector(self) -> dict[str, dict[str, Any]]:
-        """Their form in Spark's logs."""
+        """The positions as Spark's logs have them."""
         begun = {host: {"begun": list(offset)} for host, offset in self.begun.items()}
         return {
             host: {"segment": at.segment, "row": at.record, **self._more[host], **begun.get(host, {})}
@@ -83,7 +83,7 @@ class Places:
         }
 
 
-# what is there --------------------------------------------------------------------------------------------------------
+# facts about positions ------------------------------------------------------------------------------------------------
 
 
 def facts_at(directory: Path, offset: Offset) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def facts_at(directory: Path, offset: Offset) -> dict[str, Any]:
 
 
 def check_incarnation(directory: Path, offset: Offset, before: object) -> None:
-    """Raises JournalError if a segment has rows of another arena than `before`; None: that is not known."""
+    """Raises JournalError if a segment has rows of another arena than `before`, if `before` is known (not None)."""
     now = facts_at(directory, offset).get("incarnation")
     if before is not None and now is not None and now != before:
         raise JournalError(
@@ -118,7 +118,7 @@ def wall_us(segment: Segment, monotonic_ns: int) -> int:
 
 
 def times_of(segment: Segment, block: int) -> list[tuple[int, int]]:
-    """(record, ns) of the rows of a block that have a time of the daemon's; none if the block is not good."""
+    """(record, ns) of the rows of a block that have a time of the daemon; none if the block is not good."""
     data, rows = segment.good(block, 1)
     found = []
     for at in range(min(rows, BLOCK_ROWS)):
@@ -144,7 +144,7 @@ def time_before(segment: Segment, record: int, blocks: int = LOOK_BACK_BLOCKS) -
 
 
 def start_of(directory: Path, start: Start) -> Offset:
-    """The offset that an option gives for a journal. Raises JournalError where the journal has no such position."""
+    """The offset that an option gives for a journal. Raises JournalError if the journal has no such position."""
     if isinstance(start, str):
         return first_offset(directory) if start == EARLIEST else last_offset(directory)
     offset, first, last = Offset(start["segment"], start["row"]), first_offset(directory), last_offset(directory)

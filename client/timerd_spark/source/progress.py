@@ -1,4 +1,4 @@
-"""How far a query is behind the journals that it reads, from what Spark reports of the query."""
+"""The distance of a query from the ends of the journals that it reads, from Spark's report of the query."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class Behind(NamedTuple):
-    """How far a query was behind one journal, at the end of its newest batch."""
+    """The distance of a query from the end of one journal, at the end of the query's newest batch."""
 
     journal: str  # its name in the offsets
-    rows: int | None  # of the journal, with the texts of keys; None: it is not known, as the arena is another one
-    bytes: int | None  # that they take in the journal's files
-    age: timedelta | None  # between the newest row that was read and the newest row that there was
+    rows: int | None  # of the journal, with the texts of keys; None: not known, because the arena is another one
+    bytes: int | None  # of these rows in the journal's files
+    age: timedelta | None  # from the newest row that was read to the newest row of the journal
     read_until: datetime | None  # the time of the newest row that was read
 
 
 def progress(query: StreamingQuery) -> list[Behind]:
     """How far a query is behind each of its journals: rows, bytes and time; [] before its first batch.
 
-    The query may run anywhere, also behind Spark Connect: this looks at `query.lastProgress` alone. Spark makes that
-    at the end of a batch, and each ten seconds while there is nothing new. Raises InvalidValueError for a query that
-    reads no journal.
+    The query may run anywhere, also behind Spark Connect: this looks only at `query.lastProgress`. Spark makes it at
+    the end of a batch, and each ten seconds while there is nothing new. Raises InvalidValueError for a query that reads
+    no journal.
     """
     if not hasattr(query, "lastProgress"):
         raise InvalidValueError(
@@ -46,7 +46,7 @@ def progress(query: StreamingQuery) -> list[Behind]:
 
 
 def is_journal(source: Mapping[str, Any]) -> bool:
-    """Whether Spark's report of a source is of a journal. It names no format, so the offsets tell."""
+    """Whether Spark's report of a source is of a journal. The report names no format, so the offsets decide."""
     places = places_in(source, "endOffset")
     return isinstance(places, dict) and all(
         isinstance(place, dict) and {"segment", "row"} <= place.keys() for place in places.values()

@@ -40,7 +40,7 @@ Vector = dict[str, dict[str, Any]]
 
 
 def columns_of(schema: StructType, view: str) -> tuple[Column, ...]:
-    """The columns that a schema names, in its order. Raises JournalError where the view has no such column."""
+    """The columns that a schema names, in its order. Raises JournalError if the view has no such column."""
     declared = {column.name: column for column in VIEWS[view]}
     found = []
     for field in schema.fields:
@@ -59,9 +59,9 @@ def columns_of(schema: StructType, view: str) -> tuple[Column, ...]:
 
 
 def beginnings(journals: Mapping[str, Path], options: ReadOptions, *, others: Start | None = None) -> dict[str, Offset]:
-    """Where reading begins in each journal. Raises JournalError, InvalidConfigError.
+    """The offset at which reading begins in each journal. Raises JournalError, InvalidConfigError.
 
-    `others`: where journals begin that the option does not name; None: it has to name all.
+    `others`: the beginning of journals that the option does not name; None: the option has to name all journals.
     """
     if options.start_us is not None:
         return {host: offset_at(directory, options.start_us) for host, directory in journals.items()}
@@ -173,7 +173,7 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._hold(places.offsets)
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         waiting = sorted(hosts)
-        while waiting:  # the others may use what some hosts have left of their shares
+        while waiting:  # if some hosts do not use up their shares, the others may use the rest
             share = None if left is None else max(left // len(waiting), 1)
             more = []
             for host in waiting:
@@ -219,7 +219,7 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return journals_of(self.options.paths)
 
     def _begin_of_new(self, directory: Path) -> Offset:
-        """Where a journal is begun that has come since the query began."""
+        """The beginning of reading in a journal that has come since the query began."""
         since = self.options.start_us
         return first_offset(directory) if since is None else offset_at(directory, since)
 
@@ -236,9 +236,9 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return None if self._until is None else self._until.get(host, BEGINNING)
 
     def _hold(self, offsets: Mapping[str, Offset], *, first: bool = False) -> None:
-        """Hold the files behind these offsets. At the beginning, also those that a run before this one has held.
+        """Hold the files behind these offsets. At the beginning, also hold files that an earlier run has held.
 
-        Spark asks for the beginning also when it reads the first batch again.
+        Spark also asks for the beginning when it reads the first batch again.
         """
         consumer = self.options.consumer
         if consumer is None:

@@ -1,8 +1,8 @@
 """The columns of a journal in Spark, declared once: TERMINAL has a row for each operation, EVENTS one for each row.
 
-Source, Parquet export, reports and load test all use these columns. Times have two forms. Look things up by
-`..._at` and `deadline`: the wall clock, timestamps in microseconds, UTC. Compute with `..._ns`: differences of
-CLOCK_MONOTONIC in nanoseconds, because the wall clock may be set between two times.
+Source, Parquet export, reports and load test all use these columns. Times have two forms. Search by `..._at` and
+`deadline`: the wall clock, timestamps in microseconds, UTC. Compute with `..._ns`: differences of CLOCK_MONOTONIC in
+nanoseconds, because the wall clock may be set between two times.
 
 Spark is imported at the first call of spark_schema(), not with this module.
 """
@@ -27,7 +27,7 @@ STRING, INT, LONG, BOOLEAN, TIMESTAMP, BINARY = "string", "int", "bigint", "bool
 
 
 class Column(NamedTuple):
-    """A column: its name, its type in Spark's words, its unit ("" = none), what it says, and whether it may be null."""
+    """A column: its name, its type in Spark's words, its unit ("" = none), its meaning, and whether it may be null."""
 
     name: str
     type: str
@@ -65,7 +65,7 @@ TERMINAL: tuple[Column, ...] = (
     ),
 )
 
-# The first columns of the events view: where a row is in the journal.
+# The first columns of the events view: the position of a row in the journal.
 _POSITION: tuple[Column, ...] = (
     Column("host", STRING, "", "host name of the daemon", False),
     Column("instance", STRING, "", "the daemon's instance", False),
@@ -135,7 +135,7 @@ def ddl(columns: Iterable[Column]) -> str:
 
 
 def spark_schema(columns: Iterable[Column]) -> StructType:
-    """The columns as Spark's type. Their comments, which DESCRIBE TABLE shows, are what they mean."""
+    """The columns as Spark's type. Their comments, which DESCRIBE TABLE shows, are their meanings."""
     from pyspark.sql import types
 
     kinds = {

@@ -1,4 +1,4 @@
-"""Which parts of which segments are to be read: the journals below a path, and spans of records that tasks read.
+"""The parts of segments to read: the journals below a path, and the spans of records for tasks.
 
 A host has a journal: a directory with segments. `path` is a journal, a directory with one for each host, or a pattern
 such as "/mnt/journals/*". Standard library only: this runs in the driver's planner.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from timerd_shm.declare.journal import BLOCK_ROWS
 from timerd_shm.read.segment import LOCK_NAME, JournalError, Offset, Segment, is_unfinished, segments_of
 
-SPAN_ROWS_MAX = 1 << 20  # of a task, which costs Spark some 50 ms; a segment of the default size is one span
+SPAN_ROWS_MAX = 1 << 20  # for one task, which costs Spark some 50 ms; a segment of the default size is one span
 LOOK_AHEAD_BLOCKS = 64  # damaged blocks behind which more good ones are looked for
 BEGINNING = Offset(0, 0)  # of a journal that has no segment yet: segments count from 1
 SKIP_HINT = 'option("failOnDataLoss", "false") passes over it'
@@ -24,7 +24,7 @@ OTHER_JOURNAL = (
 
 
 class Span(NamedTuple):
-    """Records `first` to `end` - 1 of a segment: what one task reads. Spark sends it to an executor."""
+    """Records `first` to `end` - 1 of a segment, for one task. Spark sends it to an executor."""
 
     directory: str
     segment: int
@@ -66,9 +66,9 @@ def hosts_of(path: str) -> dict[str, Path]:
 
 
 def journals_of(paths: Sequence[str]) -> dict[str, Path]:
-    """The journals of one path or several. Those of several are called by their whole paths. Raises JournalError.
+    """The journals of one path or several. With several paths, their names are whole paths. Raises JournalError.
 
-    A journal that is there twice, as itself and as a link to it, would be read twice: this is refused.
+    A journal that occurs twice, as itself and as a link to it, would be read twice: this is refused.
     """
     if len(paths) == 1:
         found = hosts_of(paths[0])
@@ -88,7 +88,7 @@ def check_names(known: Collection[str], hosts: Mapping[str, Path], paths: Sequen
 
     Example: the checkpoint knows "journal", and the path gives "web1/journal". This happens with another path. It
     also happens with a checkpoint of an earlier version, in which the only match of a pattern was called by the last
-    part of its present name. A host that has left and another host that has come are no such case.
+    part of its present name. If one host has left and another host has come, this does not raise.
     """
     for old in sorted(set(known) - hosts.keys()):
         same = [new for new in hosts if new.endswith(f"/{old}") or old.endswith(f"/{new}")]
@@ -119,7 +119,7 @@ def journals_in(directory: Path) -> list[tuple[str, Path]]:
 
 
 def is_journal(directory: Path) -> bool:
-    """Whether the directory has segments, or a daemon has it, which has not written yet; False: it cannot be read."""
+    """Whether the directory has segments, or a daemon that has not written yet uses it. False if it cannot be read."""
     try:
         return bool(segments_of(directory)) or (directory / LOCK_NAME).exists()
     except OSError:
@@ -159,7 +159,7 @@ def open_segment(directory: Path, sequence: int, *, being_made: bool) -> Segment
 
 
 def end_in(segment: Segment, finished: bool) -> int:
-    """The number of the record behind the last one that is written; damaged ones count."""
+    """The number of the record behind the last written one. Damaged records count."""
     if finished:
         blocks = segment.blocks()
     else:
@@ -175,7 +175,7 @@ def end_in(segment: Segment, finished: bool) -> int:
 
 
 def first_offset(directory: Path) -> Offset:
-    """The offset at which a journal begins: where its first blocks are gone, behind them."""
+    """The offset at which a journal begins. If its first blocks are gone, it begins behind them."""
     listed = list_segments(directory)
     if not listed:
         return BEGINNING
@@ -193,7 +193,7 @@ def first_offset(directory: Path) -> Offset:
 
 
 def last_offset(directory: Path) -> Offset:
-    """The offset at which a journal ends now, as far as it can be read."""
+    """The offset at which a journal ends now, or up to which it can be read."""
     listed = list_segments(directory)
     for sequence in reversed(listed):
         try:
@@ -211,8 +211,8 @@ def last_offset(directory: Path) -> Offset:
 class Walk:
     """A walk over a journal from `start` to its end, or to `end`; `position` is the offset at which it stopped.
 
-    `end` is not checked against the file: the journal ended there when `end` was taken. With `skip` the walk leaves out
-    damaged parts, instead of raising JournalError.
+    `end` is not checked against the file: the journal ended there when `end` was taken. With `skip`, the walk leaves
+    out damaged parts instead of raising JournalError.
     """
 
     def __init__(self, directory: Path, start: Offset, end: Offset | None = None, *, skip: bool = False) -> None:
@@ -270,7 +270,7 @@ class Walk:
                     f"{self.directory}: {missing} rows before segment {sequence} are missing; {SKIP_HINT}"
                 )
             first -= min(missing, 0)  # rows that are in two segments are read once
-        # The last block may be unreadable for a moment, while the daemon writes it: a block less is no other journal.
+        # The last block may be unreadable while the daemon writes it: a block less does not mean another journal.
         if sequence == self.position.segment and self.position.record >= last + BLOCK_ROWS and not self._skip:
             was = self.position.record
             raise JournalError(

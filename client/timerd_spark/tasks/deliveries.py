@@ -161,10 +161,10 @@ class Delivering:
             raise InvalidValueError(f"send returned the coroutine {given!r}, which was not run: {PLAIN}")
 
     def _offer(self, courier: Courier, batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
-        """Offer every row, and yield those that have settled meanwhile."""
+        """Offer every row, and yield the rows that settle in the meantime."""
         rows = rows_of(batch)
         lanes = self._lanes(batch)
-        # The average size. A row that is larger than the buffer counts as large as the buffer, and is alone in it.
+        # The average size. A row that is larger than the buffer counts with the size of the buffer, and is alone in it.
         sizes = [min(batch.nbytes // max(1, batch.num_rows), self._options.buffer_bytes)] * batch.num_rows
         start = 0
         while start < len(rows):
@@ -173,7 +173,7 @@ class Delivering:
             yield from self._results(courier.take(0 if taken else LOOK_S))
 
     def _lanes(self, batch: pyarrow.RecordBatch) -> list[int] | None:
-        """The lane of each row: `max_in_flight` lanes, which keys share as they share partitions in Kafka."""
+        """The lane of each row. Keys share `max_in_flight` lanes, as they share partitions in Kafka."""
         if self._key is None:
             return None
         lanes = self._options.max_in_flight

@@ -1,4 +1,4 @@
-"""Rows of Arrow batches, gathered in another order and in other batches than they came in; and checks of columns."""
+"""Rows of Arrow batches, gathered into new batches in another order, and checks of columns."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def values_of(column: pyarrow.Array) -> list[Any]:
 
 
 def check_columns(df: DataFrame, wanted: Iterable[tuple[str, str]], added: Sequence[str], kept: Iterable[str]) -> None:
-    """Raises InvalidValueError for an argument that names no column, and for a name that the result would have twice.
+    """Raises InvalidValueError if an argument names no column, or if the result would have a name twice.
 
     `wanted`: pairs of an argument's name and its column. The result has the columns `kept` and `added`. For Spark, two
     names that differ only in upper and lower case are one name.

@@ -35,7 +35,7 @@ ABORT_TIMEOUT_S: Final = 1.0
 
 
 class Sidecar(NamedTuple):
-    """How to reach the daemon of a host. It is made on the driver and used on the executors."""
+    """The arguments to reach the daemon of a host. It is made on the driver and used on the executors."""
 
     instance: str | None = None
     runtime_dir: str | None = None
@@ -131,7 +131,7 @@ class task_client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         client = self._client
-        if client is None or self._pid != os.getpid():  # a forked child leaves the block: the client is the parent's
+        if client is None or self._pid != os.getpid():  # in a forked child: the client is the parent's
             return
         if kind is None:
             try:
@@ -143,7 +143,7 @@ class task_client:
             self._abort(client)
 
     def _commit(self, client: Client) -> None:
-        """Commit the pending operations: they are the application's or the group's. Waits for the acknowledgement."""
+        """Commit the pending operations to the application or the group. Waits for the acknowledgement."""
         client.set_orphans("keep" if self._group is None else "group")
         client.flush(timeout=self._drain_timeout)
         if client.incarnation != self._maker:

@@ -1,4 +1,4 @@
-"""The processes of a load test: registrars and firers, what they note down, and the crew that starts them.
+"""The processes of a load test: registrars and firers, their observations, and the crew that starts them.
 
 Not here: whether an outcome is right (judge.py).
 """

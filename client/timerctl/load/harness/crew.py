@@ -1,4 +1,4 @@
-"""The processes of a load test, from the load test's side: it starts them, sends and receives messages, ends them."""
+"""The processes of a load test, seen from the load test: it starts them, exchanges messages, and ends them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CrewError(Exception):
 
 
 class Crew:
-    """A context manager: at its end no process is left."""
+    """All processes of a run. A context manager: at its end no process is left."""
 
     def __init__(self, paths: InstancePaths) -> None:
         self._paths = paths
@@ -87,7 +87,7 @@ class Crew:
                 member.answer = message
 
     def await_ready(self, check: Callable[[], None]) -> None:
-        """Wait until all are ready; `check` is called meanwhile, and may raise."""
+        """Wait until all are ready. Calls `check` while it waits, which may raise."""
         while not all(member.ready for member in self.members):
             self.listen(POLL_S)
             check()
@@ -98,7 +98,7 @@ class Crew:
             member.connection.send(Start(start_ns))
 
     def stop(self, members: list[Member]) -> None:
-        """Have those members end early, and receive the answers that they send within STOP_TIMEOUT_S."""
+        """Make those members end early, and receive the answers that they send within STOP_TIMEOUT_S."""
         for member in members:
             if member.answer is None and member.process.poll() is None:
                 try:

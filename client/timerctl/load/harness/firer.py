@@ -1,4 +1,4 @@
-"""The process that fires. It shares nothing with those that register but the workload and the start time.
+"""The process that fires. It shares only the workload and the start time with the registrars.
 
 The value of an event is the time (CLOCK_MONOTONIC, 8 bytes) at which fire() was called; up to STAMPED calls in a row
 share one time. The owner of the completed operation computes the latency from it.

@@ -1,6 +1,6 @@
 """The marks of a registrar. It registers each operation with a mark that was read before the operation was due.
 
-A program that causes an event reads a mark first: then the event counts, however late the registration is. So a late
+A program that causes an event reads a mark first: then the event counts, even for a late registration. So a late
 registration loses no event, unless it is later than KEPT_NS: then the ring may have overwritten the event.
 """
 
@@ -19,7 +19,7 @@ class Marks:
     """The marks that were read lately."""
 
     def __init__(self, read: Callable[[], Mark], start_ns: int) -> None:
-        """`start_ns`: what the due times of operations count from."""
+        """`start_ns`: the moment from which the due times of operations count."""
         self._read = read
         self._start_ns = start_ns
         self._kept: deque[tuple[Mark, int]] = deque([(read(), time.monotonic_ns())])
@@ -33,7 +33,7 @@ class Marks:
             self._kept.popleft()
 
     def before(self, due_ns: int) -> tuple[Mark, int]:
-        """The newest mark read before `due_ns`, else the oldest; and when it was read. Calls have rising `due_ns`."""
+        """The newest mark read before `due_ns`, else the oldest, and when it was read. Calls have rising `due_ns`."""
         kept = self._kept
         while len(kept) > 1 and kept[1][1] <= self._start_ns + due_ns:
             kept.popleft()

@@ -57,8 +57,8 @@ class Registered(NamedTuple):
     """A registrar's answer: columns in the order of its plan. 0 = it did not happen, or was not looked at."""
 
     rows: Rows
-    sent_ns: array[int]  # when register() was called; one for each call that was made
-    marked_ns: array[int]  # when its mark had been read, so that events applied from then on count for it
+    sent_ns: array[int]  # when register() was called, for each call
+    marked_ns: array[int]  # when its mark had been read: events applied from then on count for the operation
     state: array[int]  # Outcome, as the wire has it
     deliveries: array[int]  # how often its outcome was delivered
     settled_ns: array[int]  # the daemon's time
@@ -70,14 +70,14 @@ class Registered(NamedTuple):
     own_lateness_ns: array[int]  # see pace.py
     errors: dict[str, int]  # why operations were refused, and how many
     usage: Usage
-    failure: str  # why it ended early; empty if it did not
+    failure: str  # why the process ended early; empty if it did not
 
 
 class Fired(NamedTuple):
     """A firer's answer. Event i of its plan was its command i + 1."""
 
     events: Events
-    sent_ns: array[int]  # when fire() was called; one for each call that was made
+    sent_ns: array[int]  # when fire() was called, for each call
     own_lateness_ns: array[int]
     usage: Usage
     failure: str

@@ -1,6 +1,6 @@
 """Outcomes of millions of operations: during a run only their bytes are kept, and columns are made after it.
 
-The records of many outcomes stand one behind the other. So a column is every twelfth word of them.
+The records of many outcomes stand one behind the other. So every twelfth word of them makes a column.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Outcomes:
     """The outcomes that were delivered to one client."""
 
     def __init__(self, rows: int) -> None:
-        """Make room for so many outcomes, so that the kernel does not have to clear new pages during the run."""
+        """Make room for `rows` outcomes, so that the kernel does not have to clear new pages during the run."""
         self._records = bytearray(RECORD_SIZE * rows)
         pages = range(0, len(self._records), PAGE_SIZE)
         self._records[:: pages.step] = bytes(len(pages))  # the kernel gives a page when it is first written
-        self._used = 0  # bytes of them
-        self._seen = array("q")  # the rows whose times stand in the next two columns
+        self._used = 0  # bytes of these records
+        self._seen = array("q")  # the rows whose times are in the next two columns
         self._fired_ns = array("q")
         self._delivered_ns = array("q")
         self._refused: list[tuple[int, int]] = []  # refused by the daemon: (command, when that was delivered)
@@ -68,7 +68,7 @@ class Outcomes:
     def add(
         self, commands: Iterable[int], settlements: Sequence[RawSettlement], delivered_ns: Sequence[int] | None
     ) -> None:
-        """Take these; `delivered_ns` is None where the clock was not read."""
+        """Take these outcomes. `delivered_ns` is None if the clock was not read."""
         times = repeat(0) if delivered_ns is None else delivered_ns
         for command, settlement, at_ns in zip(commands, settlements, times, strict=False):
             if settlement[0] is None:
@@ -82,7 +82,7 @@ class Outcomes:
             self._used += RECORD_SIZE
 
     def columns(self) -> Columns:
-        """All of them."""
+        """The columns of all outcomes."""
         rest = [0] * len(self._refused)
         return Columns(
             self._every(COMMAND, "Q") + array("Q", [command for command, _ in self._refused]),
@@ -105,7 +105,7 @@ class Outcomes:
         return int.from_bytes(value, "little")
 
     def _times(self, times: array[int]) -> array[int]:
-        """A column of times that are known for some."""
+        """A column of times that are known for some rows."""
         column = array("q", bytes(STAMP_SIZE * (self._used // RECORD_SIZE)))
         for row, at_ns in zip(self._seen, times, strict=True):
             column[row] = at_ns
@@ -120,7 +120,7 @@ class Outcomes:
         return column
 
     def _refuse(self, command: int, settlement: RawSettlement, delivered_ns: int) -> None:
-        """Note an operation that the daemon has refused: it has no record."""
+        """Note a refused operation: it has no record."""
         text = f"{type(settlement[3]).__name__}: {settlement[3]}"
         self.errors[text] = self.errors.get(text, 0) + 1
         self._refused.append((command, delivered_ns))

@@ -1,8 +1,8 @@
 """An absolute schedule: a row that is due is sent at once, however late, and its lateness is kept (open loop).
 
-A run measures two kinds of lateness. The lateness of a row is the time when it was sent, less the time when it was due;
-it contains what the calls before it took. The harness's *own* lateness does not: it is by how much a pass over due rows
-began later than it could have, because the process was not woken in time or was busy with its own bookkeeping.
+A run measures two kinds of lateness. The lateness of a row is the time when it was sent, less the time when it was due.
+It includes the time of earlier calls. The harness's *own* lateness does not: it is the delay of a pass over due rows
+because the process was not woken in time, or was busy with its own bookkeeping.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from array import array
 from bisect import bisect_right
 
-PERIOD_NS = 1_000_000  # in bulk: from one call to the next, which takes all that has become due
-PASS_NS = 500_000  # otherwise: a process that sleeps a few microseconds at a time does nothing else
+PERIOD_NS = 1_000_000  # in bulk: from one call to the next, which takes all due rows
+PASS_NS = 500_000  # else: from pass to pass; sleeps of a few microseconds would take all the time of the process
 ROWS_MAX = 4_096  # in one pass, so that outcomes are collected and a stop is seen
 SLEEP_S_MAX = 0.05
 

@@ -30,14 +30,14 @@ class Part:
         self.purgatory = self.client.purgatory(PURGATORY)
 
     def prepare(self) -> None:
-        """Do what takes time, before the start."""
+        """Prepare the part before the start: this takes time."""
 
     def play(self, start_ns: int) -> Answer:
-        """The part itself; returns early when `stopped` is set. Raises TimerdError when it has nothing to show."""
+        """Play the part. Returns early when `stopped` is set. Raises TimerdError if it has no results."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the client; its pending operations are cancelled."""
+        """End the client. This cancels its pending operations."""
         with suppress(TimerdError):
             self.client.close(timeout=CLOSE_TIMEOUT_S)
 

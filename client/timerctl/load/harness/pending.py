@@ -1,4 +1,4 @@
-"""The process that holds far-future operations during a run. It registers them before, and its end cancels them."""
+"""The process that holds far-future operations during a run. It registers them before the run. Its end cancels them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Pending(Part):
     """Holds operations that are due in hours."""
 
     def prepare(self) -> None:
-        """Register all. Waits for the last of each chunk, and raises its refusal."""
+        """Register all operations. Waits for the last one of each chunk, and raises its refusal."""
         count = self.task.pending
         low, high = HOURS_S
         for start in range(0, count, CHUNK):

@@ -1,9 +1,8 @@
-"""The process that registers: by single calls as a user would, or in bulk all that became due since the last call.
+"""The process that registers: by single calls as a user would, or in bulk all rows that became due since the last call.
 
 Each of its rows is one command, so row i of the plan has the command number `first + i`. Handles are kept, and looked
 at when their operations must have settled: a callback for each would cost half as much as its registration. To measure
-the latency, some handles have a callback that notes the time: all of them up to CALLBACKS_PER_S, beyond that every
-n-th.
+the latency, some handles have a callback that notes the time: all of them up to CALLBACKS_PER_S, every n-th one beyond.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ class Registrar(Part):
         self._fresh = []
 
     def _register_many(self, keys: Sequence[str | tuple[str, ...]], mark: Mark) -> None:
-        """Register all but the last in one call. The last is single, because a callback is on a single operation."""
+        """Register all but the last in one call. The last is registered alone, so that it may have a callback."""
         if len(keys) > 1:
             at_ns = time.monotonic_ns()
             batch = self.purgatory.register_many(keys[:-1], timeout=self._timeout, payloads=self._payload, since=mark)
@@ -133,7 +132,7 @@ class Registrar(Part):
         self._delivered.append((time.monotonic_ns(), operation))
 
     def _collect(self) -> None:
-        """Take the outcomes of operations that have settled, where it is time to look."""
+        """Take the outcomes of settled operations whose time to look has come."""
         if len(self._delivered) >= self._together:
             deliveries = self._delivered[:]
             del self._delivered[: len(deliveries)]
@@ -163,7 +162,7 @@ class Registrar(Part):
         self._outcomes.add(commands, [operation._settlement for operation in operations], delivered_ns)
 
     def _await_outcomes(self, until_ns: int) -> None:
-        """Wait until all outcomes are there, or the time is over. Then look into the batches for single outcomes."""
+        """Wait until all outcomes have come, or the time is over. Then look into the batches for single outcomes."""
         self._set_aside(time.monotonic_ns() + self._look_ns)
         self._together = 1
         while not self.stopped:

@@ -1,7 +1,7 @@
 """A process of the load test: python -m timerctl.load.harness.worker DESCRIPTOR
 
-It has a session of its own, so that Ctrl-C reaches the load test alone, which then sends Stop. When the load test has
-ended (end of file), the process ends as well, and its client's end cancels what it has registered.
+It has a session of its own, so that Ctrl-C reaches only the load test, which then sends Stop. When the load test has
+ended (end of file), the process ends as well. The end of its client cancels its operations.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(descriptor: int) -> int:
 
 
 def listen(connection: Connection, part: Part, messages: queue.SimpleQueue[Start | Stop]) -> None:
-    """Receive the load test's messages, in a thread; end of file means Stop."""
+    """Receive the load test's messages, in a thread. End of file means Stop."""
     while not part.stopped:
         try:
             message: Start | Stop = connection.recv()

@@ -1,7 +1,7 @@
 """Fetch: read records, and wait until there are enough.
 
 A consumer reads up to the high watermark, at the leader or at a follower (KIP-392). A follower reads the leader's whole
-log, and says by that what it has. There are no fetch sessions (KIP-227): each request names its partitions.
+log. Its offsets show the leader what it has. There are no fetch sessions (KIP-227): each request names its partitions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from timerd_kafka.waits.waits import DaemonLost
 from timerd_kafka.wire.codec import milliseconds
 
 CONSUMER = -1
-BYTES_MAX = 16 << 20  # of an answer, whatever a request asks for: the loop stands still while it is made
+BYTES_MAX = 16 << 20  # of any answer: the loop stands still while it is made
 
 log = logging.getLogger("timerd_kafka.broker")
 
@@ -32,7 +32,7 @@ class Wanted(NamedTuple):
     asked: Any
     partition: Partition | None
     error: ErrorCode
-    preferred: int  # the replica that is to be asked instead; -1: this one
+    preferred: int  # the replica that the consumer should ask instead; -1: this one
 
 
 async def answer(broker: Broker, call: Call) -> Any:
@@ -76,13 +76,13 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 
 def replica_of(call: Call) -> int:
-    """The broker that follows; CONSUMER for all others."""
+    """The number of the follower that asks; CONSUMER for all other clients."""
     state = getattr(call.body, "replica_state", None)
     return int(call.body.replica_id if state is None else state.replica_id)
 
 
 def find(broker: Broker, call: Call, replica: int) -> list[Wanted]:
-    """The partitions of the request. A follower's request says what the follower has."""
+    """The partitions of the request. A follower's request shows what the follower has."""
     found = []
     seen: set[str] = set()
     for number, topic in enumerate(call.body.topics):
@@ -111,7 +111,7 @@ def find(broker: Broker, call: Call, replica: int) -> list[Wanted]:
 
 
 def follow(broker: Broker, call: Call, replica: int, partition: Partition, asked: Any) -> ErrorCode:
-    """A follower of this cluster has the log up to what it asks for. Nobody else may say that."""
+    """Note that a follower has the log up to the offset that it asks for. Only followers of this cluster may do so."""
     if call.client_id != broker.settings.secret or replica not in partition.replicas[1:]:
         return ErrorCode.cluster_authorization_failed
     if asked.fetch_offset > partition.end_offset:
@@ -147,7 +147,7 @@ async def enough(broker: Broker, call: Call, replica: int, wanted: list[Wanted])
 
 
 def read(call: Call, replica: int, one: Wanted, left: int, *, is_first: bool, lost: bool) -> tuple[Any, int]:
-    """The answer for one partition, and how many bytes it has. `left` bytes are left in the whole answer."""
+    """The answer for one partition, and its size in bytes. `left` bytes are left in the whole answer."""
     partition, error, records = one.partition, one.error, b""
     offset = one.asked.fetch_offset
     if partition is not None and partition.is_deleted:

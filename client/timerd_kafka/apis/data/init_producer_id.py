@@ -1,4 +1,4 @@
-"""InitProducerId: an idempotent producer gets an id, which no other producer of the cluster has had."""
+"""InitProducerId: an idempotent producer gets an id that no other producer of the cluster has had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOffsets: where a partition begins and ends, and which record is the first one of a time or later."""
+"""ListOffsets: the beginning and the end of a partition, and its first record of a time or later."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ async def answer(broker: Broker, call: Call) -> Any:
 def look(partition: Partition, timestamp: int, work: Work) -> tuple[int, int]:
     """The timestamp (ms) and the offset of a record; (-1, -1): there is none.
 
-    The answer is the first offset of a batch that cannot be read, or for which no work is left. One batch is read where
-    headers are honest. A header may state a later time than its records have: then the next batch is read, too.
+    If a batch cannot be read, or no work is left for it, the answer is its first offset. If headers are honest, one
+    batch is read. A header may state a later time than its records have: then the next batch is read, too.
     """
     if timestamp == LATEST:
         return NOTHING, partition.high_watermark

@@ -95,7 +95,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 
 def named_twice(broker: Broker, body: Any) -> set[str]:
-    """The keys of partitions that the request names more than once: one answer could not be that of both."""
+    """The keys of partitions that the request names more than once: one answer cannot be for both."""
     counted = Counter(key_in(broker, topic, data.index) for topic in body.topic_data for data in topic.partition_data)
     return {key for key, count in counted.items() if count > 1}
 
@@ -103,7 +103,7 @@ def named_twice(broker: Broker, body: Any) -> set[str]:
 async def replicated(
     broker: Broker, call: Call, appended: dict[str, Appended], partitions: dict[str, Partition]
 ) -> dict[str, Part]:
-    """Wait until the replicas have what was appended, as far as acks asks for it."""
+    """Wait until the replicas have the appended records, if acks asks for it."""
 
     def has(key: str, offset: int) -> tuple[bool, int]:
         return partitions[key].replicated(offset)
@@ -154,7 +154,7 @@ def find(broker: Broker, call: Call, topic: Any, index: int) -> Partition:
 
 
 def append(partition: Partition, data: bytes) -> tuple[int, int]:
-    """Append; the first offset, and the one behind the last. A batch that is sent again stays where it is."""
+    """Append. Returns the first offset, and the offset behind the last. A batch that is sent again is not appended."""
     try:
         batch = read_produced(data)
         most = int(partition.topic.configs.get(MESSAGE_MAX, SETTABLE[MESSAGE_MAX]))

@@ -11,7 +11,7 @@ from timerd_kafka.groups.group import State
 from timerd_kafka.groups.messages import DescribedGroup
 from timerd_kafka.wire.codec import milliseconds
 
-NOT_FOUND = 6  # from this version on a group that is not there is an error; before, it is "Dead"
+NOT_FOUND = 6  # from this version on an unknown group is an error; before, it is "Dead"
 NOT_ASKED = -(2**31)  # for authorized operations
 
 

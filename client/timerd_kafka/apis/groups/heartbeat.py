@@ -10,7 +10,7 @@ from timerd_kafka.wire.codec import milliseconds
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """Whether the member is one, and whether it is to join again."""
+    """Whether the client is a member, and whether it has to join again."""
     body = call.body
     who = Identity(body.group_id, body.member_id, getattr(body, "group_instance_id", None), body.generation_id)
     error = broker.coordinator.heartbeat(who)

@@ -1,4 +1,4 @@
-"""OffsetCommit: a group keeps how far it has read."""
+"""OffsetCommit: a group keeps the offsets up to which it has read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 
 def _topic(broker: Broker, asked: Any) -> tuple[Topic | None, ErrorCode]:
-    """The topic that a request names, and the error where there is none."""
+    """The topic that a request names, and the error if there is none."""
     if hasattr(asked, "topic_id"):
         found = broker.topic(None, asked.topic_id) if asked.topic_id is not None else None
         return found, ErrorCode.unknown_topic_id

@@ -1,4 +1,4 @@
-"""OffsetFetch: how far a group has read."""
+"""OffsetFetch: the offsets up to which a group has read."""
 
 from __future__ import annotations
 

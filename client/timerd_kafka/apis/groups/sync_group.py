@@ -1,4 +1,4 @@
-"""SyncGroup: a member takes its assignment. It waits for the leader's, and a DelayedSync ends what takes too long."""
+"""SyncGroup: a member takes its assignment. It waits for the leader, and a DelayedSync bounds the wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ApiVersions: which APIs this broker has, and in which versions."""
+"""ApiVersions: the APIs of this broker, and their versions."""
 
 from __future__ import annotations
 

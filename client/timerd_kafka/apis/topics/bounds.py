@@ -1,4 +1,4 @@
-"""How much one request may name: nobody else is served while it is answered."""
+"""The bounds of one request: the broker serves no other request while it answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configurations of topics that this broker knows, and their defaults: those that admin clients ask for."""
+"""The configurations of topics that this broker knows, and their defaults: admin clients ask for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreateTopics: a topic is there when every broker has read that it is."""
+"""CreateTopics: a topic exists when every broker has read it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def wrong(
 
 
 async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout: float) -> dict[str, Part]:
-    """Create topics, and wait until all brokers have read them; the error of each."""
+    """Create topics, and wait until all brokers have read them. Returns the error of each."""
     if not wanted:
         return {}
     try:
@@ -116,8 +116,9 @@ async def create_and_wait(broker: Broker, wanted: Mapping[str, Wanted], timeout:
 class ReadByAll(DelayedTopics):
     """Complete when all brokers have read the topics.
 
-    The version that is waited for may be newer than the topics of the request: another broker has changed others since.
-    A broker that has read the former one tells of these others alone. So each version that a broker reads is an event.
+    The awaited version may be newer than the topics of the request: another broker may have changed other topics since.
+    A broker that has read the former version then makes events for these other topics only. So each version that a
+    broker reads is an event, too.
     """
 
     def watch_keys(self) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""DeleteTopics: a topic is gone when every broker has read that it is."""
+"""DeleteTopics: a topic is gone when every broker has read its deletion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("timerd_kafka.broker")
 
 
 async def answer(broker: Broker, call: Call) -> Any:
-    """The answer of one request: by names, since v6 by ids as well."""
+    """The answer of one request: by names, and since v6 also by ids."""
     body, make = call.body, call.api.make
     broker.refresh()
     states = getattr(body, "topics", None)

@@ -13,7 +13,7 @@ from timerd_kafka.broker.broker import Broker, Call
 from timerd_kafka.wire.codec import milliseconds
 
 TOPIC, BROKER = 2, 4  # kinds of resources
-OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5  # where a value comes from
+OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5  # sources of values
 BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7  # types of values
 TYPES = {
     "advertised.listeners": LIST,
@@ -65,7 +65,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 
 def look(broker: Broker, kind: int, name: str) -> tuple[ErrorCode, str | None, list[tuple[str, str, int]]]:
-    """An error with its message, and the configurations: name, value, and where the value comes from."""
+    """An error with its message, and the configurations: name, value, and source of the value."""
     if kind == TOPIC:
         topic = broker.topic(name)
         if topic is None:

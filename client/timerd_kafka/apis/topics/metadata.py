@@ -1,4 +1,4 @@
-"""Metadata: the brokers, and who leads the partitions of the topics. A topic that is asked for may be created."""
+"""Metadata: the brokers, and the leaders of the topics' partitions. A topic that is asked for may be created."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timerd_kafka.cluster.catalog import Topic, Wanted, is_legal
 from timerd_kafka.log.batch import LEADER_EPOCH
 from timerd_kafka.wire.codec import milliseconds
 
-CREATE_S = 5.0  # so long a request waits for a topic that it creates
+CREATE_S = 5.0  # the longest wait of a request for a topic that it creates
 NULL_NAMES = 12  # the version from which a topic of the answer may have no name
 CONTROLLER = 0  # any broker may change the topics; clients want to know one
 
@@ -50,7 +50,7 @@ async def answer(broker: Broker, call: Call) -> Any:
 
 
 async def create_missing(broker: Broker, names: list[str]) -> dict[str | None, ErrorCode]:
-    """Create the topics that do not exist; the errors of those that cannot be."""
+    """Create the topics that do not exist. Returns the errors of topics that cannot be created."""
     missing: dict[str, Wanted] = {
         name: (broker.settings.partitions, broker.settings.replicas, {})
         for name in names
@@ -59,7 +59,7 @@ async def create_missing(broker: Broker, names: list[str]) -> dict[str | None, E
     if not missing:
         return {}
     parts = await create_and_wait(broker, missing, CREATE_S)
-    # All brokers will have read the topic soon: its client asks again.
+    # All brokers will have read the topic soon: the client asks again.
     return {
         name: ErrorCode.leader_not_available if part.error == ErrorCode.request_timed_out else ErrorCode(part.error)
         for name, part in parts.items()
