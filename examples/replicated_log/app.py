@@ -37,11 +37,11 @@ from timerd_client.operations import Appended, Asked, Available, DelayedFetch, D
 from timerd_client.web import WSGI
 
 DIRECTORY = Path(os.environ.get("LOG_DIRECTORY", "."))
-WRITE_S = float(os.environ.get("LOG_WRITE_S", "5"))  # a write waits so long for a second replica
-FETCH_S = 1.0  # a follower's fetch waits so long for records
+WRITE_S = float(os.environ.get("LOG_WRITE_S", "5"))  # a write waits at most this long for a second replica
+FETCH_S = 1.0  # a follower's fetch waits at most this long for records
 HTTP_S = WRITE_S + 5.0
 BATCH = 500  # records in an answer
-OFFSET_MAX = 2**53  # of what a reader may ask for
+OFFSET_MAX = 2**53  # the largest that a reader may ask for
 MAX_WAIT_S = 60.0
 SECRET = "X-Replica-Secret"  # a header
 NAMES = ("0", "1", "2")
@@ -174,7 +174,7 @@ def leader_of() -> dict[str, Any]:
 
 
 def committed_key() -> str:
-    """Its watermark: so many records are on a quorum. FileNotFoundError: there was no leader yet."""
+    """The watermark of the log: the number of records on a quorum. FileNotFoundError: there was no leader yet."""
     return f"log/{leader_of()['log']}/committed"
 
 
