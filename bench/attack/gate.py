@@ -108,7 +108,7 @@ def play_run(name: str, seconds: float, seed: int, *, attacked: bool) -> Run:
 
 
 def wrong_with(attack: Attack, served: Unit) -> list[str]:
-    """What the daemon should not have done, or not have said, beside this attack."""
+    """Faults of the daemon beside this attack: it was started too often, or its log lacks a line."""
     wrong = []
     if served.restarts != attack.kills:
         wrong.append(f"the daemon was started {served.restarts} times more, not {attack.kills}")

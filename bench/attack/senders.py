@@ -35,7 +35,7 @@ REPORT = struct_of(ReportHeader)
 
 
 class Phase(IntEnum):
-    """What the senders do. The main process sets the phases, one after the other."""
+    """The phases of the senders. The main process sets one after the other."""
 
     WAIT = 0
     UNHINDERED = 1  # all of them write to the sink

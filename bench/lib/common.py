@@ -1,4 +1,4 @@
-"""What all suites of the benches share: arguments, facts of the machine, Ctrl-C, and the JSON document of a run.
+"""Shared by all suites of the benches: arguments, facts of the machine, Ctrl-C, and the JSON document of a run.
 
     def play(suite: Suite) -> None:
         suite.say("100,000/s")                                   # progress, on stderr

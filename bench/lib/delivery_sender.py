@@ -27,7 +27,7 @@ BATCH_S = 0.001  # of the plan that is sent at once
 
 
 class Sent:
-    """What becomes of a record."""
+    """A record that was sent, and its outcome."""
 
     __slots__ = ("callbacks", "lane", "number", "outcome", "returned_ns")
 

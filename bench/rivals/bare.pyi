@@ -19,7 +19,7 @@ class Bare:
     def __init__(self, capacity: int, name_length: int, now_ms: int, memory: WriteableBuffer) -> None: ...
     @staticmethod
     def size(capacity: int) -> int:
-        """Bytes of memory that so many operations need."""
+        """Bytes of memory that `capacity` operations need."""
     def insert(self, names: ReadableBuffer, deadlines_ms: ReadableBuffer) -> array[int]:
         """Insert operations: names without a gap, and as many int64, each later than now. Returns a handle of each."""
     def cancel(self, handles: ReadableBuffer) -> int:

@@ -96,7 +96,7 @@ class Requests(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What a design did. Its columns are by request, and end with the last one that it registered."""
+    """The results of a design at one rate. The columns are by request, and end with the last registered one."""
 
     registered: int
     refused: int

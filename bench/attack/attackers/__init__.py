@@ -16,7 +16,7 @@ from .attacker import Act
 
 
 class Attack(NamedTuple):
-    """What the attacker does, and beside which daemon."""
+    """An attack, and the daemon beside which it runs."""
 
     act: Act
     flags: tuple[str, ...] = ()  # of the daemon; {journal}: a directory, {group}: the group of this process

@@ -1,4 +1,4 @@
-"""What every attack is given: the instance, when to end, and a count of what was done."""
+"""The context of every attack: the instance, when to end, and a count of the attacker's acts."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from timerd_shm.host.paths import open_arena_file
 from .attacker import Attacker
 
 NAMES = 30_000  # of a round; a client may have more than twice as many keys
-HEADS_MOST = 1 << 20  # of a table, more than one has: what is one chain of so many heads is one of fewer
+HEADS_MOST = 1 << 20  # of a table, more than any has: keys that share a chain here share one in a smaller table, too
 SEED_AT = offset_of(ArenaHeader, "size") + 8  # where the seed stood
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 MULTIPLIERS = (0xC4CE_B9FE_1A85_EC53, 0xFF51_AFD7_ED55_8CCD)

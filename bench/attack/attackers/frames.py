@@ -1,4 +1,4 @@
-"""Against the conductor, by frames that a client of ours would not send so often."""
+"""Attacks on the conductor: valid frames, in numbers that no client of ours sends."""
 
 from __future__ import annotations
 
