@@ -66,7 +66,7 @@ def test_fields_that_a_compiler_would_move_are_refused() -> None:
 
 
 def test_the_first_bytes_of_an_arena_never_move() -> None:
-    """Whatever the version, a reader finds these to refuse it by name."""
+    """A reader finds these fields in an arena of any version, and can name the version that it refuses."""
     header = ArenaHeader
     places = [offset_of(header, name) for name in ("magic", "layout_version", "fingerprint", "incarnation", "size")]
     assert places == [0, 8, 16, 24, 32]

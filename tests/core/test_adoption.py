@@ -1,6 +1,6 @@
 """Adoption and the sweep, in the core: what becomes of the operations that a dead client leaves.
 
-The last part is about counts that are wrong: the sweep ends all the same and says so, and no other count changes.
+The last part is about wrong counts: the sweep still ends and reports them, and no other count changes.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def state(rig: Rig, client: Client) -> ClientState:
 
 
 def sweep(rig: Rig, most: int = STEPS) -> bool:
-    """So many steps at most; whether work is left. (Rig.turn() would go on for ever.)"""
+    """At most `most` steps; whether work is left. (Rig.turn() would go on for ever.)"""
     rig.core.begin_turn(rig.now_ns)
     left = all(rig.core.resume(rig.now_ns, STEP) for _ in range(most))
     rig.core.end_turn(rig.now_ns)

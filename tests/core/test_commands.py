@@ -148,7 +148,7 @@ def test_C7_at_hello_a_client_learns_which_of_its_pending_operations_are_unknown
     refused = rig.do(client, Register((), timeout_ns=MS))
     rig.turn(rig.now_ns + 2 * MS)
     waits = [pending, settled, refused, 99]
-    assert rig.core.unknown_waits(client.slot, waits) == [99], "its refusal is told yet"
+    assert rig.core.unknown_waits(client.slot, waits) == [99], "the answer with its refusal is kept"
     rig.acknowledge()
     assert rig.core.unknown_waits(client.slot, waits) == [settled, refused, 99]
 

@@ -1,7 +1,7 @@
 """Kafka's timer and purgatory, point by point, by the codes of the table in DESIGN.md: timerd does the same, or better.
 
-Points that say how Kafka falls short (T12's early firing, T8's empty wake-up, P5's purge) are tested as *better*. What
-is about threads and locks has no counterpart, and some points are tested elsewhere: NO_COUNTERPART, ELSEWHERE.
+Points that say how Kafka falls short (T12's early firing, T8's empty wake-up, P5's purge) are tested as *better*. Those
+about threads and locks have no counterpart (NO_COUNTERPART), and some points are tested elsewhere (ELSEWHERE).
 """
 
 from __future__ import annotations

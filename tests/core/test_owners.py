@@ -477,7 +477,7 @@ def test_a_mass_death_is_cut_into_turns_and_misses_no_operation() -> None:
 
 
 def test_the_newest_death_is_swept_for_a_whole_round() -> None:
-    """Whoever dies while a sweep is under way: what lies behind it is found as well."""
+    """A client dies while a sweep is under way. The sweep also finds what lies behind its position."""
     for cut in range(0, 60, 7):
         rig = Rig(capacity=64, quota_operations=64, clients=6)
         a, b, c = rig.client(), rig.client(Orphans.GROUP, group=b"g"), rig.client(group=b"g", listens=True)

@@ -1,7 +1,8 @@
 """Random programs over the compiled core and the dumb model: the same outcomes, the same answers, and a sound arena.
 
-Clients die, fall silent, come back, give back, and leave their operations to groups. Which member is told of a group's
-outcome the model does not say; that every outcome is told, as it is, to one at a time, until it is done, it does.
+Clients die, fall silent, come back, give back, and leave their operations to groups. The model does not say which
+member gets a group's outcome. It says that each outcome is delivered unchanged, to one member at a time, until it is
+done.
 
 A failing seed is in the assertion's message; `run(seed)` plays it again.
 """
