@@ -30,7 +30,7 @@ PATIENCE_S = 3.0
 TRACED = ("/threaded/caller.py", "/threaded/seat.py", "/waits/", "/protocol/")
 REMIND_S = 0.1
 AT_ONCE_S = 0.15  # less than the 250 ms after which a frame is sent again
-SLEEPS_S = 0.004  # so long a caller sleeps before its outcome comes
+SLEEPS_S = 0.004  # a caller sleeps this long before its outcome comes
 
 
 class Observed(Sockets):
@@ -253,7 +253,7 @@ def test_a_signal_interrupts_a_caller_that_receives(client: Client) -> None:
 
 @contextmanager
 def handler_of_signals(handle: Callable[[int, FrameType | None], object], after_s: float = 0.05) -> Iterator[None]:
-    """A signal comes in so many seconds, and is handled so. The caller sleeps by then: it does not hold the lock."""
+    """`handle` handles a signal after `after_s`. The caller sleeps by then: it does not hold the lock."""
     before = signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, after_s)
     try:
@@ -351,7 +351,7 @@ def test_an_interrupt_between_two_frames_leaves_the_second_one_to_the_thread(
 
 
 def test_an_interrupt_anywhere_loses_nothing(client: Client, sockets: Observed, seed: int) -> None:
-    """What one report settles reaches all who wait for it, wherever in a wait a signal handler raises."""
+    """The outcomes of one report reach all waiters, at whatever point of a wait a signal handler raises."""
     interrupted = set()
     for at in range(seed % 3 + 1, 150, 3):
         key = f"k{at}"

@@ -19,7 +19,7 @@ DELIVERED, FAILED, EXPIRED = DeliveryOutcome
 
 
 class Fate(NamedTuple):
-    """What becomes of one attempt."""
+    """The end of one attempt."""
 
     after_ns: int  # NEVER: it is stuck
     error: str | None
@@ -69,7 +69,7 @@ class Network:
 
 
 class Holder:
-    """Who holds deadlines: late with its words, wrong never, silent or at a loss sometimes."""
+    """A holder of deadlines. It answers late and never wrongly. Sometimes it is silent, or does not know."""
 
     grace_ns = 1 * S
 
@@ -385,7 +385,7 @@ def test_without_a_lane_a_batch_does_not_wait_for_the_verdict_on_a_late_one() ->
 
 
 class Told:
-    """Who holds deadlines and says only what a test has him say."""
+    """A holder of deadlines that gives only the answers of a test."""
 
     grace_ns = 1 * S
 

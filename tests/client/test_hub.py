@@ -1,7 +1,7 @@
 """Random programs over the hub of a process, and a daemon of a few lines: each subscriber sees what it should.
 
-The daemon applies registrations when the program says so, and so do outcomes arrive. It forgets old events, begins
-other arenas, and forgets its client.
+The program decides when the daemon applies registrations, and when outcomes arrive. The daemon forgets old events,
+begins other arenas, and forgets its client.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def test_an_outcome_after_a_gap_waits_for_the_missing_ones(world: World) -> None
     for frame in world.up():
         world.daemon.receive(frame)
     world.daemon.outcomes_saved = dict(world.daemon.outcomes)  # type: ignore[attr-defined]
-    world.daemon.outcomes.clear()  # outcome 1 is on its way and lost; only 2 is heard
+    world.daemon.outcomes.clear()  # outcome 1 is lost on its way; only 2 arrives
     world.fire(b"b")
     for frame in world.up():
         world.daemon.receive(frame)

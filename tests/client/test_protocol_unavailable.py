@@ -50,7 +50,7 @@ def pass_with_heartbeats(world: World, ms: int) -> None:
 
 
 def return_of(world: World) -> None:
-    """The daemon is heard again, and everything that was kept is exchanged."""
+    """The daemon's frames arrive again, and everything that was kept is exchanged."""
     world.speak()
     world.pass_time(1_500, 25)
     assert link_state(world) is LinkState.LIVE
@@ -65,8 +65,8 @@ def error_of(operation: ThreadedOperation) -> str:
     return str(raised.value)
 
 
-def still_is_told(world: World, operation: ThreadedOperation) -> None:
-    """The client has given up neither its daemon nor the operation, and the daemon's word arrives."""
+def still_settles(world: World, operation: ThreadedOperation) -> None:
+    """The client has given up neither its daemon nor the operation, and the daemon's outcome arrives."""
     assert link_state(world) is LinkState.LIVE
     assert not operation.done()
     world.daemon.settle(operation.command, Outcome.EXPIRED, b"")
@@ -99,7 +99,7 @@ def test_an_operation_is_unavailable_a_second_after_its_deadline_if_the_daemon_i
 def test_while_the_daemon_lives_the_client_waits_for_its_outcome_however_late(world: World) -> None:
     operation = world.register(timeout_ns=100 * MS)
     pass_with_heartbeats(world, 8_000)
-    still_is_told(world, operation)
+    still_settles(world, operation)
 
 
 def test_one_heartbeat_in_three_seconds_keeps_the_daemon_from_being_lost(world: World) -> None:
@@ -206,7 +206,7 @@ def test_a_client_that_was_stopped_itself_makes_no_operation_unavailable(world: 
     world.exchange()
     world.now += 60_000 * MS  # nobody ticked
     world.up()  # its sockets are empty yet: what the daemon said is still on its way
-    still_is_told(world, operation)
+    still_settles(world, operation)
 
 
 def test_a_client_that_is_stopped_again_and_again_still_finds_the_daemon_lost(world: World) -> None:

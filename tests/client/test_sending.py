@@ -1,7 +1,7 @@
-"""Who sends, and how often. A daemon in memory.
+"""The sender of a command, and how often it sends. A daemon in memory.
 
 Threaded: a caller when it was quiet, else the client's thread in intervals. Asyncio: the loop, after the iteration that
-issued something. What is said of intervals, of callers and of locks is of threads alone.
+issued something. Tests of intervals, callers and locks are about threads alone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Stepped(ThreadedLink):
         super().__init__(NOWHERE, new_protocol(self.at_ns), sockets, lambda: self.at_ns)
 
     def step(self, by_ns: int) -> None:
-        """A pass, so much later."""
+        """A pass, `by_ns` later."""
         self.at_ns += by_ns
         self.idle = False
         assert self.thread.exchange()
@@ -242,7 +242,7 @@ def test_a_busy_caller_sends_when_the_thread_does_not_run(client: Client, socket
 
 
 class _Raised(Exception):
-    """What the handler of a signal raises."""
+    """Raised by the handler of a signal."""
 
 
 def test_a_signal_handler_that_raises_during_a_wait_leaves_the_lock_to_its_holder() -> None:
