@@ -105,7 +105,7 @@ def test_a_client_asks_for_dropped_outcomes_and_the_router_socket_answers(world:
 
 
 def confirmed(world: World, peer: Peer, for_ns: int = 0) -> list[int]:
-    """What reports of the next so many ns say is applied."""
+    """The commands that reports confirm during `for_ns`: the newest applied one of each report."""
     world.run(for_ns)
     world.settle()
     return [header.applied for header in peer.take_published()]

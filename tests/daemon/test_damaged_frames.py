@@ -46,7 +46,7 @@ ELSEWHERE = {
 
 
 def codes_of(peer: Peer) -> list[ErrorCode]:
-    """What the daemon has refused, by answers and by frames."""
+    """The codes of the daemon's refusals, by answers and by frames."""
     refused = [ErrorCode(body["code"]) for kind, body in peer.take_answers() if kind is DownKind.ERROR]
     peer.take_published()
     return refused + [ErrorCode(answer.code) for answer in peer.answers if answer.code]

@@ -367,7 +367,7 @@ def test_a_client_is_silent_after_its_lease_and_live_again_at_its_next_frame(wor
     world.client("bob").send(fire())
     world.settle()
     alice.take_published()
-    assert alice.state(command) is Outcome.COMPLETED, "a silent client is told like any other"
+    assert alice.state(command) is Outcome.COMPLETED, "a silent client gets outcomes like any other"
     assert alice.send(fire(b"other")) == 2
     world.settle()
     assert state_of(alice) is ClientState.LIVE

@@ -23,7 +23,7 @@ def manifest(name: str) -> dict[str, Any]:
 
 
 def pod_of(name: str) -> dict[str, Any]:
-    """What it says of its pods."""
+    """The specification of the manifest's pods."""
     found = manifest(name)
     spec: dict[str, Any] = found["spec"] if found["kind"] == "Pod" else found["spec"]["template"]["spec"]
     return spec

@@ -69,7 +69,7 @@ def connect(runtime_dir: Path) -> Iterator[Callable[..., socket.socket]]:
 
 
 def drain(watches: PolledWatches, now_ns: int = 0) -> list[Sign]:
-    """All the signs that there are."""
+    """All signs so far."""
     found: list[Sign] = []
     while would_wake(watches.selector):
         found += watches.signs(LIMIT, now_ns)
@@ -140,7 +140,7 @@ def test_a_dropped_watch_is_closed_and_gives_no_sign(
     assert is_closed(connection) and drain(watches) == []
 
 
-# hostile connections ----------------------------------------------------------------------------------------------
+# connections that break the rules ---------------------------------------------------------------------------------
 
 
 def test_a_watch_that_is_dropped_after_it_was_noticed_leaves_no_sign_to_who_gets_its_descriptor(

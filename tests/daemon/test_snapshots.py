@@ -159,7 +159,7 @@ def test_memory_that_is_never_free_again_is_an_error_in_the_end(world: World) ->
     [(kind, error)] = bob.take_answers()
     assert kind is DownKind.ERROR and "the memory is not free yet" in error["message"]
     world.run(REST * LOOK_NS)
-    assert bob.ask({"id": 5, **ASK})[0] is DownKind.ERROR, "at once: it does not wait so long again"
+    assert bob.ask({"id": 5, **ASK})[0] is DownKind.ERROR, "at once: it waits only the first time"
 
 
 def test_a_copy_that_waited_for_a_processor_has_a_short_rest(world: World) -> None:
@@ -403,6 +403,6 @@ def test_a_daemon_that_may_start_no_thread_makes_no_copy_and_goes_on(
 def test_a_half_written_copy_is_removed(make_daemon: MakeDaemon, runtime_dir: Path, run: Run) -> None:
     make_daemon(patch=FULL)
     status, _, err = run("check")
-    assert status == Exit.NO_DAEMON, "it cannot be told whether the arena is sound"
+    assert status == Exit.NO_DAEMON, "it is unknown whether the arena is sound"
     assert "cannot be written" in err
     assert not copies_in(runtime_dir)

@@ -50,7 +50,7 @@ def test_each_turn_is_counted_with_the_cpu_time_since_the_one_before(world: Worl
 
 
 class Quiet:
-    """A conductor, a transport, signs of ends and a clock, of which nothing ever comes. It is told to end meanwhile."""
+    """A conductor, a transport, signs of ends and a clock, of which nothing ever comes. A SIGTERM comes meanwhile."""
 
     due_ns = NEVER
 

@@ -19,7 +19,7 @@ Made = list[str]
 
 
 class Delayed(td.DelayedOperation):
-    """One that notes what happens to it, and completes when it is told to."""
+    """A delayed operation that notes its calls, and completes when `ready` is set."""
 
     def __init__(self, ready: bool = False, **more: Any) -> None:
         super().__init__(**more)

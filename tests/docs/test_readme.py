@@ -1,4 +1,4 @@
-"""What the README and docs/recipes.md show works: their code is run, as it stands, beside a process of the others."""
+"""The examples of README and docs/recipes.md work: their code is run as it stands, beside a process of the others."""
 
 from __future__ import annotations
 

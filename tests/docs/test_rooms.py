@@ -185,7 +185,7 @@ def imported_by(path: Path) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def imported() -> dict[Path, dict[str, int]]:
-    """What each file of tests/ and bench/ imports."""
+    """The imports of each file of tests/ and bench/."""
     return {path: imported_by(path) for folder in ("tests", "bench") for path in sorted((ROOT / folder).rglob("*.py"))}
 
 
