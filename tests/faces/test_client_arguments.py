@@ -1,4 +1,4 @@
-"""What a caller can know to be wrong is raised at once, by name, with the value and the limit."""
+"""Wrong arguments raise at once: the error names the argument, the value and the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each call of a client promises, against a real daemon: the threaded face and the asyncio face keep the same."""
+"""The promises of each call of a client, against a real daemon: the same for the threaded and the asyncio face."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Workers:
         return [(datetime.fromisoformat(due), worker) for due, worker in rows]
 
     def wait_more(self, count: int) -> None:
-        """Until so many further reports are there."""
+        """Wait for `count` further reports."""
         wanted = len(self.reports()) + count
         eventually(lambda: len(self.reports()) >= wanted, f"no {wanted} reports: {self.log_path.read_text()[-5_000:]}")
 

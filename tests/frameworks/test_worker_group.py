@@ -153,7 +153,7 @@ class Group:
         return self.owners()[0]
 
     def wait_stored(self, count: int) -> None:
-        """Until so many further results are stored."""
+        """Wait until `count` further results are stored."""
         query = "SELECT count(*) FROM audit"
         ((before,),) = self.rows(query)
         eventually(lambda: self.rows(query)[0][0] >= before + count, f"no {count} results: {self.ended()}")

@@ -15,7 +15,7 @@ P0, P1 = partition_key("orders", 0), partition_key("orders", 1)
 
 
 class Log:
-    """What each partition has behind the asked offset."""
+    """The records and bytes of each partition behind the asked offset."""
 
     def __init__(self) -> None:
         self.there = {P0: Available(100, 0, epoch=3), P1: Available(100, 0, epoch=3)}

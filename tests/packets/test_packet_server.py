@@ -423,7 +423,7 @@ def test_the_newest_connection_that_shows_a_session_hears_it(transport: PolledTr
         admit(transport, second, SESSION, 3)
         transport.publish(3, b"second")
         assert second.receive() == (FRAME, b"second") and first.is_ended()
-        assert list(transport.outlet_messages(10)) == [], "the end of a connection that was replaced is nobody's news"
+        assert list(transport.outlet_messages(10)) == [], "the end of a replaced connection is not reported"
         assert transport.adopted == [(1, SESSION), (1, False), (2, SESSION)], "its client has not ended"
         assert share_of(transport).clients == 1
         second.close()

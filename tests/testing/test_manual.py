@@ -1,4 +1,4 @@
-"""A daemon on a manual clock: what moves it, what waits for it, and what a test is told that would wait for ever."""
+"""A daemon on a manual clock: what moves it, what waits for it, and the error of a test that would wait for ever."""
 
 from __future__ import annotations
 

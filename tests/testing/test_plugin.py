@@ -88,7 +88,7 @@ def environment(path: Path) -> dict[str, str]:
 
 
 def left_in(path: Path) -> list[str]:
-    """What runs of pytest have left of daemons: directories and arenas."""
+    """Remains of daemons after runs of pytest: directories and arenas."""
     directories = list((path / "tmp").glob("timerd-*"))
     return [str(left) for directory in directories for left in (directory, *arenas_of(directory))]
 

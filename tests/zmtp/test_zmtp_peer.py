@@ -26,7 +26,7 @@ XPUB = Side(b"XPUB", (b"XSUB",), 64, is_plain=True)
 
 
 def greeting(mechanism: bytes = b"NULL", version: int = 3) -> bytes:
-    """What libzmq's peer greets with."""
+    """The greeting of libzmq's peer."""
     return SIGNATURE + bytes((version, 1)) + mechanism.ljust(20, b"\0") + bytes(32)
 
 

@@ -107,7 +107,7 @@ def test_an_xsub_hears_its_slot_and_a_newer_one_takes_its_place(
         subscribers.append(xsub)
     transport.publish(3, b"second")
     assert subscribers[1].poll(int(PATIENCE_S * 1_000)) and not subscribers[0].poll(50)
-    assert list(transport.outlet_messages(10)) == [], "the end of a connection that was replaced is nobody's news"
+    assert list(transport.outlet_messages(10)) == [], "the end of a replaced connection is not reported"
     subscribers[1].close()
     assert [each[1:] for each in until(lambda: list(transport.outlet_messages(10)))] == [(3, UNSUBSCRIBE)]
 
@@ -143,7 +143,7 @@ def test_a_process_with_many_connections_has_no_more_turns_than_one_with_one(
 ) -> None:
     with loud_process(paths.commands, connections=40), raw(paths.commands, HELLO + b"\0\1c"):
         heard = [frame for _ in range(5) for _, frame in transport.receive(1)]
-        assert b"L" in heard, "the other process is not heard"
+        assert b"L" in heard, "the other process had no turn"
         while b"c" not in heard:
             heard += [frame for _, frame in transport.receive(10)]
             assert len(heard) < 40, "each connection had a turn of its own"

@@ -38,10 +38,10 @@ MakeDaemon = Callable[..., Daemon]
 Spawn = Callable[..., "Child"]
 AT_ONCE_S = 0.1
 
-# What is about NAME.live, which clients over packets do not use.
+# For tests of NAME.live, which clients over packets do not use.
 OVER_ZEROMQ = pytest.mark.parametrize("transport", ["zeromq"], indirect=True)
 
-# What the tests patch into their daemons.
+# Patches that the tests apply to their daemons.
 NO_PIDFD = """
 import os
 def refuse(pid, flags=0): raise PermissionError(1, "Operation not permitted")
@@ -119,7 +119,7 @@ def spawn() -> Iterator[Spawn]:
 
 
 class Look:
-    """What the arena of a daemon says now."""
+    """A view of a daemon's arena as it is now."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon

@@ -28,7 +28,7 @@ MakeDaemon = Callable[..., Daemon]
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
-    """Who has looked for a daemon, once for each look."""
+    """The searches for a daemon, one entry for each look."""
     looked: list[Search] = []
     look = Search.look
 

@@ -21,7 +21,7 @@ from support.real.patience import PATIENCE_S, eventually, stop
 
 
 def in_child(child: Callable[[], str]) -> str:
-    """What `child` returns in a forked process, or the error that it raises."""
+    """The result of `child` in a forked process, or the error that it raises."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

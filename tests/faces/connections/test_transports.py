@@ -1,4 +1,4 @@
-"""What a client's connection means for its process, its children and its daemon, over each transport."""
+"""Effects of a client's connection on its process, its children and its daemon, over each transport."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pending(daemon: Daemon) -> int:
 
 @pytest.mark.parametrize("how", ["fork", "exec"])
 def test_a_killed_client_is_noticed_at_once_although_its_child_lives(make_daemon: MakeDaemon, how: str) -> None:
-    """Without pidfds only the end of the connection says so, of which the child must hold no copy."""
+    """Without pidfds only the end of the connection shows it. So the child must hold no copy of the connection."""
     refused = "import os\ndef refuse(pid, flags=0): raise PermissionError(1, 'no')\nos.pidfd_open = refuse\n"
     daemon = make_daemon(patch=refused)
     took = []
