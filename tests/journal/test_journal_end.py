@@ -122,7 +122,7 @@ def test_the_rows_of_an_arena_are_missing_beside_those_of_the_one_before(tmp_pat
     rig.end()
     for number in set(segments_of(tmp_path)) - set(there):
         segment_path(tmp_path, number).unlink()
-    assert not audit_journal(tmp_path).wrong, "the files alone cannot say so"
+    assert not audit_journal(tmp_path).wrong, "the files alone do not show it"
     assert any("are missing in all files" in finding.what for finding in rig.audit().wrong)
 
 

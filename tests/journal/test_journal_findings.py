@@ -1,4 +1,4 @@
-"""What the audit says of a journal that is not whole: names for numbers and bytes, and the cause before its effects."""
+"""Findings of the audit in a journal that is not whole: names for numbers and bytes, and causes before effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attacker chooses so that many of its keys, ids or handles share a chain, and how long the chains are.
+"""An attacker's choices of keys, ids or handles that share a chain, and how long the chains are.
 
 The attacker may read the arena. Against an unkeyed hash, or a seed that it knows, this makes one chain of all that it
 has. Against a keyed hash of an unknown seed, the chains are those of random names.
@@ -34,7 +34,7 @@ def mix(h: int) -> int:
 
 
 def unmix(h: int) -> int:
-    """What `mix` makes this number of: everybody can invert it."""
+    """The inverse of `mix`: everybody can compute it."""
     h ^= h >> 33
     for multiplier in reversed(MULTIPLIERS):
         h = h * pow(multiplier, -1, 1 << 64) & MASK

@@ -1,4 +1,4 @@
-"""What a link needs that no daemon is there for: a place, a protocol, and sockets that take nothing."""
+"""Parts of a link without a daemon: a place, a protocol, and sockets that take nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the purgatory promises, written as plainly as possible: the oracle for the compiled core.
+"""The promises of the purgatory, written as plainly as possible: the oracle for the compiled core.
 
 Operations are objects in a list, events an unbounded list, and the wheel is one comparison. Nothing is fast or bounded,
 and no code is shared with the core.

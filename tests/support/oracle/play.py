@@ -415,7 +415,7 @@ class Play:
         model.heard = len(model.delivered)
 
     def compare_looks(self) -> None:
-        """What is due to each owner is what the model says."""
+        """The due looks of each owner are those of the model."""
         for client, _ in self.sides:
             client.looks.clear()
             self.rig.core.send_looks_again(client.slot)

@@ -1,4 +1,4 @@
-"""What an arena promises, without the positions of records: arenas with equal truth have made the same promises.
+"""The promises of an arena, without the positions of records: arenas with equal truth have made the same promises.
 
 Everything is named by what it means (client and command number, key, id), so that records may lie elsewhere. Links,
 counts and other derived fields are left out, because `check()` compares them with the records.

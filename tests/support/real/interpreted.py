@@ -3,7 +3,7 @@
 So a test may replace a method of them, and the simulation measures their lines. Processes that tests start, the daemons
 above all, run what was compiled.
 
-What was compiled of an older source ends the tests at once, because they would pass or fail for another program.
+If a compiled module is older than its source, the tests end at once: they would pass or fail for another program.
 """
 
 from __future__ import annotations

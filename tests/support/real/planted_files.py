@@ -1,4 +1,4 @@
-"""What another member may lay where a plain file should be: each opens slowly, never, or not at all."""
+"""Files that a neighbour plants where a plain file should be: each opens slowly, never, or not at all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def unreadable(path: Path) -> None:
     path.touch(0o000)
 
 
-HOSTILE: dict[str, Callable[[Path], object]] = {
+PLANTED: dict[str, Callable[[Path], object]] = {
     "no text": lambda path: path.write_bytes(b"\xff\xfe"),
     "a gigabyte": huge,
     "a FIFO": os.mkfifo,
@@ -52,7 +52,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 def within(seconds: float, call: Callable[[], object]) -> list[object]:
-    """What the call returns; an empty list if it has not returned in time. Its thread is left behind then."""
+    """The result of a call, in a list; an empty list if it has not returned in time. Its thread is left behind then."""
     done: list[object] = []
     thread = threading.Thread(target=lambda: done.append(call()), daemon=True)
     thread.start()

@@ -33,7 +33,7 @@ def known(rig: Rig) -> bytes:
 
 @lru_cache(maxsize=64)
 def look(arena: bytes) -> tuple[list[str], Truth]:
-    """What is wrong in an arena, and its promises. Many crashes leave the same arena, which is looked at once."""
+    """The violations in an arena, and its promises. Many crashes leave the same arena, which is looked at once."""
     return violations(arena), truth(arena)
 
 

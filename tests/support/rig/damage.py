@@ -190,7 +190,7 @@ def read_arena(memory: bytes | bytearray) -> None:
 
 
 def read_journal(directory: Path) -> list[Row | Damage]:
-    """What a reader gives of a journal, with each text that a row names: only rows, damage, or JournalError."""
+    """Read a journal, and each text that a row names. Gives only rows and damage, or raises JournalError."""
     with JournalReader(directory) as reader:
         rows: list[Row | Damage] = []
         for row in reader.rows():

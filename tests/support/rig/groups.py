@@ -56,7 +56,7 @@ def cancel_id(id: bytes = ID) -> OperationAct:
 
 
 def answered(rig: Rig, client: Client, command: Command) -> Answer:
-    """What the daemon answers to a command that wants it."""
+    """The daemon's answer to a command that wants one."""
     found = client.answer(rig.do(client, command))
     assert found is not None, f"{command} was not answered"
     return found

@@ -77,7 +77,7 @@ class Client:
         self.acknowledged_answer = 0
 
     def mark(self) -> Mark:
-        """What register() reads: the arena's newest event and the last command issued, together."""
+        """The mark that register() reads: the arena's newest event and the last command issued, together."""
         return Mark(self.rig.core.newest, self.issued)
 
     def issue(self, command: Command) -> int:

@@ -122,7 +122,7 @@ class JournaledRig(Rig):
         return audit_journal(directory or self.plan.directory, arena=self.arena.header)
 
     def rows(self) -> list[Row]:
-        """What a reader finds in the files, which are undamaged."""
+        """All rows in the files, which are undamaged."""
         with JournalReader(self.plan.directory) as reader:
             rows = list(reader.rows())
         assert not reader.damage, reader.damage

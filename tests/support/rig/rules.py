@@ -1,4 +1,4 @@
-"""What the ground rules promise, each as a body that takes a bench: a test runs it, and a seeded defect breaks it."""
+"""The ground rules, each as a body that takes a rig: a test runs it, and a seeded defect breaks it."""
 
 from __future__ import annotations
 
