@@ -18,7 +18,7 @@ TIMED = {"timed_out_in_time", "empty_in_time", "woken", "killed_member", "leavin
 TIMED |= {"quota_rate", "muted", "clients_throttled", "bystander_served", "refused_in_time", "answered_in_time"}
 TIMED |= {"all_answered", "producers_go_on", "works_again_in_time", "members_stay"}
 TIMED |= {"at_once_in_time", "sum_in_time", "goes_on_in_time", "throttled", "throttle_reported"}
-PARTS = ("daemon,quota", "hostile,storm,full", "groups,records,stopped", "fetch,no_wait,counts")
+PARTS = ("daemon,quota", "damaged,storm,full", "groups,records,stopped", "fetch,no_wait,counts")
 SHORT = ("--short", "--records=300", "--mutations=1k", "--seconds=3", "--between=1")
 
 

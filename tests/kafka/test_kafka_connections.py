@@ -1,4 +1,4 @@
-"""What clients send that they should not, and what becomes of the others meanwhile."""
+"""Clients that send damaged or excessive data, and the service of the others meanwhile."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def closed(connection: RawKafka) -> bool:
 def test_a_frame_that_is_no_request_ends_its_connection_alone(
     raw: RawKafka, cluster: KafkaCluster, data: bytes
 ) -> None:
-    with RawKafka(cluster.bootstrap) as hostile:
-        hostile.send(data)
-        assert closed(hostile)
+    with RawKafka(cluster.bootstrap) as sender:
+        sender.send(data)
+        assert closed(sender)
     assert raw.metadata("nothing").brokers
 
 
@@ -119,13 +119,13 @@ def test_damaged_requests_harm_no_other_client_and_fill_no_memory(
         ]
         for _ in range(150):
             host, _, port = leader.rpartition(":")
-            with socket.create_connection((host, int(port)), 10) as hostile:
+            with socket.create_connection((host, int(port)), 10) as sender:
                 for _ in range(10):
                     frame = bytearray(rng.choice(valid))
                     for _ in range(rng.randint(1, 5)):
                         frame[rng.randrange(4 if rng.random() < 0.9 else 0, len(frame))] = rng.randrange(256)
                     try:
-                        hostile.sendall(frame)
+                        sender.sendall(frame)
                     except OSError:
                         break
             begun = time.monotonic()
@@ -291,7 +291,7 @@ def test_answers_that_nobody_takes_are_bounded() -> None:
 def test_a_throttle_time_of_no_millisecond_mutes_nothing(
     manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer states whole milliseconds, and who is told of none is not muted."""
+    """An answer states whole milliseconds. A client whose answer states none is not muted."""
 
     async def main() -> list[float]:
         with brokers(tmp_path, 1, produce_quota=1e6) as (broker,):

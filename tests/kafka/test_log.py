@@ -172,7 +172,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(log: PartitionLog, monkeypatch: py
 
 
 def claiming(records: int) -> bytes:
-    """A batch of one record that says it has so many."""
+    """A batch of one record whose header states `records`."""
     made = bytearray(batch([b"a"]))
     struct.pack_into(">i", made, 23, records - 1)
     struct.pack_into(">i", made, 57, records)

@@ -1,4 +1,4 @@
-"""What a produce request waits for: nothing with acks 0 and 1, and with acks=all for the replicas of each partition."""
+"""Waits of produce requests: none with acks 0 and 1, and for the replicas of each partition with acks=all."""
 
 from __future__ import annotations
 

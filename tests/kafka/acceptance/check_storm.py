@@ -120,7 +120,7 @@ def read_all(suite: Suite, kafka: KafkaCluster, topic: str) -> dict[str, list[An
 def judge_log(
     suite: Suite, kafka: KafkaCluster, topic: str, sent: dict[str, dict[str, Any]], written: dict[str, list[Any]]
 ) -> None:
-    """What was acknowledged is in the log, where the acknowledgement says, once and in order."""
+    """Acknowledged records are in the log, at their acknowledged offsets, once and in order."""
     equal, size = logs_equal(kafka, topic, REPLICAS)
     suite.check("storm_logs_equal", equal, "the logs of all replicas are equal byte for byte")
     for reader, rows in written.items():

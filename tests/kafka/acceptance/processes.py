@@ -65,7 +65,7 @@ class Child:
         self.pid, self._handle = pid, handle
 
     def has_ended(self, patience: float = 0.0) -> bool:
-        """Whether it has ended, within so many seconds."""
+        """Whether it has ended, within `patience` seconds."""
         return is_ready(self._handle, patience)
 
     def kill(self) -> None:
@@ -94,7 +94,7 @@ def nursery() -> Nursery:
 
 
 class Peer:
-    """One client in a process of its own. What it says is in `said`."""
+    """One client in a process of its own. Its lines of output are in `said`."""
 
     def __init__(self, role: str, client: str, bootstrap: str, **plan: Any) -> None:
         self.client, self.said = client, list[dict[str, Any]]()
@@ -128,7 +128,7 @@ class Peer:
 
     @property
     def log(self) -> str:
-        """What it has said on its error output."""
+        """Its error output."""
         return self._log.read_text(errors="replace")[-2_000:]
 
     def last(self, key: str) -> dict[str, Any] | None:

@@ -3,9 +3,9 @@
     python tests/kafka/upstream/upstream.py [--sources DIR] [--only SUITE,...] [--workers N]
                                               [--all] [--short] [--json FILE]
 
-Their files run unchanged. What they start by containers or Java is a KafkaCluster here: upstream_aiokafka.py and
-upstream_kafka_python.py stand in for it. A test "cannot" pass where it asks for what this broker does not have: the
-tables below say what that is. "used" counts those that connected to the broker; the others test the client alone.
+Their files run unchanged. Brokers that they start by containers or Java are a KafkaCluster here: upstream_aiokafka.py
+and upstream_kafka_python.py stand in for them. A test "cannot" pass if it needs something that this broker lacks: see
+the tables below. "used" counts tests that connected to the broker; the others test the client alone.
 The tests of kafka-python run again with older versions of Kafka: the client then asks in older versions of the APIs.
 
 The clients are the installed ones. An sdist of kafka-python has its tests, and pip downloads it. That of aiokafka has

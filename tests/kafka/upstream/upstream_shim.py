@@ -45,7 +45,7 @@ def count_connections(port: int) -> None:
 
 
 def hear(event: str, arguments: tuple[Any, ...]) -> None:
-    """What the interpreter tells of this process: here, its connections."""
+    """An audit hook of the interpreter. It counts this process's connections to the broker."""
     global _connections
     if event == "socket.connect" and isinstance(arguments[1], tuple) and arguments[1][1] == _port:
         _connections += 1

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from clients.hostile_frames import Frames
+from clients.damaged_frames import Frames
 
 CONNECTIONS = 48
 SILENT_S = 0.25  # a request may wait, and a frame that was cut waits for its rest: then the connection is closed here
