@@ -179,7 +179,7 @@ def test_a_call_whose_next_registration_lost_its_answer_is_not_scheduled_twice(w
     assert isinstance(step, Ask)
     worker.issue(step.command, step.done)
     before = registrations(world)
-    world.run(PERIOD_NS)  # and the next one has been told by now
+    world.run(PERIOD_NS)  # and the next one is delivered by now
     step = steps.send((None, TimerdUnavailableError("lost")))
     assert isinstance(step, Ask)
     answer = worker.issue(step.command, step.done)
@@ -189,13 +189,13 @@ def test_a_call_whose_next_registration_lost_its_answer_is_not_scheduled_twice(w
 
 
 def test_a_call_is_done_even_if_the_next_one_is_due_when_it_is_registered(world: World) -> None:
-    """Else its worker would hold it for ever, and be told nothing more."""
+    """Else its worker would hold it for ever, and get no other call."""
     job = Job()
     worker, told = due_call(world, job)
     steps, _ = begun(worker, told)
     step = next(steps)
     assert isinstance(step, Ask)
-    world.run(2 * PERIOD_NS)  # the way takes so long
+    world.run(2 * PERIOD_NS)  # the command is on its way for that long
     worker.issue(step.command, step.done)
     assert not worker.holds(told)
     run(world, [worker], 3 * PERIOD_NS)
@@ -288,7 +288,7 @@ def test_a_call_that_was_replaced_while_it_ran_goes_on_under_an_id_of_its_own(wo
 
 
 def test_a_redelivered_call_runs_although_another_one_has_its_id(world: World) -> None:
-    """What follows the one must not end the other."""
+    """The end of the one must not end the other."""
     job = Job()
     maker, victim = Worker(world), worker_of(world, job, periodic=False)
     assert later(victim, delay=0, payload=b"old")
@@ -359,7 +359,7 @@ def test_a_call_may_be_rescheduled_by_its_id_also_one_of_a_moment(world: World) 
 
 
 def fail_times(job: Job, times: int) -> None:
-    """Have a handler fail so many times."""
+    """Have a handler fail `times` times."""
 
     def during(call: Call) -> None:
         if len(job.calls) <= times:

@@ -1,4 +1,4 @@
-"""A member and what it is told for its group: the real protocol against the real conductor, on a manual clock."""
+"""A member and the outcomes of its group: the real protocol against the real conductor, on a manual clock."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_outcome_is_delivered_to_one_listening_member_with_all_its_fields(wor
 
 
 def test_overlapping_reports_deliver_no_outcome_twice(world: World) -> None:
-    """What is asked for again may be on its way already, with what followed it."""
+    """A report that is asked for again may be on its way already, with its successors."""
     worker = Worker(world).listen()
     register(worker, payload=b"first")
     register(worker, payload=b"second", timeout_ns=30 * MS)
@@ -85,7 +85,7 @@ def test_overlapping_reports_deliver_no_outcome_twice(world: World) -> None:
 
 
 def test_a_done_outcome_is_not_redelivered_while_its_done_is_on_its_way(world: World) -> None:
-    """A member that stops listening and begins again may be told the same once more; the caller acts once."""
+    """A member that stops listening and begins again may get the same outcome again; the caller acts once."""
     worker = Worker(world).listen()
     register(worker)
     world.run(20 * MS)
@@ -197,13 +197,13 @@ def test_an_outcome_that_was_sent_while_the_daemon_requeued_it_is_checked_with_t
 
 
 def test_a_member_that_left_while_the_daemon_was_lost_and_serves_calls_gets_no_outcome(world: World) -> None:
-    """The daemon has kept that it listens. What is delivered to it would reach nobody while it lives."""
+    """For the daemon it still listens. Outcomes that were delivered to it would reach nobody while it lives."""
     worker = Worker(world).listen()
     worker.inbox.handle(["job"], 1, worker.now_ns)
     worker.pump()
     worker.inbox.leave()
     lose_daemon(worker)
-    world.network.up.clear()  # the daemon goes on, and has not been told
+    world.network.up.clear()  # the daemon goes on, and has no message of this
     while worker.protocol.lost:
         world.clock.move(S)
         worker.protocol.tick(worker.now_ns)
@@ -229,7 +229,7 @@ def test_an_answer_lost_with_a_dead_client_fails_when_the_client_returns(world: 
     assert frame is not None
     world.network.up.append((worker.routing, frame))
     world.settle()
-    del world.network.published[worker.routing]  # nor does it hear the report
+    del world.network.published[worker.routing]  # the report is lost, too
     world.lifelines.cut(worker.lifeline)
     world.run(50 * MS)
     assert not answer.come

@@ -1,4 +1,4 @@
-"""What a silent client holds of its group: it keeps that while its process runs, until its takeover."""
+"""A silent client keeps what it holds of its group while its process runs, until its takeover."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_silent_client_whose_process_runs_keeps_what_it_holds_until_its_takeov
     assert violations(world.rig.memory) == []
 
 
-def test_a_client_that_is_heard_again_before_its_takeover_has_lost_nothing(world: World) -> None:
+def test_a_client_whose_frames_come_again_before_its_takeover_has_lost_nothing(world: World) -> None:
     alice, bob = holder(world), heir(world)
     operation = alice.delivered_for_group[0].operation
     keep_alive(bob, LEASE + 60 * S)

@@ -46,7 +46,7 @@ def run(world: World, workers: list[Worker], for_ns: int, step_ns: int = S) -> N
 
 
 def takes(world: World, for_ns: int, starts: list[int], calls: int) -> Callable[[Call], None]:
-    """A handler that takes so long, so often. `starts` gets when it begins, in seconds of the daemon's clock."""
+    """A handler whose first `calls` runs take `for_ns`. `starts` gets all starts, in seconds of the daemon's clock."""
 
     def handler(call: Call) -> None:
         starts.append(world.clock.now_ns() // S)

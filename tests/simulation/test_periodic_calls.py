@@ -279,7 +279,7 @@ def test_a_changed_schedule_takes_effect_when_the_first_worker_with_it_starts(
 
 
 def test_a_worker_with_the_same_schedule_keeps_the_pending_call_even_if_it_is_overdue(world: World) -> None:
-    """What was missed while nobody was there is one call, not none: whoever starts first must not replace it."""
+    """Points that were missed while nobody was there are one call, not none: the next worker must not replace it."""
     job = Job()
     first = worker_of(world, job)
     first.begin()

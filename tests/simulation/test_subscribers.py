@@ -1,4 +1,4 @@
-"""The simulation with subscribers: each sees what the journal has of its keys, in order and once, or a gap is told."""
+"""The simulation with subscribers: each gets the journal's events of its keys, in order and once, or a gap instead."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Followed(Simulation):
         if follower.calm is not None:
             mark, newest = follower.calm
             arena = self.daemon.arena.header.incarnation
-            assert mark.incarnation == arena, f"{who}: it has not heard of the arena {arena:x}"
+            assert mark.incarnation == arena, f"{who}: it has nothing of the arena {arena:x}"
             missed = [event for event in between(log, follower, mark) if event.sequence <= newest]
             assert not missed, f"{who}: it was at {mark}, and has not seen {missed[:3]}"
 

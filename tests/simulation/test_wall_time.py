@@ -16,7 +16,7 @@ from timerd_shm.declare.states import OpState
 from timerd_shm.declare.wire import CommandKind
 
 HOUR, DAY = 3_600 * S, 86_400 * S
-AHEAD_NS = 1_800_000_000 * S  # the wall clock is so much ahead
+AHEAD_NS = 1_800_000_000 * S  # the wall clock is ahead by this
 
 
 def set_clock(rig: Rig, ahead_ns: int) -> None:

@@ -33,7 +33,7 @@ from timerd_wire.refusals import NO_SUBJECT, Subject
 
 
 class Failed(Exception):
-    """What a handler of a test raises, where that is the subject."""
+    """An error that a test's handler raises on purpose."""
 
 
 class Answer:
@@ -202,7 +202,7 @@ class Worker:
             assert isinstance(steps.send(self.ask(step)), Pause)
 
     def do(self, steps: Steps, cut: int | None = None) -> bool:
-        """Do the steps; with `cut`, so many of them, and then die. Returns whether the worker lives."""
+        """Do the steps; with `cut`, only `cut` of them, and then die. Returns whether the worker lives."""
         value: Any = None
         for number in count():
             if number == cut:

@@ -1,8 +1,8 @@
-"""As much of a kernel as packets need: sockets, epoll and eventfd on the schedule. What uses them is the real code.
+"""As much of a kernel as packets need: sockets, epoll and eventfd on the schedule. The real code uses them.
 
 A connection keeps the order of its packets, and loses none while it stands. A packet is seen some time after it was
-sent, as by a reader that the scheduler wakes late. A queue that nobody reads is full after so many packets. Who closes
-a connection lets the other side read what was sent before; what it had not read itself is lost.
+sent, as by a reader that the scheduler wakes late. A queue that nobody reads fills up. After one side closes, the other
+side can still read what was sent to it. Packets that the closing side has not read are lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HUNG_UP = select.EPOLLIN | select.EPOLLHUP
 
 
 class File:
-    """What a descriptor stands for."""
+    """The open file of a descriptor."""
 
     def __init__(self, kernel: Kernel, *, is_daemons: bool) -> None:
         self.kernel = kernel
@@ -173,7 +173,7 @@ class Half(File):
             self.peer.later(self.peer.end)
 
     def end(self) -> None:
-        """All that the other side had sent has arrived, and there will be no more."""
+        """All that the other side sent has arrived. Nothing follows."""
         self.has_end = True
 
     def cut(self) -> None:
@@ -393,7 +393,7 @@ class Kernel:
             yield
 
     def _modules(self, *, is_daemons: bool) -> dict[str, Any]:
-        """What a process uses of the standard modules."""
+        """The parts of the standard modules that a process uses."""
         return {
             "socket": SimpleNamespace(
                 AF_UNIX=0,

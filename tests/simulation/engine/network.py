@@ -30,7 +30,7 @@ HEADER_KIND_AT = offset_of(CommandHeader, "kind")
 
 
 class Weather(NamedTuple):
-    """What a network does to frames: chances for each, and delays in ns."""
+    """The faults of a network: the chance of each for a frame, and delays in ns."""
 
     drop: float = 0.0
     double: float = 0.0
@@ -91,7 +91,7 @@ class Network(DaemonEnd["Sockets"]):
             heard_by.outlet_closed()
 
     def leave(self, sockets: Sockets) -> None:
-        """End the connection over which somebody hears outcomes."""
+        """End a client's connection for outcomes."""
         for slot, heard_by in list(self.outlets.items()):
             if heard_by is sockets:
                 del self.outlets[slot]

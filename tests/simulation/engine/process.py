@@ -285,7 +285,7 @@ class SimulatedConnection(Connection):
 
 
 class SimulatedWall(Wall):
-    """The simulated wall clock. Whoever sets it calls `was_set`."""
+    """The simulated wall clock. The fault that sets it calls `was_set`."""
 
     def __init__(self, link: Any) -> None:
         super().__init__(link)

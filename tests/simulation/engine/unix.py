@@ -21,7 +21,7 @@ SPINS_MAX = 500  # passes in which a client is woken for what it then leaves as 
 
 
 class PacketEnd(End):
-    """The lifeline of a client of packets. Who makes a pass looks at it."""
+    """The lifeline of a client of packets. Each pass looks at it."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
