@@ -1,4 +1,4 @@
-"""What every test gets: a seed that is printed, a runtime directory of its own, and a look at what it leaves."""
+"""Fixtures of every test: a seed that is printed, a runtime directory of its own, and a check of what it leaves."""
 
 from __future__ import annotations
 

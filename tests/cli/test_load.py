@@ -62,7 +62,7 @@ USAGE = Usage(0, 0)
 
 
 class Evidence:
-    """What the processes of a correct run of TINY have seen; tests falsify it."""
+    """The records of the processes of a correct run of TINY. Tests falsify them."""
 
     def __init__(self) -> None:
         rows, events = plan(TINY), fire_plan(TINY)
@@ -343,7 +343,7 @@ def own_directory(temporary: Path) -> Path:
 
 
 def left_by(directory: Path) -> list[object]:
-    """What is left of a run with a daemon of its own."""
+    """Everything that is left of a run with a daemon of its own."""
     return [*directory.parent.glob(directory.name), *arenas_of(directory), *processes_of(directory)]
 
 

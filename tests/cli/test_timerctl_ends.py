@@ -1,4 +1,4 @@
-"""timerctl: its exit statuses, what it refuses and how it says so, its help, and what it removes."""
+"""timerctl: its exit statuses, the messages of its refusals, its help, and what it removes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What numpy accepts without an Audit: only what an Audit would accept, whatever is falsified."""
+"""Rows that numpy accepts without an Audit: only those that an Audit would accept, whatever is falsified."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OF_OPERATIONS = (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY, RowKind.OUTC
 
 
 class Judged(NamedTuple):
-    """What becomes of a journal's rows."""
+    """The judgement of a journal's rows."""
 
     accepted: set[int]  # numbers of the rows that no Audit gets
     found: set[Any]  # what an Audit finds in the others
@@ -91,7 +91,7 @@ def judged(rows: Rows, schema: pa.Schema) -> Judged:
 
 
 def findings_of(packed: pa.Table) -> set[Any]:
-    """What an Audit finds in packed rows."""
+    """The findings of an Audit in packed rows."""
     task = Task(("h", "i"), is_first=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audit_tasks, "HELD_MAX", 0)

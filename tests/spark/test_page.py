@@ -1,4 +1,4 @@
-"""What the page of a run says: sentences, times that are left, and which operations share an axis."""
+"""The page of a run: sentences, times that are left, and which operations share an axis."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 class Abort(BaseException):
-    """What some libraries raise, so that nobody catches it."""
+    """Some libraries raise such an error so that nobody catches it."""
 
 
 class Mute(Exception):

@@ -1,6 +1,6 @@
 """A program whose last acts are calls of a client. Run as `python lastacts.py START KEY`, it ends as START says.
 
-What it calls, and whether that has arrived, is in `Acts` (for the test) and `act` (for the program).
+The calls, and checks whether they have arrived, are in `Acts` (for the test) and `act` (for the program).
 """
 
 from __future__ import annotations
