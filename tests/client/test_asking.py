@@ -40,7 +40,7 @@ def test_a_client_whose_answer_was_cut_asks_for_the_rest_at_once(world: World) -
     assert kinds(world.sent).count(UpKind.ASK) == 4
 
 
-def test_a_client_whose_answer_has_all_asks_no_more(world: World) -> None:
+def test_a_client_whose_answer_has_all_does_not_ask_again(world: World) -> None:
     operations = that_missed(world, 10)
     world.daemon.announce()
     world.pass_time(2 * ANNOUNCE_FIRST_NS / 1e6)

@@ -258,7 +258,7 @@ def play(seed: int) -> tuple[Daemon, list[Subscriber]]:
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_subscribers_see_each_event_once_in_order_or_are_told_of_a_gap(first: int) -> None:
+def test_subscribers_see_each_event_once_in_order_or_a_gap(first: int) -> None:
     seen, gaps = 0, set[str]()
     for seed in range(first, first + 100):
         try:

@@ -74,7 +74,7 @@ def asking(world: World) -> list[bool]:
     return [bool(unpack(CommandHeader, memoryview(frame)).flags & FrameFlag.CONFIRM) for frame in world.up()]
 
 
-def test_who_waits_until_commands_are_applied_asks_for_that_once(world: World) -> None:
+def test_a_client_asks_once_for_a_report_of_applied_commands(world: World) -> None:
     """In their own frame, if that is not sent yet; else in a frame of its own."""
     world.fire(b"k")
     assert asking(world) == [False], "nobody waits"

@@ -112,7 +112,7 @@ def test_under_load_the_piled_up_commands_are_sent_in_each_interval(client: Clie
     assert len(frames) <= took_ns / SEND_INTERVAL_NS + SEND_BURST + 1, f"{len(frames)} frames in {took_ns} ns"
 
 
-def test_what_one_iteration_of_a_loop_issues_is_sent_as_one_batch(sockets: Sockets) -> None:
+def test_commands_of_one_iteration_of_a_loop_are_sent_as_one_batch(sockets: Sockets) -> None:
     async def main() -> None:
         client = aio.Client._over(LoopLink(NOWHERE, new_protocol(), sockets))
         await client.ready(timeout=PATIENCE_S)

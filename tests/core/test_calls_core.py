@@ -156,7 +156,7 @@ def test_a_call_is_redelivered_to_the_next_member_that_handles_it(end: str) -> N
     rig.check()
 
 
-def test_a_silent_member_whose_process_runs_keeps_its_calls_and_gets_no_more() -> None:
+def test_a_silent_member_whose_process_runs_keeps_its_calls_and_gets_no_new_ones() -> None:
     rig = Rig()
     first, next_one = handler(rig, b"job", most=2), handler(rig, b"job", most=2)
     rig.do(next_one, call(b"job"))

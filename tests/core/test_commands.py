@@ -339,7 +339,7 @@ def test_a_value_beyond_its_receivers_quota_is_dropped_and_flagged() -> None:
     rig.check()
 
 
-def test_what_can_never_fit_into_the_arena_is_too_large_and_no_reason_to_retry() -> None:
+def test_a_value_that_can_never_fit_into_the_arena_is_too_large_and_no_reason_to_retry() -> None:
     rig = Rig(blocks=16)
     client = rig.client()
     rig.do(client, fire(b"k", value=bytes(17 * BLOCK_DATA)))

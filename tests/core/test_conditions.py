@@ -325,7 +325,7 @@ def test_a_requeued_grant_is_not_seen_again(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("act", [cancel_for_key(b"k"), forget(b"k"), advance(b"k", 5), advance(b"k", 4)])
-def test_what_is_no_event_for_others_is_not_seen(rig: Rig, act: KeyAct) -> None:
+def test_a_command_that_is_no_event_for_others_is_not_seen(rig: Rig, act: KeyAct) -> None:
     client = rig.client()
     rig.do(client, advance(b"k", 5))
     mark = client.mark()
@@ -409,7 +409,7 @@ def test_an_operation_observes_all_of_its_keys_or_none(rig: Rig) -> None:
         assert answer is not None and answer.code == ErrorCode.INVALID_CONDITION
 
 
-def test_a_mark_that_left_the_ring_is_told(rig: Rig) -> None:
+def test_a_mark_that_left_the_ring_is_too_old(rig: Rig) -> None:
     client = rig.client()
     mark = client.mark()
     for _ in range(rig.arena.header.newest + 20):
@@ -429,7 +429,7 @@ def test_a_wide_event_is_cut_into_turns_and_reaches_both_kinds_of_watchers(rig: 
     rig.check()
 
 
-def test_what_comes_due_while_the_event_is_delivered_gets_the_event(rig: Rig) -> None:
+def test_operations_that_come_due_while_the_event_is_delivered_get_the_event(rig: Rig) -> None:
     client = rig.client()
     observing = [rig.do(client, observe(b"k", timeout_ns=5 * MS)) for _ in range(6)]
     waiting = rig.do(client, Register((Key(b"k"),), timeout_ns=5 * MS))

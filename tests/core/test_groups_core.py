@@ -183,7 +183,7 @@ def test_a_start_makes_a_silent_member_live_and_it_has_what_it_kept() -> None:
     rig.check()
 
 
-def test_what_a_silent_member_kept_is_redelivered_when_it_dies() -> None:
+def test_outcomes_that_a_silent_member_kept_are_redelivered_when_it_dies() -> None:
     rig = Rig()
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k"), fire(b"k"))

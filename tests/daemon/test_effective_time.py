@@ -146,7 +146,7 @@ def test_a_deadline_before_the_gap_expires_although_the_wheel_had_not_come_to_it
 
 
 @pytest.mark.parametrize("fires", [False, True])
-def test_what_is_registered_in_a_gap_waits_for_the_events_of_the_gap(fires: bool) -> None:
+def test_an_operation_registered_in_a_gap_waits_for_the_events_of_the_gap(fires: bool) -> None:
     """Its deadline was slept through. An event that was fired in time stands behind it in the sockets."""
     rig = Rig()
     owner, firer = rig.client(), rig.client()

@@ -244,7 +244,7 @@ def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
     assert watches.due_ns == NEVER
 
 
-def test_what_the_kernel_watches_no_more_is_closed_and_counted(
+def test_a_connection_that_the_kernel_refuses_to_watch_is_closed_and_counted(
     watches: PolledWatches, connect: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """fs.epoll.max_user_watches is one number for all processes of a user."""

@@ -369,7 +369,7 @@ def test_processes_that_come_and_go_hide_no_error_of_another(caplog: pytest.LogC
     assert any("'Late!'" in message for message in errors_of(world)), "a minute later a new process has its own again"
 
 
-def test_a_refusal_is_in_the_log_before_its_client_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_in_the_log_before_its_client_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(capacity=64, clients=8, errors=64, quota_operations=1).until_quiet()
     alice = Peer(world, "alice").connect()
     world.run(S)

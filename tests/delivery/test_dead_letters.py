@@ -472,7 +472,7 @@ def test_a_reason_for_which_there_is_no_room_is_left_out() -> None:
     rig.check()
 
 
-def test_what_follows_a_call_is_not_refused_for_bytes_that_the_call_frees() -> None:
+def test_the_next_call_is_not_refused_for_bytes_that_the_call_before_frees() -> None:
     """Every worker of a full group would have waited for ever with a call to be retried."""
     rig = Rig(quota_bytes=1_000)
     member = handler(rig, b"job")

@@ -238,7 +238,7 @@ def test_a_client_and_a_purgatory_have_names_of_their_own(daemon: Daemon, face: 
         assert client.purgatory("fetch").name == "fetch"
 
 
-def test_what_is_no_operation_is_not_waited_for(client: Any, face: Face) -> None:
+def test_waits_refuse_objects_that_are_no_operations(client: Any, face: Face) -> None:
     batch = client.register_many(["k"], timeout=60)
     for wrong, says in (
         (next(iter(getattr(batch, "_target", batch))), "Row 0 PENDING.*whole batches"),
@@ -252,7 +252,7 @@ def test_what_is_no_operation_is_not_waited_for(client: Any, face: Face) -> None
     assert list(face.wait([batch]).done) == [batch] == list(face.as_completed([batch]))
 
 
-def test_what_belongs_to_one_process_refuses_pickle_and_copy_and_says_what_to_take(client: Any) -> None:
+def test_objects_of_one_process_refuse_pickle_and_copy_and_say_what_to_take(client: Any) -> None:
     inside = getattr(client, "_target", client)
     of = {
         "make a client in each process": (inside,),

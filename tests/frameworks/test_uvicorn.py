@@ -49,7 +49,7 @@ def test_sigterm_answers_each_open_poll_with_503_and_the_workers_end(
     eventually(lambda: pending(daemon) == 0)
 
 
-def test_what_a_peer_waited_for_is_withdrawn_when_it_has_gone(daemon: Daemon, directory: Path) -> None:
+def test_the_waits_of_a_peer_are_withdrawn_when_it_has_gone(daemon: Daemon, directory: Path) -> None:
     with Server.uvicorn("pollers:asgi", directory, workers=1) as server, Polls(server.port) as polls:
         for kind in ("poll", "stream"):
             polls.open(f"/{kind}/k", 50)

@@ -131,7 +131,7 @@ def test_a_damaged_block_a_broken_header_and_a_file_of_zeros_come_first_as_well(
         assert third == FOLLOWS
 
 
-def test_what_disagrees_before_the_cause_does_not_follow_from_it(tmp_path: Path) -> None:
+def test_a_defect_before_the_cause_does_not_follow_from_it(tmp_path: Path) -> None:
     played(tmp_path)
     change(segment_path(tmp_path, 1), RowKind.OUTCOME, "error", 7)
     alone = audit_journal(tmp_path)

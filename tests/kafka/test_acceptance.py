@@ -28,7 +28,7 @@ def test_each_check_is_in_a_part() -> None:
 
 
 @pytest.mark.timeout(400)
-def test_what_the_broker_promises_holds(tmp_path: Path, seed: int) -> None:
+def test_the_promises_of_the_broker_hold(tmp_path: Path, seed: int) -> None:
     document = tmp_path / "kafka.json"
     parts = [f"--only={part}" for part in PARTS]
     command = [str(ROOT / "tests/kafka/acceptance/accept.py"), *SHORT, *parts, f"--seed={seed}", f"--json={document}"]

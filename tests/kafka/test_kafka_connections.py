@@ -159,7 +159,7 @@ def test_many_connections_at_once_are_all_served(cluster: KafkaCluster, raw: Raw
         client.close()
 
 
-def test_what_a_client_has_sent_with_acks_0_before_it_closed_its_connection_is_kept(
+def test_records_sent_with_acks_0_before_the_connection_was_closed_are_kept(
     cluster: KafkaCluster, raw: RawKafka
 ) -> None:
     """And what another one waits for is withdrawn, although requests are behind it."""
@@ -251,7 +251,7 @@ def test_every_version_of_every_api_is_answered(cluster: KafkaCluster, key: int)
             assert question.read(client.frame()) is not None, version
 
 
-def test_a_client_that_is_gone_waits_no_more_whatever_it_has_sent(cluster: KafkaCluster, raw: RawKafka) -> None:
+def test_a_client_that_is_gone_no_longer_waits_whatever_it_has_sent(cluster: KafkaCluster, raw: RawKafka) -> None:
     """So much lies behind its request that nothing is read, and its end is not seen by reading."""
     topic = cluster.topic(replicas=1)
     with RawKafka(raw.leaders(topic)[0]) as client:

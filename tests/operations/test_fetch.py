@@ -34,7 +34,7 @@ def fetch(client: td.Client, log: Log, **more: Any) -> list[str]:
     return answers
 
 
-def test_it_waits_for_so_many_bytes_over_all_partitions(client: td.Client, manual: Manual) -> None:
+def test_it_waits_for_min_bytes_over_all_partitions(client: td.Client, manual: Manual) -> None:
     log = Log()
     answers = fetch(client, log)
     log.there[P0] = Available(160, 500, epoch=3)

@@ -166,7 +166,7 @@ def test_parts_are_received_as_one_frame(listening: Listening, sockets: UnixSock
 
 
 @pytest.mark.parametrize("packet", [b"\3abc", b"\1" + bytes(PACKET_SIZE_MAX + 1), b""], ids=["short", "large", "empty"])
-def test_what_no_daemon_sends_ends_the_connection_and_another_one_is_made(
+def test_a_packet_that_no_daemon_sends_ends_the_connection_and_another_one_is_made(
     listening: Listening, sockets: UnixSockets, clock: Clock, packet: bytes
 ) -> None:
     listening.accept().send(packet)

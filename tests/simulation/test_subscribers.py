@@ -197,7 +197,7 @@ def simulate(seed: int, steps: int = STEPS) -> Followed:
 
 
 @pytest.mark.parametrize("seed", in_tiers(SEEDS, SHORT))
-def test_each_event_is_seen_once_in_order_or_a_gap_is_told(seed: int) -> None:
+def test_each_event_is_seen_once_in_order_or_is_in_a_gap(seed: int) -> None:
     simulation = simulate(seed)
     print(f"seed {seed}: {len(simulation.followers)} subscriptions, {dict(simulation.told)}")
     assert simulation.told["events"]

@@ -68,7 +68,7 @@ def test_a_call_whose_time_is_past_then_comes_at_once_and_no_worker_need_live() 
     rig.check()
 
 
-def test_what_differs_by_less_than_a_millisecond_stays() -> None:
+def test_deadlines_stay_when_the_clock_moves_by_a_millisecond() -> None:
     rig, worker = worker_at()
     rig.do(worker, at(rig, HOUR))
     set_clock(rig, AHEAD_NS + MS)

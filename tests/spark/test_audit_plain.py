@@ -244,9 +244,7 @@ def agreed(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
 
 
 @pytest.mark.timeout(240)
-def test_what_is_accepted_has_no_finding_whatever_is_falsified(
-    rows: Rows, schema: pa.Schema, rng: random.Random
-) -> None:
+def test_accepted_rows_have_no_finding_whatever_is_falsified(rows: Rows, schema: pa.Schema, rng: random.Random) -> None:
     truth = judged(rows, schema)
     assert not truth.found and not truth.wanted
     plain = [len([row for row in of_kind(rows, kind) if row["row"] in truth.accepted]) for kind in

@@ -98,7 +98,7 @@ def test_a_loop_ends_when_the_client_is_closed(client: td.Client) -> None:
         client.outcomes()
 
 
-def test_a_call_that_needs_a_group_says_so(daemon: Daemon) -> None:
+def test_a_call_that_needs_a_group_raises_without_one(daemon: Daemon) -> None:
     with pytest.raises(td.NotAMemberError, match="group=NAME"):
         td.connect(orphans="group")
     with pytest.raises(td.InvalidNameError):

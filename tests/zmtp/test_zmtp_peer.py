@@ -132,7 +132,7 @@ def test_a_ping_is_answered_and_thousands_of_them_are_steps_of_their_own() -> No
         (NULL_HELLO + bytes((LONG,)) + (MOST + 1).to_bytes(8, "big"), "100,001 bytes"),
     ],
 )
-def test_what_is_not_the_protocol_is_an_error_that_says_what_was_wrong(wire: bytes, why: str) -> None:
+def test_bytes_that_break_the_protocol_are_an_error_that_says_what_was_wrong(wire: bytes, why: str) -> None:
     with pytest.raises(ProtocolError, match=why):
         taken(Peer(ROUTER), wire)
 
@@ -147,7 +147,7 @@ def test_a_large_frame_is_announced_before_its_bytes_are_kept() -> None:
     assert (peer.large, peer.wanted) == (0, READ_SIZE)
 
 
-def test_whatever_comes_it_keeps_no_more_than_it_may(rng: random.Random) -> None:
+def test_a_peer_keeps_a_bounded_number_of_bytes_whatever_comes(rng: random.Random) -> None:
     """A frame of EASY_SIZE_MAX and one read, or a large frame of the size that was said."""
     for _ in range(3_000):
         peer = ready(rng.choice((ROUTER, XPUB))) if rng.random() < 0.7 else Peer(rng.choice((ROUTER, XPUB)))

@@ -70,7 +70,7 @@ def received(transport: PolledTransport) -> list[tuple[int, bytes]]:
 # as libzmq's sockets do ---------------------------------------------------------------------------------------------
 
 
-def test_a_dealer_is_heard_and_answered(transport: PolledTransport, paths: InstancePaths, context: Any) -> None:
+def test_a_dealers_frames_are_answered(transport: PolledTransport, paths: InstancePaths, context: Any) -> None:
     dealer = context.socket(zmq.DEALER)
     dealer.connect(paths.commands_endpoint)
     for frame in (b"", b"up", os.urandom(255), os.urandom(256), os.urandom(FRAME_SIZE_MAX)):
@@ -86,7 +86,7 @@ def test_a_dealer_is_heard_and_answered(transport: PolledTransport, paths: Insta
         assert dealer.recv() == frame[: 1 << 20] + b"!"
 
 
-def test_an_xsub_hears_its_slot_and_a_newer_one_takes_its_place(
+def test_an_xsub_gets_the_frames_of_its_slot_and_a_newer_one_takes_its_place(
     transport: PolledTransport, paths: InstancePaths, context: Any
 ) -> None:
     subscribers = []
@@ -188,7 +188,7 @@ def test_a_call_reads_a_bounded_amount(transport: PolledTransport, paths: Instan
     assert BYTES_PER_CALL >= 1 << 20
 
 
-def test_what_one_look_does_not_report_is_not_taken_for_silence(
+def test_sockets_that_one_look_does_not_report_are_not_taken_for_silent(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timerd.host.selector.EVENTS_PER_POLL", 2)
@@ -203,7 +203,7 @@ def test_what_one_look_does_not_report_is_not_taken_for_silence(
         peer.close()
 
 
-def test_a_process_has_only_so_many_connections(transport: PolledTransport, paths: InstancePaths) -> None:
+def test_the_connections_of_a_process_are_bounded(transport: PolledTransport, paths: InstancePaths) -> None:
     with ExitStack() as stack:
         for number in range(MOST + 30):
             stack.enter_context(raw((paths.commands, paths.outcomes)[number % 2], b""))
@@ -287,7 +287,7 @@ def test_the_memory_of_a_process_is_bounded(transport: PolledTransport, paths: I
         peer.close()
 
 
-def test_what_waits_for_many_peers_that_read_nothing_is_bounded_for_their_process(
+def test_frames_for_many_peers_that_read_nothing_are_bounded_for_their_process(
     transport: PolledTransport, paths: InstancePaths
 ) -> None:
     peers = [raw(paths.commands, HELLO + b"\0\1x") for _ in range(40)]
@@ -317,7 +317,7 @@ def test_a_large_frame_that_waits_ends_with_its_connection(transport: PolledTran
     assert not transport.has_input() and not would_wake(transport.selector)
 
 
-def test_what_a_peer_does_not_read_is_dropped_beyond_a_bound(transport: PolledTransport, paths: InstancePaths) -> None:
+def test_frames_that_a_peer_leaves_unread_are_bounded(transport: PolledTransport, paths: InstancePaths) -> None:
     peer = raw(paths.commands, HELLO + b"\0\1x")
     ((connection, _),) = received(transport)
     for _ in range(20):

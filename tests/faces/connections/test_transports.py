@@ -236,12 +236,12 @@ def test_the_client_of_a_loop_that_has_ended_says_that_it_is_closed(daemon: Daem
 
 
 @pytest.mark.parametrize("given", ["bogus", "Unix", 7])
-def test_a_transport_that_there_is_not_is_an_error_that_names_those_there_are(face: Face, given: object) -> None:
+def test_the_error_of_an_unknown_transport_names_the_known_ones(face: Face, given: object) -> None:
     with pytest.raises(td.InvalidValueError, match=r"transport='?\w+'?: 'zeromq' or 'unix'"):
         face.connect(transport=given)
 
 
-def test_a_transport_of_the_environment_that_there_is_not_is_named_with_its_variable(
+def test_an_unknown_transport_of_the_environment_is_named_with_its_variable(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TRANSPORT_VARIABLE, "bogus")
