@@ -1,4 +1,4 @@
-"""The senders of a flood: processes that encode frames themselves, and what they share with the main process."""
+"""The senders of a flood: processes that encode frames themselves, and memory that they share with the main process."""
 
 from __future__ import annotations
 

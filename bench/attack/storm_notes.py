@@ -1,4 +1,4 @@
-"""The notes of calls that workers of bench/suites/storm.py write, and what is wrong with them.
+"""The notes of calls that workers of bench/suites/storm.py write, and their faults.
 
     asked ID       the daemon has accepted this call       starts ID   its handler begins
     cancels ID     somebody is about to cancel it          again ID    the handler returns, and asks for a retry

@@ -55,7 +55,7 @@ NOTHING = "Nothing was measured yet: `make bench`.\n"
 
 
 def documents_of(directory: Path) -> Documents:
-    """The documents that exist, by suite, in the order of the suites; what takes long comes last."""
+    """The documents that exist, by suite, in the order of the suites; long ones come last."""
     found = {}
     for name in (*SUITES, *AT_LENGTH):
         path = directory / f"{name}.json"

@@ -1,4 +1,4 @@
-"""Mutated frames against the real conductor and core, in memory: whatever comes, nobody falls and nobody else is hit.
+"""Mutated frames against the real conductor and core, in memory: no frame ends the daemon or harms another client.
 
     python bench/suites/fuzz.py [--frames N] [--world N] [--json FILE]
 

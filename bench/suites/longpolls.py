@@ -114,7 +114,7 @@ def add_polls(suite: Suite, way: str, result: Result, grown: int) -> None:
 
 
 def add_restart(suite: Suite, way: str, first: Result, second: Result) -> None:
-    """The posts of both halves; what was posted in the first half may be received in the second."""
+    """The posts of both halves; a message of the first half may be received in the second."""
     accepted = first.accepted | second.accepted
     received = set(first.received) | set(second.received)
     twice = first.twice + second.twice + len(set(first.received) & set(second.received))

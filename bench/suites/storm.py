@@ -81,7 +81,7 @@ class Worker:
 
 
 class Storm:
-    """The processes, and what is done to them."""
+    """The processes, and the faults that they suffer."""
 
     def __init__(self, suite: Suite, directory: Path) -> None:
         from support.real.daemons import Daemon
@@ -194,7 +194,7 @@ class Storm:
             self._stop(worker, LONG_S if self.rng.random() < 0.05 else self.rng.random() * 3, signal.SIGCONT)
 
     def stop_and_kill_worker(self) -> None:
-        """Stop a worker, and kill it before it goes on: what it was granted meanwhile is requeued."""
+        """Stop a worker, and kill it before it goes on: its grants from meanwhile are requeued."""
         if (worker := self._some()) is not None:
             self.counts["workers stopped and killed"] += 1
             self._stop(worker, 0.2 + self.rng.random(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The attacks of the suite `overload`: what one hostile process does beside a bystander, in a module for each target.
+"""The attacks of the suite `overload`: one hostile process beside a bystander. Each target has a module.
 
 An attack is a function of an `Attacker`. It goes on while `attacker.is_on()`, and counts in `attacker.acts` what it
 did. It uses the public client, libzmq or bare sockets, so it says what any member of the group may say. To add one:

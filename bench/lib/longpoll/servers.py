@@ -143,6 +143,6 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 
 
 def memory(*pids: int) -> int:
-    """The bytes of these processes and their children; what several share counts once."""
+    """The bytes of these processes and their children; shared memory counts once."""
     every = [one for pid in pids for one in (psutil.Process(pid), *psutil.Process(pid).children())]
     return sum(int(one.memory_full_info().pss) for one in every)
