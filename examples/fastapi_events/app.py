@@ -92,7 +92,7 @@ async def read(room: str, last_event_id: Annotated[int, Header()] = 0) -> Stream
 
 @app.post("/rooms/{room}")
 async def post(room: str, message: Message) -> Response:
-    """First the row, then the event: who is woken finds the row."""
+    """First the row, then the event: a woken reader finds the row."""
     is_new = await asyncio.to_thread(store, room, message)
     client.fire(f"room/{room}")  # also the second time: its first worker may have died before this line
     return Response(status_code=201 if is_new else 200)

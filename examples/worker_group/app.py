@@ -299,7 +299,7 @@ def asked(*names: str) -> dict[str, Any]:
 
 @app.post("/jobs")
 def add_job() -> tuple[Response, int]:
-    """First the row, then the event: who is woken finds the row."""
+    """First the row, then the event: a woken member finds the row."""
     job = asked("id", "key", "text")
     shard = zlib.crc32(job["key"].encode()) % SHARDS
     with database() as connection:

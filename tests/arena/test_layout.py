@@ -25,7 +25,7 @@ EVERY_RECORD = layout.RECORDS + wire.WIRE_RECORDS
 def test_no_compiler_would_pad_a_record(record: type) -> None:
     at = 0
     for field in fields(record):
-        assert field.offset == at, f"{field.name} lies at {field.offset}, and what is before it ends at {at}"
+        assert field.offset == at, f"{field.name} lies at {field.offset}, and the field before it ends at {at}"
         assert field.offset % field.storage.align == 0
         at += field.storage.size
     assert at == size_of(record)

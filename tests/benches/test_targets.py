@@ -1,4 +1,4 @@
-"""The numbers to reach, and the ladder's series: each target finds its figure, and what was not measured has none."""
+"""The numbers to reach, and the ladder's series: each target finds its figure, or none if it was not measured."""
 
 from __future__ import annotations
 

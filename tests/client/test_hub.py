@@ -156,7 +156,7 @@ class Daemon:
         self.tail = self.newest + 1
 
     def forget_client(self) -> None:
-        """The client is another one: what it has registered, and what was on its way, is gone."""
+        """The client is another one: its registrations, and frames on their way, are lost."""
         gone = [*self.watching, *self.commands, *(one for one, _ in self.arriving)]
         self.watching.clear()
         self.commands.clear()

@@ -307,7 +307,7 @@ def test_after_a_restart_the_command_numbers_continue(world: World) -> None:
 
 
 def test_a_second_welcome_after_a_report_changes_nothing() -> None:
-    """A hello that was said twice is answered twice, by ROUTER; what is applied meanwhile is reported by PUB."""
+    """A hello that was sent twice is answered twice, by ROUTER; PUB reports commands that are applied meanwhile."""
     world = World()
     hello = next(frame for frame in world.up() if kinds([frame]) == [UpKind.HELLO])
     world.daemon.receive(hello)

@@ -205,7 +205,7 @@ def test_a_client_that_was_stopped_itself_makes_no_operation_unavailable(world: 
     operation = world.register(timeout_ns=100 * MS)
     world.exchange()
     world.now += 60_000 * MS  # nobody ticked
-    world.up()  # its sockets are empty yet: what the daemon said is still on its way
+    world.up()  # its sockets are empty yet: the daemon's frames are still on their way
     still_settles(world, operation)
 
 
@@ -391,7 +391,7 @@ def test_a_grant_of_an_unavailable_operation_is_requeued_before_it_is_acknowledg
     world.daemon.settle(before.command, Outcome.EXPIRED, b"")
     world.sent.clear()
     world.speak()
-    # Its outcome comes first; what withdraws it is lost at first, but the acknowledgements are not.
+    # Its outcome comes first. The command that withdraws it is lost at first, but the acknowledgements are not.
     world.lose_up = lambda frame: unpack(CommandHeader, frame).kind == UpKind.COMMANDS
     world.pass_time(600, 25)
     assert link_state(world) is LinkState.LIVE

@@ -1,4 +1,4 @@
-"""Adoption and the sweep, in the core: what becomes of the operations that a dead client leaves.
+"""Adoption and the sweep, in the core: the fate of operations that a dead client leaves.
 
 The last part is about wrong counts: the sweep still ends and reports them, and no other count changes.
 """

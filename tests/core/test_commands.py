@@ -267,7 +267,7 @@ def test_a_full_arena_refuses_a_command_as_a_whole(knobs: dict[str, Any]) -> Non
 
 
 def test_a_full_pool_frees_the_oldest_events_of_the_ring_before_it_refuses() -> None:
-    """H5: what the ring remembers is worth less than what somebody wants to say now."""
+    """H5: events in the ring are worth less than a new event."""
     rig = Rig(blocks=16)
     client = rig.client()
     rig.do(client, *(fire(b"k", value=bytes(400)) for _ in range(12)))

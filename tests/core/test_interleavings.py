@@ -126,7 +126,7 @@ def play(order: tuple[str, ...], keys: tuple[Key, ...], shape: str, rolled: bool
 def assert_rule_4(
     order: tuple[str, ...], keys: tuple[Key, ...], shape: str, rolled: bool, a: Client, number: int
 ) -> None:
-    """The same once more without the model: what was issued after the mark counts, what came before it does not."""
+    """The same once more without the model: events issued after the mark count, earlier ones do not."""
     at = {step: position for position, step in enumerate(order)}
     own = at["issue own fire"] > at["mark"]
     others = at["other's fire"] > at["mark"]

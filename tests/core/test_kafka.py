@@ -415,7 +415,7 @@ def test_P4_cancel_for_key_settles_its_watchers_in_order_and_no_others() -> None
 
 
 def test_P5_no_settled_operation_is_left_to_purge() -> None:
-    """2,000 operations on a hot and a cold key each: what settles by one key is gone from the other."""
+    """2,000 operations on a hot and a cold key each: an operation that settles by one key leaves the other."""
     rig = Rig(capacity=8192)
     client = rig.client()
     empty = rig.arena.in_use()

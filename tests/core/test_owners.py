@@ -1,4 +1,4 @@
-"""Owners that die or fall silent, in the core: what a limited event gave them goes on, their numbering stays."""
+"""Owners that die or fall silent, in the core: their grants are requeued, and their numbering stays."""
 
 from __future__ import annotations
 

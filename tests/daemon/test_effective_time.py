@@ -102,7 +102,7 @@ def test_a_key_of_several_is_not_satisfied_after_the_deadline() -> None:
 
 
 def test_a_new_registration_since_the_outcomes_mark_counts_the_event_that_came_too_late() -> None:
-    """No wake-up is lost: whoever evaluates again after the expiry, and registers since that mark, gets the event."""
+    """No wake-up is lost: a client that evaluates again after the expiry, and registers since that mark, gets it."""
     rig = Rig()
     owner, firer = rig.client(), rig.client()
     rig.do(owner, watch(b"k", timeout_ns=5 * MS))

@@ -522,7 +522,7 @@ def test_a_check_without_a_daemon_is_unavailable(manual: Manual, client: td.Clie
 
 
 def test_a_hundred_operations_and_twenty_checkers(manual: Manual, client: td.Client, other: td.Client) -> None:
-    """Kafka's DelayedOperationTest: what 20 threads complete by checks adds up to the operations, none twice."""
+    """Kafka's DelayedOperationTest: checks of 20 threads complete all operations, none twice."""
     rounds = 20
     waits = [watching(client if n % 2 else other, f"k{n % 10}", f"k{(n + 3) % 10}", timeout=None) for n in range(100)]
     client.flush()

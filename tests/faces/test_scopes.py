@@ -1,4 +1,4 @@
-"""A request ends while its view waits: each wait ends with RequestEnded, and what it was for is withdrawn."""
+"""A request ends while its view waits: each wait ends with RequestEnded, and its operations are withdrawn."""
 
 from __future__ import annotations
 

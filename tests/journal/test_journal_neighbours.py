@@ -1,4 +1,4 @@
-"""The journal beside members that plant files: whatever lies in holds/, its thread goes on; its end is seen."""
+"""The journal beside members that plant files: its thread goes on with any file in holds/, and its end is reported."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def awaited_in(path: Path) -> set[str]:
 
 
 def test_an_api_awaits_functions_of_its_own_room_that_end_in_an_operation() -> None:
-    """The chain is read backwards: what `until` awaits is an operation; all else that is awaited leads there."""
+    """The chain is read backwards: `until` awaits an operation, and everything else that is awaited leads there."""
     for name, allowed in AWAITED.items():
         assert awaited_in(SOURCES / name) == allowed
     leads_there = {"broker.waits.until"}

@@ -1,4 +1,4 @@
-"""A daemon and bare packets: whose end is whose, and what may not hold the daemon up."""
+"""A daemon and bare packets: which end ends which client, and connections that must not hold the daemon up."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_call_redelivered_while_its_done_is_on_its_way_does_not_run_again(worl
 
 
 def test_a_done_is_not_sent_to_another_arena(world: World) -> None:
-    """Op ids of two arenas are the same numbers: what another arena has told would be lost."""
+    """Op ids of two arenas are the same numbers: a call of another arena would be lost."""
     job = Job()
     worker, told = due_call(world, job, periodic=False)
     steps = through_handler(worker, told)
@@ -171,7 +171,7 @@ def test_a_call_that_outlived_its_arena_neither_begins_in_the_next_nor_schedules
 
 
 def test_a_call_whose_next_registration_lost_its_answer_is_not_scheduled_twice(world: World) -> None:
-    """The daemon is lost when the answer is due: what was asked may have been done."""
+    """The daemon is lost when the answer is due: the command may have been applied."""
     job = Job()
     worker, told = due_call(world, job)
     steps, _ = begun(worker, told)

@@ -253,7 +253,7 @@ def test_a_test_fails_with_its_defect_of_the_daemon(
 
 
 def cannot_be_written(reader: ArenaReader, memory: memoryview) -> None:
-    """Rule 1: who maps the arena to read it cannot change a byte of it."""
+    """Rule 1: a process that maps the arena to read it cannot change a byte of it."""
     assert memory.readonly, "the mapping can be written"
     with pytest.raises(TypeError):
         reader.words[0] = 0

@@ -257,7 +257,7 @@ def test_an_outcome_in_two_reports_is_delivered_once(world: World) -> None:
 
 
 def lose_daemon(worker: Worker) -> None:
-    """The daemon is stopped until it is lost; what is sent to it meanwhile stands in its socket."""
+    """The daemon is stopped until it is lost; frames that are sent to it meanwhile wait in its socket."""
     world, protocol = worker.world, worker.protocol
     while not protocol.lost:
         world.clock.move(S // 2)

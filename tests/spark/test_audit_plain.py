@@ -184,7 +184,7 @@ def forged(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
 
 
 def moved(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
-    """Rows of clients at other places: what a client did is before its beginning, or behind its end."""
+    """Rows of clients at other places: commands of a client are before its beginning, or behind its end."""
     for one in of_kind(rows, RowKind.CLIENT):
         for _ in range(MOVED):
             others = [row for row in rows if row is not one]

@@ -1,4 +1,4 @@
-"""Connections of real attackers: more than there may be, and what libzmq 4.3.5 ends its process by. Nobody is hurt."""
+"""Connections of real attackers: too many, and frames that end a process with libzmq 4.3.5. Nobody is hurt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers that fail, with real daemons: whatever they raise, and retries of their dead letters."""
+"""Handlers that fail, with real daemons: errors of any kind, and retries of their dead letters."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def pip(*words: str) -> None:
 
 
 def results(suite: Suite, name: str, sources: Path, site: Path) -> Iterator[dict[str, Any]]:
-    """Run a suite in an empty directory; what became of its tests, and what the cluster said."""
+    """Run a suite in an empty directory; the results of its tests, and the cluster's output."""
     upstream = SUITES[name]
     tests = sources / upstream.folder
     with tempfile.TemporaryDirectory(prefix="upstream-") as scratch:

@@ -1,4 +1,4 @@
-"""A plugin of pytest, for the tests of other projects: what became of each, and which of them are left out.
+"""A plugin of pytest, for the tests of other projects: the result of each, and which of them are left out.
 
 Its environment:
 UPSTREAM_RESULTS    a file of JSON lines, one for each test

@@ -1,4 +1,4 @@
-"""Sockets in memory between the conductor and the clients, and what goes wrong there.
+"""Sockets in memory between the conductor and the clients, and their faults.
 
 Frames of one direction of one connection keep their order, as in an ipc socket, unless the seed says otherwise.
 A publisher drops frames that a subscriber does not take (its high-water mark). A broken connection loses its frames.

@@ -61,7 +61,7 @@ class PacketSockets(UnixSockets):
         return half if isinstance(half, Half) else None
 
     def passed(self) -> None:
-        """After a pass: what the epoll still has wakes the client again, and soon there must be less of it."""
+        """After a pass: events that are left in the epoll wake the client again, and soon there must be fewer."""
         if self._watching.is_closed or not self._watching.poll(0):
             self._spins = 0
             return
@@ -70,7 +70,7 @@ class PacketSockets(UnixSockets):
         self.on_input()
 
     def disconnected(self) -> None:
-        """The daemon ends the connection, and what is under way is lost. A client ends none but its last."""
+        """The daemon ends the connection, and packets on their way are lost. A client ends none but its last."""
         half = self.half
         if half is not None:
             self._end_connection(half.peer.descriptor)

@@ -78,7 +78,7 @@ def numbers_of_one_run(rig: Rig, slot: int, number: int) -> list[int]:
 
 
 def keys_of_a_known_seed_share_no_chain(rig: Rig) -> None:
-    """Rule 8: what everybody can compute, as the hash of a seed that everybody knows, says nothing about the chains."""
+    """Rule 8: a hash that everybody can compute, because everybody knows the seed, says nothing about the chains."""
     rig.restart()  # a start takes the seed
     known = bytes(SEED_SIZE)
     keys = keys_of_hash(rig, lambda key: hashing.key_hash(known, 0, key), rig.arena.region(Region.OPS).count // 2)

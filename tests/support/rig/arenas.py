@@ -1,4 +1,4 @@
-"""An arena of a test as typed records, straight from the declarations, and what is wrong in it."""
+"""An arena of a test as typed records, straight from the declarations, and its violations."""
 
 from __future__ import annotations
 

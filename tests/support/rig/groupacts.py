@@ -343,7 +343,7 @@ def falls_silent(rig: Rig) -> Act:
 
 
 def falls_silent_and_keeps(rig: Rig) -> Act:
-    """A member whose process runs falls silent: what it holds is not delivered to the other one."""
+    """A member whose process runs falls silent: its outcomes are not delivered to the other one."""
     a = rig.client(group=GROUP, listens=True)
     rig.do(a, work(b"k"), fire(b"k"))
     rig.acknowledge(a)
