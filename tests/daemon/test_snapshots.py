@@ -403,6 +403,6 @@ def test_a_daemon_that_may_start_no_thread_makes_no_copy_and_goes_on(
 def test_a_half_written_copy_is_removed(make_daemon: MakeDaemon, runtime_dir: Path, run: Run) -> None:
     make_daemon(patch=FULL)
     status, _, err = run("check")
-    assert status == Exit.NO_DAEMON, "it is unknown whether the arena is sound"
+    assert status == Exit.NO_DAEMON, "the arena could not be checked"
     assert "cannot be written" in err
     assert not copies_in(runtime_dir)

@@ -253,7 +253,7 @@ def test_a_cluster_is_ready_within_seconds_and_prints_it(tmp_path: Path) -> None
         (["--workers", "2", "--replicas", "3"], "replicas=3 on 2 workers: start more, or ask for fewer"),
         (["--partitions", "0"], "partitions=0: 1 to 4000"),
         (["--port", "1", "--host", "256.1.1.1"], "host=256.1.1.1"),
-        (["--host", "0.0.0.0"], "host='0.0.0.0': clients"),
+        (["--host", "0.0.0.0"], "host='0.0.0.0': clients are told this address"),
         (["--port", "70000"], "port=70000: 1 to 65535, or 0 for any"),
         (["--capacity", "0"], "'0': 16 to 16777216"),
         (["--initial-rebalance-delay", "nan"], "initial_rebalance_delay=nan: 0 to 3600 s"),
