@@ -350,7 +350,7 @@ def judge_calls_and_children(suite: Suite, storm: Storm, letters: list[str]) -> 
 
 
 def keep(suite: Suite, directory: Path) -> None:
-    """Keep what says how it came to that."""
+    """Keep the files that show how it came to a fault."""
     kept = ROOT / "build" / "storm"
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)

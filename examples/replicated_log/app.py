@@ -8,8 +8,8 @@ offset, whichever workers are killed. Readers see records in order, and only tho
 
 One replica is the leader, by a lock on a file, which ends with its process. The next leader takes over the longest of
 the logs that are left, so each log is always a beginning of one sequence. One of the three files may be lost. The
-followers fetch from the leader, as Kafka's do: what a follower asks for tells the leader what it has. A follower proves
-itself by a secret that the leader has written to a file of the replicas.
+followers fetch from the leader, as Kafka's do: the offset of a fetch shows the leader what the follower has. A follower
+proves itself by a secret that the leader has written to a file of the replicas.
 """
 
 from __future__ import annotations

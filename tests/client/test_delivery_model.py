@@ -281,7 +281,7 @@ def test_each_record_settles_once_in_time_and_in_order(rng: random.Random, held:
     assert all(count > 50 for count in seen.values()), f"a program that shows little: {seen}"
 
 
-# what a random program does not say plainly ---------------------------------------------------------------------------
+# cases that random programs do not show plainly -----------------------------------------------------------------------
 
 
 def options(**given: int | None) -> DeliveryOptions:

@@ -247,7 +247,7 @@ def play(seed: int) -> tuple[Daemon, list[Subscriber]]:
     for one in living:
         while one.take() is not None:
             pass
-        assert one.expected() is None, f"it is at {one.mark}, and {one.expected()} was never told"
+        assert one.expected() is None, f"it is at {one.mark}, and {one.expected()} never came"
         assert one.mark.incarnation == len(daemon.arenas), f"it is at {one.mark}, and there is another arena"
     hubs = {one.hub for one in living}
     assert len(daemon.watching) == len(hubs) == len({one.keys for one in living})

@@ -350,8 +350,8 @@ def test_an_outcome_after_unavailable_is_acknowledged_silently_and_counted(world
     assert not world.protocol.incoming.complaints
 
 
-def refuse_unheard(world: World) -> None:
-    """A registration is refused, which is lost on its way down, and so it is given up."""
+def lose_a_refusal(world: World) -> None:
+    """A registration is refused, and the refusal is lost on its way down. So the registration is given up."""
     world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
     operation = world.register(timeout_ns=100 * MS)
     world.lose_down = lambda frame: True
@@ -360,14 +360,14 @@ def refuse_unheard(world: World) -> None:
 
 
 def test_a_late_refusal_of_an_unavailable_operation_is_not_reported(world: World) -> None:
-    refuse_unheard(world)
+    lose_a_refusal(world)
     return_of(world)
     assert not world.protocol.incoming.complaints
     assert not world.daemon.answers
 
 
 def test_a_late_refusal_that_arrives_after_the_withdrawal_is_not_reported(world: World) -> None:
-    refuse_unheard(world)
+    lose_a_refusal(world)
     world.lose_down = lambda frame: unpack(ReportHeader, frame).answers > 0
     world.pass_time(1_500, 25)
     world.daemon.announce()

@@ -51,7 +51,7 @@ def commands_of(choose: random.Random, first: int, count: int, newest: int) -> l
 
 
 def one_by_one(command: Command) -> Command:
-    """The same, by what is no run: the policy of its client, said once more."""
+    """The same as a command that no batch takes: it states its client's policy."""
     return replace(command, orphans=Orphans.CANCEL) if isinstance(command, Register) else command
 
 

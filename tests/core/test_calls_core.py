@@ -1,4 +1,4 @@
-"""Calls, in the core: told to who handles their name, as many at a time as it takes; and what outlives a group."""
+"""Calls, in the core: a handler of their name gets them, as many at a time as it takes; and what outlives a group."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_a_kept_operation_of_a_dead_owner_gets_no_grant() -> None:
     assert alive.state(number) is COMPLETED
     assert rig.arena.count("pending", 0) == 1
     rig.do(alive, fire(b"a"))
-    assert rig.arena.count("pending", 0) == 0, "an event without a limit settles it, with nobody to tell"
+    assert rig.arena.count("pending", 0) == 0, "an event without a limit settles it, without a recipient"
     rig.check()
 
 

@@ -1,6 +1,6 @@
 """A frame of commands counts as a whole, however many turns it takes and whatever becomes of its client meanwhile.
 
-Spark's sink stands on it: it sends events together with what says that they were fired.
+Spark's sink depends on it: a frame has an event together with the event that completes its claim.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def test_the_core_does_what_the_model_does(seed: int) -> None:
     play = run(seed)
     print(
         f"seed {seed}: {play.steps} commands in {TURNS} turns; {play.deaths} deaths, {play.returns} came back; "
-        f"{play.rig.arena.count('requeued')} handed on, {len(play.deliveries)} told to groups, {play.done} done"
+        f"{play.rig.arena.count('requeued')} requeued, {len(play.deliveries)} delivered to groups, {play.done} done"
     )
     assert play.steps > TURNS, f"seed={seed}: only {play.steps} commands"
 

@@ -184,7 +184,7 @@ def test_without_a_connection_the_process_is_watched_and_not_polled(world: World
     assert world.lifelines.watched == [100, 200, 300]
     looks = world.lifelines.looks
     world.run(30 * S)
-    assert world.lifelines.looks == looks, "/proc was read though a pidfd tells"
+    assert world.lifelines.looks == looks, "/proc was read although there are pidfds"
     del processes[100]  # ended
     processes[200] = 99  # ended, and its pid is another's
     world.run(LAST_WORDS_NS)
@@ -443,7 +443,7 @@ def test_no_client_is_silenced_before_the_sockets_are_read_dry() -> None:
         bob.say(UpKind.ACK)
         world.turn(100 * MS)
     assert len(world.network.up) == 10
-    assert state_of(alice) is ClientState.LIVE, "what it has said may be among the frames that wait"
+    assert state_of(alice) is ClientState.LIVE, "its frame may be among those that wait"
     alice.say(UpKind.ACK)
     world.settle()
     world.run(S)

@@ -164,7 +164,7 @@ def test_its_condition_may_force_it_as_in_kafka(client: td.Client, at: int) -> N
         def try_complete(self) -> bool:
             self.looks += 1
             if self.looks == at:
-                self.force_complete()  # and says nothing
+                self.force_complete()  # and returns False
             return False
 
     delayed = Forcing()
@@ -284,7 +284,7 @@ def test_an_evaluation_that_was_true_is_the_last_one(manual: Manual, client: td.
         def try_complete(self) -> bool:
             self.looks += 1
             if self.looks == 2:
-                manual.stop()  # what it says now is sent to the next daemon
+                manual.stop()  # its result goes to the next daemon
             return self.looks == 2
 
     delayed = Completes()

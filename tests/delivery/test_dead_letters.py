@@ -159,7 +159,7 @@ def test_the_arena_shows_since_when_a_call_runs_and_how_long_it_may_run() -> Non
     rig.check()
 
 
-# who may say what -----------------------------------------------------------------------------------------------------
+# rights of holders ----------------------------------------------------------------------------------------------------
 
 
 def test_only_the_holder_begins_and_a_former_holder_gets_0() -> None:
@@ -245,8 +245,8 @@ def test_only_a_due_call_of_the_own_group_has_a_phase(phase: CallPhase) -> None:
     member, other = handler(rig, b"job", most=2), rig.client(group=b"others", listens=True)
     told = due(rig, member)
     pending = rig.arena.in_use()["OPS"]
-    rig.do(member, call(timeout_ns=HOUR), Register(told_keys(b"own"), timeout_ns=HOUR))
-    rig.do(other, Register(told_keys(b"k"), timeout_ns=0, for_group=True))
+    rig.do(member, call(timeout_ns=HOUR), Register(keys_of_call(b"own"), timeout_ns=HOUR))
+    rig.do(other, Register(keys_of_call(b"k"), timeout_ns=0, for_group=True))
     (outcome,) = other.delivered_for_group
     gone = letter(rig, member)
     foreign = (told.operation, gone, pending, pending + 1, outcome.operation, 1 << 31, (1 << 64) - 1)
@@ -258,7 +258,7 @@ def test_only_a_due_call_of_the_own_group_has_a_phase(phase: CallPhase) -> None:
     rig.check()
 
 
-def told_keys(name: bytes) -> Any:
+def keys_of_call(name: bytes) -> Any:
     return call(name).keys
 
 
@@ -466,7 +466,7 @@ def test_a_reason_for_which_there_is_no_room_is_left_out() -> None:
     rig.do(member, fire(b"k"))
     told = due(rig, member)
     for number in range(16):
-        rig.do(member, Register(told_keys(b"k"), timeout_ns=HOUR, payload=bytes(48 + number)))
+        rig.do(member, Register(keys_of_call(b"k"), timeout_ns=HOUR, payload=bytes(48 + number)))
     fails(rig, member, told, bytes(CALL_REASON_SIZE_MAX))
     assert len(letters(rig)) == 1
     rig.check()

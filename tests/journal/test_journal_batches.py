@@ -27,7 +27,7 @@ FORM = (
     RowKind.CONTINUED,
     RowKind.ANCHOR,
     RowKind.TURN,
-)  # rows that tell nothing that happened
+)  # rows that record no event
 
 
 def watch(number: int) -> Register:
@@ -155,7 +155,7 @@ def test_after_a_crash_in_a_batch_that_a_full_buffer_drops_a_gap_counts_the_miss
         more = sum(row.record.rows for row in found if row.record.kind == RowKind.GAP) - len(
             known - of_operations(found)
         )
-        assert more == 0, f"point {point}: the GAP tells {more} rows too many"
+        assert more == 0, f"point {point}: the GAP has {more} rows too many"
         wrong = again.audit().wrong
         assert all(finding.what.partition(" ")[2] == DROPPED for finding in wrong), wrong
         again.drop_journal()

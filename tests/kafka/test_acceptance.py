@@ -12,8 +12,8 @@ import pytest
 
 from support.real.trees import ROOT
 
-# Bounds of time, which a machine that does other things may miss: a member whose session is two seconds must get to its
-# heartbeats meanwhile. And what only a client says that is faster than its quota. The full form holds them.
+# Bounds of time, which a busy machine may miss: a member with a session of two seconds must get to its heartbeats
+# meanwhile. And claims about quotas, which need clients that are faster than their quota. The full form holds them.
 TIMED = {"timed_out_in_time", "empty_in_time", "woken", "killed_member", "leaving_member", "slow_rejoiner"}
 TIMED |= {"quota_rate", "muted", "clients_throttled", "bystander_served", "refused_in_time", "answered_in_time"}
 TIMED |= {"all_answered", "producers_go_on", "works_again_in_time", "members_stay"}

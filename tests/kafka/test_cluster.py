@@ -420,7 +420,7 @@ def test_a_join_while_the_timer_daemon_is_stopped_gets_an_error_to_try_again(tmp
 
 
 def join(raw: RawKafka) -> Any:
-    """Join a group (version 3: without being told an id before)."""
+    """Join a group (version 3: a member needs no id before)."""
     module = Question(JOIN_GROUP, 3).module
     return raw.ask(
         JOIN_GROUP,

@@ -29,8 +29,8 @@ from timerd_kafka.wire.codec import Question
 API_VERSIONS, DESCRIBE_CONFIGS = 18, 32
 
 
-def test_a_broker_tells_of_changes_that_it_has_read_with_its_own(manual: Manual, tmp_path: Path) -> None:
-    """Two brokers create topics at once: the second one has read the first one's topic before it says what is new."""
+def test_a_broker_reports_changes_that_it_has_read_with_its_own(manual: Manual, tmp_path: Path) -> None:
+    """Two brokers create topics at once: the second one has read the first one's topic before it reports its own."""
 
     async def main() -> list[list[str]]:
         told: list[list[str]] = []

@@ -366,7 +366,7 @@ class Tended(UnixSockets):
 def test_an_end_that_another_thread_finds_while_this_one_tends_is_followed_by_a_connection(
     listening: Listening, paths: InstancePaths, clock: Clock
 ) -> None:
-    """Without a lock tend() said NEVER after the other thread had said when to connect again."""
+    """Without a lock tend() returned NEVER, although the other thread had set a time to connect again."""
     sockets = Tended(paths, clock)
     accepted = listening.accept()
     fill(sockets)

@@ -121,8 +121,8 @@ def test_handled_names_are_known_again_after_a_restart_and_in_another_arena(worl
 # what is done is done -------------------------------------------------------------------------------------------------
 
 
-def told_again_to_the_same(world: World, worker: Worker) -> None:
-    """It is taken for silent, and comes back, with nobody else there."""
+def redelivered_to_the_same(world: World, worker: Worker) -> None:
+    """The worker is taken for silent, and comes back. There is no other worker."""
     falls_silent(world, worker)
     worker.hear()
 
@@ -135,7 +135,7 @@ def test_a_call_redelivered_while_its_done_is_on_its_way_does_not_run_again(worl
     step = next(steps)
     assert isinstance(step, Ask | Acknowledge)
     issue(worker.link, step.command, step.done)  # and it is not sent yet
-    told_again_to_the_same(world, worker)
+    redelivered_to_the_same(world, worker)
     assert not worker.inbox.calls, "it is done"
     run(world, [worker], S)
     assert len(job.calls) == 1

@@ -32,7 +32,7 @@ from timerd_client.protocol.state import LinkState
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader
 
-AFTER_HANDLER = 2  # steps: it is said that the handler begins, and the handler
+AFTER_HANDLER = 2  # steps: the report that the handler begins, and the handler
 
 
 class Failures:

@@ -283,7 +283,7 @@ def test_a_listen_command_without_an_answer_in_time_may_be_in_force(world: World
     register(deaf, timeout_ns=5 * S)
     worker.inbox.listen(worker.now_ns)
     lose_daemon(worker)
-    world.run(3 * S)  # it goes on, finds the question, and tells this member before it has asked again
+    world.run(3 * S)  # the daemon goes on, finds the question, and delivers to this member before it asks again
     given = told(worker)
     assert given is not None and worker.holds(given)
 
@@ -339,7 +339,7 @@ def test_a_stopped_member_dispatches_no_outcome_that_was_requeued_meanwhile(worl
     register(stopped)
     world.run(20 * MS)
     stopped.pump()
-    assert len(stopped.inbox.outcomes) == 1, "told, but not handed over yet"
+    assert len(stopped.inbox.outcomes) == 1, "it is delivered, and the caller has not got it yet"
     other = Worker(world).listen()
     for _ in range(20):
         world.run(S)

@@ -41,7 +41,7 @@ def test_each_occurrence_runs_once_however_many_workers_name_the_schedule(world:
     ("cut", "runs", "point"),
     [
         (0, 1, "before the handler"),
-        (1, 1, "before the handler, which it has said to begin"),
+        (1, 1, "before the handler, whose begin it has reported"),
         (2, 2, "after the handler"),
         (3, 1, "after the next one is registered, and it is acknowledged"),
     ],
@@ -82,7 +82,7 @@ def test_a_requeued_call_does_not_run_again_once_it_is_done(world: World) -> Non
     for _ in range(20):
         world.run(S)
         heir.pump()
-    assert len(heir.inbox.calls) == 1, "it was handed on"
+    assert len(heir.inbox.calls) == 1, "it was requeued"
     step = next(steps)
     assert isinstance(step, Ask)
     assert slow.issue(step.command, step.done).error is None
@@ -94,7 +94,7 @@ def test_a_requeued_call_does_not_run_again_once_it_is_done(world: World) -> Non
 
 
 def test_a_call_whose_worker_stood_still_before_the_handler_is_not_run_by_both(world: World) -> None:
-    """The daemon has said that it may begin. Then it stands still, and the call is requeued."""
+    """The daemon has let the worker begin. Then the worker stands still, and the call is requeued."""
     job = Job()
     slow, heir, told = due_call_of_two(world, job)
     steps = slow.calls.carry_out(told)
@@ -214,7 +214,7 @@ def test_a_schedule_begins_again_in_another_arena() -> None:
 
 
 def test_a_schedule_outlives_random_deaths_stops_and_restarts(rng: random.Random) -> None:
-    """Told again only where somebody died or was stopped; in order; never ended; never two of them."""
+    """A call is redelivered only if a worker died or was stopped. Calls come in order, never end, and never overlap."""
     world = World(clients=64)
     world.until_quiet()
     job = Job()

@@ -135,7 +135,7 @@ class Worker:
         return self
 
     def add(self, name: str, handler: Callable[[Call], Any], schedule: Schedule | None = None, **more: Any) -> None:
-        """Have a handler; `handle` tells the daemon."""
+        """Add a handler. `handle` registers it with the daemon."""
         self.calls.jobs[name] = Job(handler, schedule, **more)
 
     def handle(self, at_once: int = 1) -> Worker:

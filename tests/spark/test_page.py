@@ -69,7 +69,7 @@ def test_windows_at_the_ends_are_left_out_where_work_did_not_fill_them() -> None
     assert shown(100, 99, 100, 101) == [[0, 1, 2, 3]], "all are full"
     assert shown(100, 10, 100, 100, 100) == [[0, 1, 2, 3, 4]], "a dip in the middle is one"
     assert shown(10, 100, 100, 100, None, 5, 100, 100, 100, 7) == [[1, 2, 3], [6, 7, 8]], "so are those beside a pause"
-    assert shown(1, 100, 1) == [[0, 1, 2]], "too few to tell"
+    assert shown(1, 100, 1) == [[0, 1, 2]], "too few to judge"
     no_time = [{"start": 0, "end": 0, "rate": None}] * 5  # of groups of a report without windows
     assert list(plots._parts(no_time)) == [no_time]
 

@@ -1,8 +1,8 @@
 """The attacks of the suite `overload`: one hostile process beside a bystander. Each target has a module.
 
 An attack is a function of an `Attacker`. It goes on while `attacker.is_on()`, and counts in `attacker.acts` what it
-did. It uses the public client, libzmq or bare sockets, so it says what any member of the group may say. To add one:
-write the function, and enter it below.
+did. It uses the public client, libzmq or bare sockets, so it sends only what any neighbour may send. To add one: write
+the function, and enter it below.
 """
 
 from __future__ import annotations

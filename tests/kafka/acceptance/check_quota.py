@@ -127,7 +127,7 @@ def play_clients(suite: Suite, kafka: KafkaCluster, seconds: float) -> None:
 
 
 def judge_client(suite: Suite, client: str, done: dict[str, Any]) -> None:
-    """Its rate, and what it says of throttle times."""
+    """The rate of a client, and the throttle times that it reports."""
     throttles = done["throttles_ms"]
     size = len(done["acked"]) * 5_000
     suite.add(

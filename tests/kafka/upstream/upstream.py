@@ -67,7 +67,7 @@ OF_KAFKA_PYTHON = {
 }
 OF_OLD_VERSIONS = {
     "test_consumer_integration.py::test_kafka_version_infer": "it finds out the newest version",
-    "test_admin_integration.py::test_describe_configs_broker_*": "it wants what only a broker with ZooKeeper says",
+    "test_admin_integration.py::test_describe_configs_broker_*": "it wants values of a broker with ZooKeeper",
 }
 OF_VERSION_0 = {"test_admin_integration.py::test_describe_configs_*_returns_configs": "DescribeConfigs v0 is absent"}
 OF_AIOKAFKA = {
@@ -216,7 +216,7 @@ def results(suite: Suite, name: str, sources: Path, site: Path) -> Iterator[dict
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,  # Ctrl-C is for this program, which tells it
+                start_new_session=True,  # Ctrl-C is for this program, which ends the other
             )
             try:
                 process.wait()
