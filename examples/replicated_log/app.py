@@ -136,7 +136,7 @@ class Replica:
             if leader_of()["epoch"] != leader["epoch"]:
                 return  # the next leader has counted what this replica has
             self.log.append(lines)
-        client.fire(f"log/replica/{self.name}")  # who reads here looks
+        client.fire(f"log/replica/{self.name}")  # waiting readers of this replica look
 
     def _lead(self) -> None:
         """Take over the longest log, and have a quorum take it over before anybody writes."""

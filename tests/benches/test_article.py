@@ -1,4 +1,4 @@
-"""The article's experiment at a tiny size: its plan, both designs, and a judge who sees what is wrong."""
+"""The article's experiment at a tiny size: its plan, both designs, and a judge that finds faults."""
 
 from __future__ import annotations
 

@@ -395,7 +395,7 @@ def settled(operation: Any, sockets: Observed) -> bool:
 
 
 def test_a_report_that_was_taken_in_part_is_taken_again() -> None:
-    """Its outcome, its refusal and its answer reach who waits for them, wherever the first attempt was interrupted."""
+    """Its outcome, its refusal and its answer reach their waiters, wherever the first attempt was interrupted."""
     for at in itertools.count(1):
         world = live_world()
         world.daemon.refuse[2] = ErrorCode.ARENA_FULL

@@ -236,7 +236,7 @@ def test_the_bounds_of_a_lost_daemon_are_passed_in() -> None:
     assert state_of(operation) is State.UNAVAILABLE
 
 
-# who has asked ----------------------------------------------------------------------------------------------------
+# answers to questions ---------------------------------------------------------------------------------------------
 
 
 def test_open_requests_fail_when_the_daemon_is_lost_and_the_operation_stays_pending(world: World) -> None:

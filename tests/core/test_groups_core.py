@@ -343,7 +343,7 @@ def test_a_restart_changes_nothing_for_a_group() -> None:
     rig.check()
 
 
-# charges, names, who may ---------------------------------------------------------------------------------------------
+# charges, names, rights ----------------------------------------------------------------------------------------------
 
 
 def test_a_group_has_the_quota_of_a_client_and_adoption_is_above_it() -> None:

@@ -470,7 +470,7 @@ def test_a_wrong_question_is_answered_with_its_code(world: World, question: Any,
     kind, error = world.client().ask(question)
     assert (kind, error["code"]) == (DownKind.ERROR, code)
     if isinstance(question, dict) and question.get("id") == 1:
-        assert error["id"] == 1, "who asks learns of it"
+        assert error["id"] == 1, "the error answers the question"
 
 
 # damaged frames ---------------------------------------------------------------------------------------------------

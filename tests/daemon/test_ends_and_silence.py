@@ -332,7 +332,7 @@ def test_a_process_that_cannot_be_looked_up_for_a_while_has_not_ended(processes:
 def test_a_start_that_cannot_look_a_process_up_notices_its_end_later(
     world: World, processes: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last free descriptor became the pidfd. Whose it is, nobody has looked: another process may have the pid."""
+    """The last free descriptor became the pidfd. The daemon cannot check it: another process may have the pid by now."""
     alice = world.client("alice", pid=100, start_ticks=7)
     watch = Lifelines.watch
 

@@ -1,4 +1,4 @@
-"""Copies of the arena, which the daemon makes for who asks, and removes: on a manual clock, and with real daemons."""
+"""Copies of the arena, which the daemon makes for clients, and removes: on a manual clock, and with real daemons."""
 
 from __future__ import annotations
 

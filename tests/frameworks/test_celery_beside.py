@@ -46,7 +46,7 @@ class Workers:
             ]
 
     def reports(self) -> list[tuple[datetime, int]]:
-        """When each was due, and who has written it, in the order in which they were written."""
+        """When each was due, and its writer, in the order in which they were written."""
         rows: list[tuple[str, int]] = []
         with (
             closing(sqlite3.connect(self._directory / "reports.sqlite", timeout=30)) as connection,

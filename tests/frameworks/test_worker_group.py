@@ -168,7 +168,7 @@ class Group:
         return [Stored(*row) for row in rows]
 
     def check(self) -> None:
-        """All jobs that were accepted are done, each once and in order, by who owned the shard at that moment."""
+        """All jobs that were accepted are done, each once and in order, by the owner of the shard at that moment."""
         jobs = self.rows("SELECT id, text, result FROM jobs")
         numbers = [number for (number,) in self.rows("SELECT number FROM jobs ORDER BY number")]
         accepted = [id for writer in self.writers for id in writer.accepted]

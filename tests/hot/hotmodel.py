@@ -276,7 +276,7 @@ class Rows(Promised):
 
 
 Grant: TypeAlias = tuple[int, "Handle | Rows"]
-"""A registration that a limited event has completed: its command number, and who waits for it."""
+"""A registration that a limited event has completed: its command number, and its waiter."""
 
 
 def copy_records_in(settlements: Sequence[RawSettlement | None], into: bytearray, at: int) -> bool:

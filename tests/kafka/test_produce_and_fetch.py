@@ -355,7 +355,7 @@ def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, r
     answer = raw.ask(DELETE_TOPICS, 6, topics=(module.DeleteTopicState(name=name, topic_id=None),), timeout=seconds(10))
     assert answer.responses[0].error_code == ErrorCode.none
     gone = Question(FETCH, 12).read(waiting.frame()).responses[0].partitions[0]
-    assert gone.error_code == ErrorCode.unknown_topic_or_partition, "who waited for it is answered"
+    assert gone.error_code == ErrorCode.unknown_topic_or_partition, "requests that wait for it are answered"
     waiting.close()
     assert raw.metadata(name).topics[0].error_code == ErrorCode.unknown_topic_or_partition
     assert cluster.topic(name, replicas=3) == name

@@ -326,7 +326,7 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
     daemon.start()
     eventually(lambda: held_connections(daemon) == 2, "they hold no connection to the new daemon")
     for victim in victims:
-        victim.do("client.fire('nobody'); client.flush(timeout=15)")  # who gets an answer has shown its session
+        victim.do("client.fire('nobody'); client.flush(timeout=15)")  # after an answer the client has shown its session
     victims[0].end()
     eventually(lambda: look.pending() == 1, "its operation was not cancelled")
 

@@ -43,7 +43,7 @@ class File:
         self.is_daemons = is_daemons
         self.is_closed = False
         self.descriptor = kernel.number(self)
-        self.epolls: dict[Epoll, int] = {}  # who watches it, and for which events
+        self.epolls: dict[Epoll, int] = {}  # its watchers, and their events
 
     @property
     def closed(self) -> bool:
@@ -57,7 +57,7 @@ class File:
         return 0
 
     def changed(self) -> None:
-        """Wake who watches it, if it is ready."""
+        """Wake its watchers, if it is ready."""
         for epoll, interest in list(self.epolls.items()):
             if self.ready() & (interest | select.EPOLLHUP):
                 epoll.on_ready()
@@ -314,7 +314,7 @@ class Kernel:
     # what is done to it -----------------------------------------------------------------------------------------------
 
     def connect(self, path: str) -> Half:
-        """A connection to who listens there: the side of the caller. Raises OSError."""
+        """A connection to the listener there: the side of the caller. Raises OSError."""
         listening = self._listening.get(path)
         if listening is None or listening.is_closed:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")

@@ -24,7 +24,7 @@ from timerd_wire.outlet import UNSUBSCRIBE
 from .schedule import Schedule
 
 MS = 1_000_000
-STRANGER = -1  # the connection of somebody who is not answered
+STRANGER = -1  # a connection that gets no answers
 CONNECTIONS_FROM = 1 << 32  # their numbers begin here, so that they are not those of packets
 HEADER_KIND_AT = offset_of(CommandHeader, "kind")
 
