@@ -126,7 +126,7 @@ class Replica:
                 time.sleep(0.2)
 
     def _follow(self) -> None:
-        """Fetch from the leader: this says what this replica has, and waits for more."""
+        """Fetch from the leader: this shows it the records that this replica has, and waits for more."""
         leader = leader_of()
         query = f"replica={self.name}&epoch={leader['epoch']}&offset={len(self.log.lines)}"
         asked = Request(f"{leader['address']}/replica?{query}", headers={SECRET: leader["secret"]})
@@ -134,7 +134,7 @@ class Replica:
             lines = answer.read().splitlines(keepends=True)
         with epoch_lock(), self.lock:
             if leader_of()["epoch"] != leader["epoch"]:
-                return  # the next leader has counted what this replica has
+                return  # the next leader has counted this replica's records
             self.log.append(lines)
         client.fire(f"log/replica/{self.name}")  # waiting readers of this replica look
 

@@ -75,7 +75,7 @@ def asking(world: World) -> list[bool]:
 
 
 def test_a_client_asks_once_for_a_report_of_applied_commands(world: World) -> None:
-    """In their own frame, if that is not sent yet; else in a frame of its own."""
+    """The question is in the frame of the commands, if that is not sent yet. Else it is a frame of its own."""
     world.fire(b"k")
     assert asking(world) == [False], "nobody waits"
     world.protocol.confirm()

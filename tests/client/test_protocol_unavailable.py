@@ -1,4 +1,4 @@
-"""The client's protocol while its daemon is gone or silent: what it says, what it gives up, and what it takes back."""
+"""The client's protocol while its daemon is gone or silent: errors, and operations that it gives up or takes back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def world() -> World:
 
 
 def pass_with_heartbeats(world: World, ms: int) -> None:
-    """Time with a daemon that has nothing to say."""
+    """Let time pass, with a daemon that has nothing to send."""
     for _ in range(0, ms, 500):
         world.daemon.announce()
         world.pass_time(500, 50)

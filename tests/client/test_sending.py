@@ -370,7 +370,7 @@ def test_a_caller_that_is_woken_and_raises_wakes_the_next_one_that_waits_for_the
 
 
 class Duties:
-    """Gives its second asker a duty that pauses, and then one that goes on until the first one has gone on."""
+    """Gives duties to two threads. One duty pauses; the other runs until the first thread has gone on."""
 
     def __init__(self) -> None:
         self.askers: set[int] = set()

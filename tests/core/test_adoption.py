@@ -130,8 +130,8 @@ def test_an_adopted_operation_keeps_the_progress_of_its_condition() -> None:
 # counts that are wrong --------------------------------------------------------------------------------------------
 
 CAPACITY = 64
-STEP = 16  # records a step: several for one round
-STEPS = 3 * CAPACITY // STEP + 8  # for two rounds, and what is to be done before and after
+STEP = 16  # records of a step: a round takes several steps
+STEPS = 3 * CAPACITY // STEP + 8  # for two rounds, and the work before and after
 
 
 def state(rig: Rig, client: Client) -> ClientState:
@@ -189,7 +189,7 @@ def test_a_silent_member_with_too_high_a_count_loses_what_it_does_not_hold_and_t
 
 
 def test_a_group_that_loses_its_members_again_and_again_keeps_no_endless_operation() -> None:
-    """Its counts are the same each time, and each time its operation is found."""
+    """The group's counts are the same each time, and the sweep finds its operation each time."""
     rig = Rig(capacity=CAPACITY)
     for end_of_group in range(1, 4):
         member = worker(rig)

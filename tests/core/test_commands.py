@@ -32,7 +32,7 @@ from timerd_shm.declare.wire import CommandHeader, CommandKind, Met, OutcomeReco
 @pytest.mark.parametrize("apart", [1, 2, 3, 16, 17, 32])
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_operations_are_found_at_any_distance_of_their_command_numbers(apart: int, newest_first: bool) -> None:
-    """The arena is full of operations whose command numbers are so far apart, and stays so for some generations."""
+    """The arena is full of operations whose command numbers are `apart`, and stays full for some generations."""
     rig = Rig(quota_operations=64)
     client = rig.client()
     live: list[int] = []
@@ -247,7 +247,7 @@ def test_a_command_at_its_limits_is_accepted() -> None:
     ids=("operations", "watchers", "blocks"),
 )
 def test_a_full_arena_refuses_a_command_as_a_whole(knobs: dict[str, Any]) -> None:
-    """Also where the client's quota is met by the same operation: a higher quota would not help."""
+    """The arena is the reason also if the operation meets its client's quota: a higher quota would not help."""
     rig = Rig(**{"capacity": 32, "quota_operations": 32, **knobs})
     client = rig.client()
     wanted = [Register((Key(b"%d" % n), Key(b"%d" % -n)), timeout_ns=50 * MS, payload=bytes(200)) for n in range(1, 18)]

@@ -542,7 +542,7 @@ def test_R5_a_fetch_is_answered_when_the_log_grows_at_its_time_out_or_when_the_l
 
 
 def test_R6_deferred_events_complete_in_order_up_to_an_offset_and_the_rest_fail_together() -> None:
-    """Better: they may be added in any order; of one offset the first comes first."""
+    """Better: they may be added in any order. Those of one offset complete in the order of registration."""
     rig = Rig()
     client = rig.client()
     offsets = [4, 2, 2, 9, 1, 4]

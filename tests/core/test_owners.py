@@ -163,7 +163,7 @@ def test_a_requeue_waits_while_a_long_event_is_being_applied() -> None:
 
 
 def test_a_long_search_for_the_next_watcher_is_cut_into_turns() -> None:
-    """It is delivered as any event: over those whom it would only advance, at a turn's pace."""
+    """The event is delivered as any other, in turns. It passes over operations that it would only advance."""
     rig = Rig(capacity=4096, quota_operations=4096, nodes=8192)
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"k"))
@@ -464,7 +464,7 @@ def test_a_mass_death_is_cut_into_turns_and_misses_no_operation() -> None:
             rig.core.silence(silent.slot, rig.now_ns)
             more = True
     assert max(touched) <= budget + 64, max(touched)
-    # Each operation is looked at twice at most, and settled or handed on with its nodes beside.
+    # Each operation is looked at twice at most, and settled or adopted together with its nodes.
     assert sum(touched) <= 5 * many, sum(touched)
     rig.turn()
     assert rig.arena.count("orphans_cancelled") == many // 4

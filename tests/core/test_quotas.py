@@ -414,7 +414,7 @@ def test_a_purgatory_is_kept_while_it_holds_something() -> None:
 
 
 def test_a_command_that_is_applied_during_a_walk_keeps_its_purgatory() -> None:
-    """The walk is behind its record already, and its client is gone when the walk ends."""
+    """The walk has passed the purgatory's record, and the client is gone when the walk ends."""
     rig = Rig(capacity=64, purgatories=32)
     client, other = rig.client(Orphans.KEEP, process=MINE), rig.client()
     purgatory = rig.core.purgatory(b"late", client.slot)

@@ -164,7 +164,7 @@ def test_a_client_that_waits_is_confirmed_at_once(world: World, within: bool) ->
 
 
 def test_many_commands_are_confirmed_at_once(world: World) -> None:
-    """Else a client with much to say would wait for room in its window."""
+    """Else a client with many commands would wait for room in its window."""
     alice = world.client("alice")
     world.run(2 * CONFIRM_NS)
     alice.take_published()

@@ -20,7 +20,7 @@ from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandHeader, CommandKind, DownKind, UpKind
 
 SECRET = b"nobody else knows this key"
-THIRD = 1_000_000  # a connection for outcomes, of nobody
+THIRD = 1_000_000  # a connection for outcomes without a client
 SECRET_ID = b"nor knows it id!"
 SENDERS = ("itself", "nobody", "someone")  # whose session a damaged frame shows
 

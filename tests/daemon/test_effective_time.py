@@ -10,7 +10,7 @@ from support.rig.harness import BUDGET, MS, Client, Rig, S, advance, cancel_for_
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import Condition, Outcome
 
-LATE_MS = 10  # the wheel comes so late
+LATE_MS = 10  # the wheel moves this late
 RING_EVENTS = 16
 
 

@@ -222,7 +222,7 @@ def test_a_full_arena_refuses_by_name_and_settles_pending_operations_on_time() -
 
 
 def test_a_client_that_asks_again_and_again_is_answered_once_a_turn(world: World) -> None:
-    """Each answer walks over all that it has not acknowledged."""
+    """Each answer walks over all outcomes that the client has not acknowledged."""
     alice = world.client("alice")
     alice.send(*(ON_K for _ in range(20)), fire(b"k"))
     world.settle()

@@ -1,4 +1,4 @@
-"""The manifests for Kubernetes: valid by its schemas, and of one mind with timerd and with themselves."""
+"""The manifests for Kubernetes: valid by its schemas, and consistent with timerd and with each other."""
 
 from __future__ import annotations
 

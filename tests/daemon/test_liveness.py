@@ -54,7 +54,7 @@ def watches(make_watches: MakeWatches) -> PolledWatches:
 
 @pytest.fixture
 def connect(runtime_dir: Path) -> Iterator[Callable[..., socket.socket]]:
-    """Makes connections that have said something."""
+    """Makes connections that have sent something."""
     made: list[socket.socket] = []
 
     def make(said: bytes = b"") -> socket.socket:

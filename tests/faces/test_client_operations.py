@@ -219,7 +219,7 @@ def test_a_mark_travels_to_another_process(client: Any) -> None:
 
 
 def test_if_another_client_has_the_id_it_may_keep_it(client: Any, fresh: str) -> None:
-    """This one settles as KEPT at once. The other one is as it was, and its owner alone gets its outcome."""
+    """The new operation settles as KEPT at once. The old one is unchanged, and its owner alone gets its outcome."""
     with td.connect() as other:
         theirs = other.register_wait("k", timeout=60, id=fresh, payload=b"theirs")
         mine = client.register_wait("k", timeout=1, id=fresh, if_exists="keep", payload=b"mine")

@@ -22,8 +22,8 @@ from timerd_shm.declare.layout import Region
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, segment_path, segments_of
 
-TIME_S = 20  # far more than any of it takes
-# Zeros, or nothing: as a file that its daemon has just begun. Root reads every file.
+TIME_S = 20  # far more than any reader takes
+# Files of zeros, or without content: as a file that its daemon has just begun. Root can read every file.
 SILENT = ("a gigabyte", *(["a file without a number, unreadable"] if os.geteuid() == 0 else []))
 
 
@@ -173,7 +173,7 @@ def test_a_start_writes_nothing_through_a_link_that_leads_to_its_own_segment(rig
 
 
 def test_a_start_refuses_a_segment_with_the_last_number(rig: JournaledRig) -> None:
-    """Behind it there is no number for another, and readers would not see the file."""
+    """No number is left for the next segment, and readers would not see its file."""
     path = segment_path(rig.plan.directory, 999_999_999_999)
     path.touch()
     path.write_text("no segment")
@@ -258,7 +258,7 @@ def test_a_forged_header_ends_no_reader_and_no_start_and_makes_no_file_large(
 
 
 def test_rows_behind_a_header_with_a_forged_number_are_read(rig: JournaledRig) -> None:
-    """No row of such a segment is good. So the number that it says is not that of a row that was read."""
+    """No row of such a segment is good. So the first row that its header states was never read."""
     directory = rig.plan.directory
     rig.end()
     with JournalReader(directory) as reader:

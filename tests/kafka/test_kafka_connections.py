@@ -162,7 +162,7 @@ def test_many_connections_at_once_are_all_served(cluster: KafkaCluster, raw: Raw
 def test_records_sent_with_acks_0_before_the_connection_was_closed_are_kept(
     cluster: KafkaCluster, raw: RawKafka
 ) -> None:
-    """And what another one waits for is withdrawn, although requests are behind it."""
+    """The operations of another connection are withdrawn, although requests are behind the waiting one."""
     topic = cluster.topic(replicas=1)
     address = raw.leaders(topic)[0]
     with RawKafka(address) as client:
@@ -252,7 +252,7 @@ def test_every_version_of_every_api_is_answered(cluster: KafkaCluster, key: int)
 
 
 def test_a_client_that_is_gone_no_longer_waits_whatever_it_has_sent(cluster: KafkaCluster, raw: RawKafka) -> None:
-    """So much lies behind its request that nothing is read, and its end is not seen by reading."""
+    """Many bytes lie behind the waiting request. The broker does not read them, so reading does not show the end."""
     topic = cluster.topic(replicas=1)
     with RawKafka(raw.leaders(topic)[0]) as client:
         client.send(client.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 1_000.0))[1])

@@ -75,7 +75,7 @@ def test_a_wait_for_a_topic_sees_brokers_that_have_read_a_newer_version(manual: 
 def test_a_broker_acknowledges_no_topics_that_it_has_read_and_not_taken_up(
     manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its disk is full, so its own change fails behind the newest topics, while it opens the partitions of others."""
+    """The disk is full. So the own change of the broker fails while it opens the partitions of newer topics."""
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")

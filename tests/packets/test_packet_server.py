@@ -108,7 +108,7 @@ def test_a_large_frame_goes_in_parts_both_ways(transport: PolledTransport, peer:
 def test_the_largest_packet_is_sent_where_the_system_gives_small_buffers(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with net.core.wmem_default of 64 KiB: each such packet was dropped, also when it was sent again."""
+    """As with net.core.wmem_default of 64 KiB. Before, each such packet was dropped, also when it was sent again."""
     accept = socket.socket.accept
 
     def accept_with_little(listener: socket.socket) -> tuple[socket.socket, Any]:

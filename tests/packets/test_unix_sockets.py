@@ -36,7 +36,7 @@ class Clock:
 
 
 class Listening:
-    """A daemon's end, which does what the test says."""
+    """A daemon's end, which the test controls."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -226,7 +226,7 @@ def test_an_end_soon_after_the_beginning_is_a_refusal_and_later_the_daemons(
 def test_a_connection_that_the_daemon_refuses_is_a_trouble_until_a_session_is_shown(
     listening: Listening, sockets: UnixSockets, clock: Clock
 ) -> None:
-    """The process may have as many as it may; connect() said that the daemon is stopped or overloaded."""
+    """The process has all connections that it may have. Before, connect() took the daemon for stopped or overloaded."""
     for _ in range(3):
         listening.accept().close()
         assert sockets.receive(published=True) is None
@@ -336,7 +336,7 @@ def test_a_path_that_is_too_long_is_an_error_that_names_both_lengths_and_leaves_
 def test_a_system_whose_buffers_are_smaller_than_a_packet_is_named_with_the_remedy(
     listening: Listening, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large frame would be sent for ever."""
+    """Otherwise a large frame would be sent for ever."""
     monkeypatch.setattr(unix_sockets, "BUFFER", 10_000)
     sockets = UnixSockets(paths)
     assert re.search(r"needs a buffer of 131105 bytes, and the system gives 20000: raise net\.core", sockets.trouble())

@@ -159,7 +159,7 @@ def test_a_done_is_not_sent_to_another_arena(world: World) -> None:
 def test_a_call_that_outlived_its_arena_neither_begins_in_the_next_nor_schedules_one_there(
     world: World, began: bool
 ) -> None:
-    """There it has begun anew, and may be being done."""
+    """The call has begun anew in the other worker, which may be running it."""
     job = Job()
     worker, told = due_call(world, job)
     steps = through_handler(worker, told) if began else worker.calls.carry_out(told)
@@ -490,7 +490,7 @@ def test_two_groups_may_use_the_same_name(world: World) -> None:
 
 
 def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World) -> None:
-    """Its worker notices. To the daemon, which does not, the call is due."""
+    """The worker notices the clock. The daemon does not, so the call is due for it."""
     world.conductor._wall.was_set = lambda: False  # type: ignore[method-assign]
     job, ran_ns = Job(), list[int]()
     job.during = lambda call: ran_ns.append(world.wall_ns())
@@ -504,7 +504,7 @@ def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World
 
 
 def test_a_call_whose_worker_has_died_runs_at_once_though_the_clock_was_set_back(world: World) -> None:
-    """It was in time. Registered again, it would come as if nobody had run it."""
+    """The call was in time. If it were registered again, it would come as if no worker had run it."""
     job = Job()
     victim, heir = (worker_of(world, job, periodic=False) for _ in range(2))
     when = datetime_of(world.wall_ns()) + timedelta(seconds=10)

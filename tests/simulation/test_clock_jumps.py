@@ -1,4 +1,4 @@
-"""The wall clock jumps: a period goes on, and a cron schedule runs no point twice and all that was missed as one call.
+"""The wall clock jumps: a period goes on, and a cron schedule runs no point twice, and all missed points as one call.
 
 The client's steps against the real conductor, on a manual clock.
 """

@@ -138,7 +138,7 @@ def test_after_the_first_end_a_call_runs_again_at_once_and_after_the_second_alon
 
 
 def test_innocents_beside_a_killer_are_never_given_up(world: World) -> None:
-    """They run in the same process when it ends, some of them each time."""
+    """Some of the innocents run in the process each time when the killer ends it."""
     killer, innocent, failures = Job(), Job(), Failures()
 
     def worker() -> Worker:
@@ -301,7 +301,7 @@ def test_a_call_of_an_id_does_not_begin_while_another_one_runs(world: World) -> 
 
 
 def test_a_call_of_a_group_whose_bytes_are_used_up_is_retried() -> None:
-    """Its error makes it longer than the room that it leaves. Each worker would have waited with one, for ever."""
+    """Its error makes the call larger than the room that it frees. Before, each worker waited with a call, for ever."""
     world = World(quota_bytes=2_000)
     world.until_quiet()
     job = Job()
@@ -345,7 +345,7 @@ def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_
 
 
 def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_that_runs_it(world: World) -> None:
-    """The former holder acknowledged it, so the other member's result counted for nothing."""
+    """Before, the former holder acknowledged the call, and the other member's result did not count."""
     job = Job()
     slow, heir, told = due_call_of_two(world, job, periodic=False)
     steps, _ = begun(slow, told)
@@ -365,7 +365,7 @@ def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_th
 
 
 def test_deliveries_count_those_before_a_pause_too(world: World) -> None:
-    """One worker fell silent in the handler, and two processes ended in it: the pause forgot the first one."""
+    """One worker fell silent in the handler, and two processes ended in it. Before, the pause forgot the first one."""
     job = Job()
     slow, heir, told = due_call_of_two(world, job, periodic=False)
     begun(slow, told)
@@ -379,7 +379,7 @@ def test_deliveries_count_those_before_a_pause_too(world: World) -> None:
 
 
 def test_a_call_of_which_only_the_on_failure_is_left_keeps_no_other_call_of_its_id_away(world: World) -> None:
-    """A call that was asked for "again" meanwhile was taken for the pending one, whose handler never ran again."""
+    """Before, a call that was asked for "again" was taken for the pending one, whose handler never ran again."""
     job, failures = Job(), Failures()
     failing: list[Call] = []
 

@@ -158,7 +158,7 @@ def test_an_outcome_that_is_not_done_is_redelivered_to_a_member_that_listens_aga
 
 
 def test_a_member_that_listens_again_is_given_nothing_that_may_be_requeued(world: World) -> None:
-    """It has left, and the daemon has not answered that it knows this. Another member may hold the outcome by then."""
+    """The member has left, and the daemon has not confirmed it. Another member may hold the outcome by then."""
     worker = Worker(world).listen()
     register(worker, payload=b"first")
     register(worker, payload=b"second")
@@ -175,7 +175,7 @@ def test_a_member_that_listens_again_is_given_nothing_that_may_be_requeued(world
 
 
 def test_an_outcome_that_was_sent_while_the_daemon_requeued_it_is_checked_with_the_daemon(world: World) -> None:
-    """The member has left, but held outcomes still when the daemon sent them again. It reads that after it listens."""
+    """The daemon sent outcomes again before it knew that the member left. The member reads them after it listens."""
     worker, other = Worker(world).listen(), Worker(world)
     register(worker)
     world.run(20 * MS)

@@ -37,7 +37,7 @@ def world() -> World:
 
 
 def holder(world: World, **said: object) -> Peer:
-    """A member, of the process PID unless it says otherwise, to which the one outcome of its group was delivered."""
+    """A member that holds the one outcome of its group; of the process PID, unless `said` names another."""
     said = {"pid": PID, "start_ticks": TICKS} | said
     alice = world.client("alice", group="workers", listens=True, **said)
     alice.send(work(b"k"), fire())
@@ -54,7 +54,7 @@ def heir(world: World) -> Peer:
 
 
 def got(peer: Peer) -> list[int]:
-    """The delivery counts of what was delivered to it for its group."""
+    """The delivery counts of the group's outcomes that it got."""
     peer.take_published()
     return [delivered.deliveries for delivered in peer.delivered_for_group]
 

@@ -124,7 +124,7 @@ def test_hours_over_which_the_clock_is_set_in_a_handler_are_one_call(world: Worl
 
 
 def test_nights_without_a_worker_are_one_call_when_one_is_back(world: World) -> None:
-    """Its id is forgotten by then, so the worker that is back has begun the schedule as well."""
+    """The schedule's id is forgotten by then, so the worker that is back begins the schedule, too."""
     job = Job()
     first = member(world, job, NIGHTLY)
     until(world, 86_000, 86_400)

@@ -75,7 +75,7 @@ def test_a_call_runs_again_on_another_worker_if_its_worker_dies_in_the_handler(w
 
 
 def test_a_requeued_call_does_not_run_again_once_it_is_done(world: World) -> None:
-    """Taken for silent in its handler, it ends all the same. The daemon answers 0 to the next holder."""
+    """The worker is taken for silent in its handler. The call still ends, and the daemon answers 0 to the next holder."""
     job = Job()
     slow, heir, told = due_call_of_two(world, job)
     steps = through_handler(slow, told)
@@ -185,7 +185,7 @@ def test_a_schedule_whose_group_was_empty_past_its_retention_begins_again() -> N
 
 
 def test_a_call_that_was_cut_runs_again_after_hours_and_its_schedule_does_not_begin_beside_it(world: World) -> None:
-    """Its id was forgotten after an hour: the heir found no schedule, and began a second one."""
+    """Before, the call's id was forgotten after an hour: the heir found no schedule, and began a second one."""
     job = Job()
     victim, told = due_call(world, job)
     through_handler(victim, told)

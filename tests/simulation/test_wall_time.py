@@ -26,7 +26,7 @@ def set_clock(rig: Rig, ahead_ns: int) -> None:
 
 
 def at(rig: Rig, after_ns: int, ahead_ns: int = AHEAD_NS, **more: Any) -> Register:
-    """A call that is due so long after the rig's time by the wall clock, as its caller sees both clocks."""
+    """A call that is due `after_ns` from the rig's time, by the wall clock, as its caller sees both clocks."""
     return call(timeout_ns=max(0, after_ns), wall_ns=rig.now_ns + ahead_ns + after_ns, **more)
 
 
@@ -144,7 +144,7 @@ def test_a_start_plans_anew_if_the_clock_was_set_while_no_daemon_ran_or_its_walk
 
 
 def test_a_call_that_was_on_its_way_when_the_clock_was_set_is_planned_by_the_clock_of_now() -> None:
-    """Its caller has read the wall clock before."""
+    """The call's caller has read the wall clock before it was set."""
     rig, worker = worker_at()
     worker.issue(at(rig, 5 * HOUR))
     worker.issue(at(rig, HOUR))

@@ -79,7 +79,7 @@ sys.stdin.read()
 
 @contextmanager
 def attackers(daemon: Daemon, program: str, *arguments: str, count: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that keep what they have opened until the end."""
+    """Processes that keep their connections until the end."""
     paths = (str(daemon.paths.commands), str(daemon.paths.outcomes))
     command = [sys.executable, "-c", program, *paths, *arguments]
     processes = [

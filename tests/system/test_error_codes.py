@@ -56,7 +56,7 @@ WAYS: dict[ErrorCode, tuple[Way, tuple[str, ...]]] = {}
 
 
 def meets(code: ErrorCode, *words: str) -> Callable[[Way], Way]:
-    """Declare how a user meets a code, and what the message says: values, limits, remedies."""
+    """Declare how a user meets a code, and words of its message: values, limits, remedies."""
 
     def declare(way: Way) -> Way:
         assert code not in WAYS

@@ -149,7 +149,7 @@ def test_a_users_tests_on_a_manual_clock_pass(place: Path) -> None:
 
 @pytest.fixture
 def place(runtime_dir: Path) -> Path:
-    """Where a user's tests lie. Not below tmp_path, which is too long for the path of a socket."""
+    """The directory of a user's tests. It is not below tmp_path, which is too long for the path of a socket."""
     return runtime_dir
 
 

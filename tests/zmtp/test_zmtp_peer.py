@@ -1,4 +1,4 @@
-"""The bytes of one peer: what libzmq's peers say is understood, and everything else has a bound."""
+"""The bytes of one peer: those of libzmq's peers are understood, and all others have a bound."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_large_frame_is_announced_before_its_bytes_are_kept() -> None:
 
 
 def test_a_peer_keeps_a_bounded_number_of_bytes_whatever_comes(rng: random.Random) -> None:
-    """A frame of EASY_SIZE_MAX and one read, or a large frame of the size that was said."""
+    """At most a frame of EASY_SIZE_MAX and one read, or a large frame of its stated size."""
     for _ in range(3_000):
         peer = ready(rng.choice((ROUTER, XPUB))) if rng.random() < 0.7 else Peer(rng.choice((ROUTER, XPUB)))
         sizes = [rng.choice((0, 3, 300, 50_000)) for _ in range(3)]

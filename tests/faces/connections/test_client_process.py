@@ -32,7 +32,7 @@ from timerd_shm.host.paths import daemon_running, find_instance
 
 
 def ended(pid: int) -> bool:
-    """Whether a process that is not our child has ended; whose it is may not have noticed yet."""
+    """Whether a process that is not our child has ended. Its parent may not have noticed yet."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

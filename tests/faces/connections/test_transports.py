@@ -127,7 +127,7 @@ def test_very_many_clients_of_a_process_are_served_and_leave_nothing(make_daemon
 
 
 def connections_of_this_process() -> set[int]:
-    """The inodes of those of packets: a copy in a child has that of the parent's."""
+    """The inodes of this process's connections of packets. A copy in a child has the same inode."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ def connections_of_this_process() -> set[int]:
 
 
 def inherited_by_a_child() -> set[int]:
-    """The connections of packets of which a child that is forked now has a copy."""
+    """The connections of packets that a child gets as copies, if it is forked now."""
     childs, told = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -164,7 +164,7 @@ def report_memory(suite: Suite, what: str, memory: Memory, after: dict[str, int]
 
 
 def exceptions_in(log: str) -> Counter[tuple[str, str]]:
-    """The exceptions of a log: where each was raised, and what it says."""
+    """The exceptions of a log: where each was raised, and its message."""
     found: Counter[tuple[str, str]] = Counter()
     for block in TRACEBACK.findall(log):
         lines = block.splitlines()

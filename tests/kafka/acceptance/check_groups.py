@@ -83,7 +83,7 @@ def play_client(suite: Suite, kafka: KafkaCluster, client: str) -> None:
 
 
 def assigned(member: Peer) -> list[int]:
-    """The partitions that a member has said that it has."""
+    """The partitions of a member, as it has printed them."""
     said = member.last("assigned")
     return said["assigned"] if said else []
 

@@ -23,7 +23,7 @@ from world import arrivals, cluster, eventually, percentiles, produce_fields
 
 CAPACITY = 512
 GRACE_S = 2.0
-# After these every client tries again.
+# After each of these errors every client tries again.
 RETRIABLE = {"not_leader_or_follower", "request_timed_out", "coordinator_load_in_progress", "leader_not_available"}
 KINDS = ("produce", "fetch", "create topic", "acks=1, muted")
 BYSTANDER_MAX_S = 1.0

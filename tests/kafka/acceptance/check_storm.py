@@ -60,9 +60,9 @@ def play(suite: Suite) -> None:
             suite.say("the storm is over")
             written = read_all(suite, kafka, topic)
             count = sum(ends(kafka, topic).values())
-            with contextlib.suppress(Failed):  # what is missing is judged below
+            with contextlib.suppress(Failed):  # missing records are judged below
                 eventually(lambda: all(read_by(client, readers) >= count for client in CLIENTS), "", CATCH_UP_S)
-            time.sleep(0.3 if suite.short else 10.0)  # what comes again comes now
+            time.sleep(0.3 if suite.short else 10.0)  # records that come again come now
             for peer in readers:
                 peer.stop()
             seen = [(peer.client, peer.result(CATCH_UP_S)["rows"]) for peer in readers]

@@ -132,12 +132,12 @@ class Peer:
         return self._log.read_text(errors="replace")[-2_000:]
 
     def last(self, key: str) -> dict[str, Any] | None:
-        """The last line that it said with this key."""
+        """Its last line of output with this key."""
         return next((line for line in reversed(self.said) if key in line), None)
 
     @property
     def records_read(self) -> int:
-        """How many records a consumer says that it has read, each counted once."""
+        """The number of records that a consumer has reported as read, each counted once."""
         said = self.last("read")
         return said["read"] if said else 0
 
@@ -155,7 +155,7 @@ class Peer:
             time.sleep(0.005)
 
     def stop(self) -> None:
-        """Have it leave as a client should."""
+        """Ask it to leave as a client should."""
         with contextlib.suppress(OSError):
             os.write(self._orders, b"stop\n")
 

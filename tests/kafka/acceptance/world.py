@@ -21,7 +21,7 @@ from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
 
 WORKERS = 4
-# Those that requests of clients wait in. In the others workers wait for each other, all the time.
+# Purgatories in which requests of clients wait. In the others workers wait for each other, all the time.
 PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota")
 QUIET_S = 5.0
 PATIENCE_S = 15.0

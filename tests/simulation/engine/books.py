@@ -104,11 +104,11 @@ class Running:
     process: Process
     incarnation: bytes
     call: Call
-    arena: int  # that its client knew of
+    arena: int  # the newest that its client knew
     began_ns: int
     has_id: bool  # not an on_failure that comes again
     is_alone: bool = False  # no other handler may run in its process
-    ended: bool = False  # it has returned, or has failed as it was to
+    ended: bool = False  # it has returned, or has failed as planned
     failed: bool = False
     died_ns: int | None = None  # when its process ended in it
     is_last: bool = True  # the call does not come again after it
@@ -160,7 +160,7 @@ class Books:
         self.was_silent: Callable[[bytes], bool] = lambda incarnation: False
         # Whether the daemon has forgotten ids that had settled: a schedule may then begin anew while its call runs.
         self.has_forgotten_ids: Callable[[], bool] = lambda: False
-        self.hurry = False  # handlers take no time any more: it ends
+        self.hurry = False  # handlers take no time: the simulation ends
         self.points_may_repeat = False  # schedules change
         self.latest_wall_ns = 0  # the latest time of a call of the wall clock
         self.forgotten: set[str] = set()  # schedules that were cancelled, and with them which of their points have run

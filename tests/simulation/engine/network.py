@@ -55,7 +55,7 @@ class Network(DaemonEnd["Sockets"]):
         self.faults = faults
         self.on_input = on_input
         self.is_open = False
-        self.holds_back: list[Callable[[], None]] | None = None  # what the daemon sends in a turn that may be its last
+        self.holds_back: list[Callable[[], None]] | None = None  # frames of a turn that may be the daemon's last
         self._by_routing: dict[int, Sockets] = {}
         self._made = CONNECTIONS_FROM
 

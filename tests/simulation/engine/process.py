@@ -175,7 +175,7 @@ class Process:
 
 
 class PumpBell(Bell):
-    """Rung, it has the next pass made soon."""
+    """A bell that brings the next pass forward."""
 
     pump: Pump
 

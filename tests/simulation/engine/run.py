@@ -466,7 +466,7 @@ class Simulation:
     def _reckon(self) -> None:
         books, daemon = self.books, self.daemon
         daemon.check("when all is calm")
-        # By the living, and by silent clients whose processes no daemon sees: for an hour. A living one may have none.
+        # Silent clients whose processes no daemon sees keep their slots for an hour: a living client may find none.
         while self.living and self._slots_are_full():
             self._close(self.living[0], 5.0)
             self._pass(10 * SECOND)

@@ -132,7 +132,7 @@ class Caller:
         return not self.over
 
     def wake(self) -> Act:
-        """A function that wakes the caller soon, if it still waits for what it waits for now."""
+        """A function that wakes the caller soon, if it is then still in its present wait."""
         ticket = self._ticket
         return lambda: self._schedule.at(self._schedule.now_ns, lambda: self._continue(ticket, True))
 

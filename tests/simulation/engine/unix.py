@@ -17,7 +17,7 @@ from .kernel import Epoll, Half, Kernel
 from .network import Network
 
 PATHS = InstancePaths(Path("/nowhere"), "simulated")
-SPINS_MAX = 500  # passes in which a client is woken for what it then leaves as it is
+SPINS_MAX = 500  # passes of a client that is woken, and changes nothing
 
 
 class PacketEnd(End):

@@ -101,7 +101,7 @@ def register_ids(rig: Rig, ids: list[bytes]) -> None:
 
 
 def register_numbers(rig: Rig, numbers: list[int], slot: int) -> None:
-    """Register with these commands. All other commands cancel what is not there."""
+    """Register with these command numbers. All other commands cancel operations that do not exist."""
     client, wanted = rig.client(), set(numbers)
     assert client.slot == slot
     for number in range(1, numbers[-1] + 1):

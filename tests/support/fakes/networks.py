@@ -82,7 +82,7 @@ class Lifelines(ends.Lifelines):
         self._processes: dict[int, tuple[int, int]] = {}  # watch -> (pid, start ticks)
 
     def host(self) -> Host:
-        """The host as a daemon sees it that opens files as this does."""
+        """The host as a daemon on this network sees it."""
         return HERE._replace(start_ticks_of=self.start_ticks_of, is_running_of=self.is_running_of)
 
     def start_ticks_of(self, pid: int) -> int | None:

@@ -25,7 +25,7 @@ def new_protocol(now_ns: int | None = None, group: str | None = None) -> Protoco
 
 
 class NobodyWaits(Waiters):
-    """Of a link that nobody is woken by."""
+    """Waiters of a link that wakes nobody."""
 
     def notify_locked(self) -> None:
         """Nobody waits."""

@@ -1,4 +1,4 @@
-"""A copy of an arena in memory that is made step by step, and compared with what the arena held when it was begun."""
+"""A copy of an arena in memory that is made step by step, and compared with the arena as it was at the start."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class TruthReader:
 
     @staticmethod
     def name(op: OpRecord) -> tuple[int, int]:
-        """Its numbers of registration and command: its client may be dead, or may not own it any more."""
+        """Its numbers of registration and command. Its client is no name: it may be dead, or may have lost it."""
         return (op.registration, op.command)
 
     def operation(self, index: int, op: OpRecord) -> dict[str, Any]:

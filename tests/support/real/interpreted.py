@@ -31,7 +31,7 @@ class Interpreted:
 
 
 def is_stale(name: str, source: Path) -> bool:
-    """Whether what is installed of a module was compiled of an older source."""
+    """Whether the installed form of a module was compiled from an older source."""
     compiled = name.replace(".", "/") + EXTENSION_SUFFIXES[0]
     return any(
         exists(found := join(folder, compiled)) and getmtime(found) < getmtime(source)  # unreadable: not there

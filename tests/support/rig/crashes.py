@@ -1,4 +1,4 @@
-"""A situation cut off at each ordering point: the arenas that a crash would leave, and what a start makes of each."""
+"""A situation cut off at each ordering point: the arenas that a crash would leave, and a start on each."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def done_by_a_former_holder_is_refused(rig: Rig) -> None:
 
 
 def a_silent_member_keeps_what_it_holds(rig: Rig) -> None:
-    """Its process runs, so it may be at it. It gets nothing more."""
+    """The member's process runs, so it may still be at work. It gets no new outcomes."""
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k"), fire(b"k"))
     (first,) = a.delivered_for_group
@@ -299,7 +299,7 @@ def looks_outlive_the_daemon(rig: Rig) -> None:
 
 
 def complete_counts_by_its_effective_time(rig: Rig) -> None:
-    """One is read in a gap that began before the deadline, the other one after it, and before the wheel."""
+    """One event is read in a gap that began before the deadline. The other is read after it, and before the wheel."""
     owner = rig.client()
     first = rig.do(owner, owned(b"k", timeout_ns=10 * MS), owned(b"k", timeout_ns=10 * MS))
     owner.issue(complete(first, wait=True))
@@ -394,7 +394,7 @@ def the_id_of_a_call_that_runs_is_known(rig: Rig) -> None:
 
 
 def a_call_that_another_member_runs_is_not_given_up(rig: Rig) -> None:
-    """The first one fell silent in its last attempt, and that failed."""
+    """The first member fell silent in its last attempt, and the attempt failed."""
     first, second = handler(rig, b"job"), handler(rig, b"job")
     rig.do(first, call(b"job"))
     holder, other = held(first, second)

@@ -1,6 +1,6 @@
 """The situations: one for each way in which the truth of an arena changes, prepared and ready to happen.
 
-`SITUATIONS[name](rig)` prepares one on a bench and returns its act. The act may be done again: a frame that is sent
+`SITUATIONS[name](rig)` prepares one on a rig and returns its act. The act may be done again: a frame that is sent
 twice is applied once. test_redo cuts each off at every ordering point, test_journal reads what it has written.
 """
 

@@ -27,7 +27,7 @@ from support.real.patience import PATIENCE_S, eventually
 ENDS_S = 10.0  # at SIGTERM on a busy machine: a second or two on one at rest, and 30 s without drain
 START_S = 4 * PATIENCE_S  # four workers import a framework each, on a busy machine
 
-# A worker of gunicorn forgets a SIGTERM that comes before it has handlers of its own. Its master kills it after 30 s.
+# A worker of gunicorn loses a SIGTERM that comes before it has handlers of its own. Its master kills it after 30 s.
 READY = "This worker takes signals"
 TELL_READY = f"""
 _own = globals().get("post_worker_init")

@@ -309,7 +309,7 @@ def _() -> None:
 
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         pool.map(act, [KEY])
-        pool.map(int, [0], 1)  # the child of before has ended; of no children, map() would compute no size of chunks
+        pool.map(int, [0], 1)  # the earlier child has ended; without children, map() computes no chunk size
         pool.close()
         pool.join()
 

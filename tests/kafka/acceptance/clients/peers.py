@@ -28,7 +28,7 @@ class Producer(ABC):
         self.plan, self.throttles_ms = plan, []
 
     async def start(self) -> None:
-        """Connect, where making it has not."""
+        """Connect, if the constructor has not."""
         return
 
     @abstractmethod
@@ -37,7 +37,7 @@ class Producer(ABC):
 
     @abstractmethod
     async def breathe(self) -> None:
-        """Let what is under way go on."""
+        """Let requests that are under way go on."""
 
     @abstractmethod
     async def close(self) -> None:
