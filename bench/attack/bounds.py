@@ -39,7 +39,7 @@ BOUNDS = {
 
 
 def memory_bound(senders: int, at_rest: int) -> int:
-    """Private bytes that the daemon may have: what it had at rest, and the whole share of each sending process."""
+    """Private bytes that the daemon may have: those at rest, and the whole share of each sending process."""
     return at_rest + senders * MEMORY_MAX + SPARE_BYTES
 
 

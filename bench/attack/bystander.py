@@ -1,4 +1,4 @@
-"""An ordinary client in a process of its own, beside an attack: what a request takes, and whether all are answered."""
+"""An ordinary client in a process of its own, beside an attack: the time of a request, and whether all are answered."""
 
 from __future__ import annotations
 

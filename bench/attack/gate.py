@@ -37,8 +37,8 @@ TURN_CPU_MS_MAX = 20.0
 GROWN_MB_MAX = 64.0
 P99_MS_MAX = 20.0
 STOLEN_MAX = 0.02
-REPEATS_MAX = 5  # of a run of which too much was stolen
-WARM_S = 1.0  # before what counts begins
+REPEATS_MAX = 5  # of a run during which the host stole too much
+WARM_S = 1.0  # before the counted time begins
 AFTER_S = 1.5  # that still count after the attacker's end: its connections are cleared away then
 MB = 1_000_000
 

@@ -1,7 +1,7 @@
 """The notes of calls that workers of bench/suites/storm.py write, and their faults.
 
     asked ID       the daemon has accepted this call       starts ID   its handler begins
-    cancels ID     somebody is about to cancel it          again ID    the handler returns, and asks for a retry
+    cancels ID     a worker is about to cancel it          again ID    the handler returns, and asks for a retry
     cancelled ID   it was cancelled in time                done ID     the handler returns, and the call is over
     kept ID        it was not                              fails ID    its on_failure begins
 

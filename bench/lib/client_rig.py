@@ -105,7 +105,7 @@ class Rig:
 
 
 def keys_of(first: int, count: int, keys: int) -> list[Keys]:
-    """The keys of so many registrations, as register() takes them: a name, or a tuple of names."""
+    """The keys of `count` registrations, as register() takes them: a name, or a tuple of names."""
     names = [KEY.format(number) for number in range(first * keys, (first + count) * keys)]
     return list(names) if keys == 1 else list(zip(*(names[at::keys] for at in range(keys)), strict=True))
 

@@ -29,7 +29,7 @@ class Bare:
     def reschedule(self, handles: ReadableBuffer, deadlines_ms: ReadableBuffer) -> int:
         """Give these operations new deadlines. All must be pending. Returns how many."""
     def advance(self, now_ms: int) -> array[int]:
-        """Expire what is due by now. Returns the handles, ms by ms, and within a ms first in, first out."""
+        """Expire operations that are due by now. Returns the handles, ms by ms, and within a ms first in, first out."""
     @property
     def next_ms(self) -> int | None:
         """The ms at which the next operation is due; None if there is none."""

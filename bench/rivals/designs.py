@@ -118,7 +118,7 @@ class Verdict(NamedTuple):
     expired_planned: int
     missed: int  # expired, though planned to complete MARGIN_NS before the deadline or sooner
     unsettled: int  # when the run ended
-    wrong: list[str]  # what must never happen
+    wrong: list[str]  # outcomes that must never happen
     late_ns: list[int]  # lateness of each expiry, sorted
 
 

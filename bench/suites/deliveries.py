@@ -201,7 +201,7 @@ def play_real(suite: Suite, rate: int, collector: str) -> None:
 
 
 def beyond_of(deadline_ns: int, called_ns: int, stops: Sequence[Stop]) -> tuple[int, str]:
-    """How long after its deadline a callback ran, in ns; and of STOPPED what was then."""
+    """How long after its deadline a callback ran, in ns; and the entry of STOPPED for that time."""
     since_ns, seen = deadline_ns, {"none"}
     for stop in stops:
         if stop.begun_ns >= called_ns:

@@ -34,7 +34,7 @@ from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, open_aren
 from timerd_shm.read.reader import ArenaReader
 
 CHUNK = 50_000  # operations in one call
-BYTES_PER_OP = 1_000  # in the arena, in the client, and in what a start sorts
+BYTES_PER_OP = 1_000  # in the arena, in the client, and in the lists that a start sorts
 SHORT_LIVED_S = 0.3
 PATIENCE_S = 120.0
 LOOK_S = 0.0002

@@ -53,7 +53,7 @@ Figures = dict[str, float | None]
 
 
 class Contestant(NamedTuple):
-    """A contestant: how it is called, and what it needs."""
+    """A contestant: its description, and its needs."""
 
     how: str
     module: str  # must be installed

@@ -329,7 +329,7 @@ def judge(suite: Suite, storm: Storm, seconds: float, letters: list[str]) -> Non
 
 
 def judge_calls_and_children(suite: Suite, storm: Storm, letters: list[str]) -> None:
-    """Look at what the calls and the children have left."""
+    """Judge the notes of the calls, and the records of the children."""
     children = list(read_children(storm.directory))
     made = [id_of(child.name) for child in children if child.verb == "call_later" and not child.lost]
     calls = judge_notes(read_notes(storm.directory), made, letters, storm.silent, storm.ended)

@@ -75,7 +75,7 @@ def test_a_call_runs_again_on_another_worker_if_its_worker_dies_in_the_handler(w
 
 
 def test_a_requeued_call_does_not_run_again_once_it_is_done(world: World) -> None:
-    """The worker is taken for silent in its handler. The call still ends, and the daemon answers 0 to the next holder."""
+    """A worker is taken for silent in its handler. The call still ends, and the daemon answers 0 to the next holder."""
     job = Job()
     slow, heir, told = due_call_of_two(world, job)
     steps = through_handler(slow, told)

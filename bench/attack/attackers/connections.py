@@ -1,4 +1,4 @@
-"""Against the listening sockets, without libzmq."""
+"""Attacks on the listening sockets, without libzmq."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def ask_again(attacker: Attacker) -> None:
 
 
 def be_refused_differently(attacker: Attacker) -> None:
-    """Be refused for a reason of another wording each time."""
+    """Cause refusals, each with another wording."""
     with attacker.socket(zmq.DEALER) as socket:
         socket.connect(attacker.paths.commands_endpoint)
         number = 0

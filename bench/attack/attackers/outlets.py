@@ -1,4 +1,4 @@
-"""Against the sockets over which outcomes go out."""
+"""Attacks on the sockets for outcomes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from collections import deque
 from typing import NamedTuple
 
 POSTERS = 64  # connections for posts
-SETTLE_S = 10.0  # what has not come by then is lost
+SETTLE_S = 10.0  # messages that have not come by then are lost
 AGAIN_S = 0.05  # after 503 or a broken connection
 
 

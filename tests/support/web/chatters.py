@@ -1,4 +1,4 @@
-"""Readers and writers of a chat, who try again until they have an answer, as browsers do.
+"""Readers and writers of a chat, which try again until they have an answer, as browsers do.
 
 with Chat(port) as chat:                    # 12 readers of 3 rooms, 6 writers
     chat.wait_half()                        # half of the messages are there: kill something now
