@@ -93,16 +93,16 @@ def growth(handles: int, used: Callable[[], int]) -> Iterator[tuple[str, float, 
                 for number in range(start, upto):
                     made[number] = register(KEY.format(number), timeout=3600.0, payload=PAYLOAD)
                 rig.send()
-                rig.hear(rig.header())
+                rig.receive(rig.header())
             elif not read:
                 for report in rig.reports([operation.command for operation in made[start:upto]], PER_REPORT):
-                    rig.hear(report)
+                    rig.receive(report)
             else:
                 for operation in made[start:upto]:
                     assert operation.outcome().value
         others.append(register("another", timeout=3600.0))  # the table shrinks here, when it has become emptier
         rig.send()
-        rig.hear(rig.header())
+        rig.receive(rig.header())
 
     others: list[Any] = []
     for count in (CHUNK, handles):  # at first for what is made once, which is not counted

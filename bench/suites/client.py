@@ -117,7 +117,7 @@ def play_round(rig: Rig, call: Call, requests: int, per_report: int) -> dict[str
 
     def hearing() -> None:
         for report in reports:
-            rig.hear(report)
+            rig.receive(report)
 
     first = rig.protocol.ledger.issued + 1
     held = spent("caller", call.do)

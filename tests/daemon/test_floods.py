@@ -50,7 +50,7 @@ def test_a_client_is_served_although_others_have_many_frames_queued() -> None:
     assert world.rig.arena.header.unfinished == 1, "the event was to be longer"
     number = alice.send(fire(b"nobody's"))
     turns = 0
-    while not (heard := alice.take_published()) or heard[-1].applied < number:
+    while not (reports := alice.take_published()) or reports[-1].applied < number:
         world.turn(CONFIRM_NS)
         turns += not world.rig.arena.header.unfinished
         assert turns <= 4, "a frame of one command waits behind all that others have sent"

@@ -408,9 +408,9 @@ def test_parts_of_a_process_are_bounded_and_frames_still_become_complete(
 def admit(transport: PolledTransport, peer: PacketPeer, session: bytes, slot: int) -> None:
     peer.send(SUBSCRIBE, session)
     received(transport)
-    heard = list(transport.outlet_messages(10))
-    number = heard[-1].connection
-    assert heard[-1][1:] == (NOT_ADMITTED, session)
+    messages = list(transport.outlet_messages(10))
+    number = messages[-1].connection
+    assert messages[-1][1:] == (NOT_ADMITTED, session)
     transport.admit(number, slot)
     assert [each[1:] for each in transport.outlet_messages(10)] == [(slot, SUBSCRIBED)]
 

@@ -124,7 +124,7 @@ def test_handled_names_are_known_again_after_a_restart_and_in_another_arena(worl
 def redelivered_to_the_same(world: World, worker: Worker) -> None:
     """The worker is taken for silent, and comes back. There is no other worker."""
     falls_silent(world, worker)
-    worker.hear()
+    worker.receive()
 
 
 @pytest.mark.parametrize("periodic", [True, False])

@@ -73,7 +73,7 @@ def test_overlapping_reports_deliver_no_outcome_twice(world: World) -> None:
     register(worker, payload=b"first")
     register(worker, payload=b"second", timeout_ns=30 * MS)
     world.run(20 * MS)
-    worker.hear()
+    worker.receive()
     world.run(20 * MS)
     session = world.sessions.find(worker.protocol.session.secret)
     assert session is not None
@@ -95,7 +95,7 @@ def test_a_done_outcome_is_not_redelivered_while_its_done_is_on_its_way(world: W
     worker.pump()
     worker.listen()
     world.run(100 * MS)
-    worker.hear()
+    worker.receive()
     assert [one.record.deliveries for one in worker.inbox.outcomes] == [2]
     assert worker.ack(given) == 1
     assert told(worker) is None
@@ -210,7 +210,7 @@ def test_a_member_that_left_while_the_daemon_was_lost_and_serves_calls_gets_no_o
         while (frame := worker.protocol.next_frame(worker.now_ns)) is not None:
             world.network.up.append((worker.routing, frame))
         world.settle()
-        worker.hear(published=False)  # the answer to its hello, before any report
+        worker.receive(published=False)  # the answer to its hello, before any report
     worker.wait(lambda: worker.protocol.state is LinkState.LIVE)
     worker.pump()
     heir = Worker(world).listen()
@@ -243,7 +243,7 @@ def test_an_outcome_in_two_reports_is_delivered_once(world: World) -> None:
     register(worker)
     register(worker, b"later", timeout_ns=S)
     world.run(20 * MS)
-    worker.hear()  # the acknowledgement has not gone out when the daemon is killed
+    worker.receive()  # the acknowledgement has not gone out when the daemon is killed
     world.run(S)
     world.network.published.clear()
     world.restart()
@@ -275,7 +275,7 @@ def go_on_without_hello(worker: Worker) -> None:
         if unpack(CommandHeader, sent[1]).kind != UpKind.HELLO:
             world.network.up.append(sent)
     world.settle()
-    worker.hear()
+    worker.receive()
 
 
 def test_a_listen_command_without_an_answer_in_time_may_be_in_force(world: World) -> None:

@@ -95,13 +95,13 @@ def test_an_xsub_gets_the_frames_of_its_slot_and_a_newer_one_takes_its_place(
         xsub.set(zmq.RECONNECT_IVL, -1)
         xsub.send(SUBSCRIBE)
         connect_outlet(xsub, paths.outcomes_endpoint, SESSION)
-        heard: list[tuple[int, bytes]] = []
-        while len(heard) < 2:
+        messages: list[tuple[int, bytes]] = []
+        while len(messages) < 2:
             for connection, slot, message in transport.outlet_messages(10):
-                heard.append((slot, message))
+                messages.append((slot, message))
                 if slot == NOT_ADMITTED:
                     transport.admit(connection, 3)
-        assert heard == [(NOT_ADMITTED, SESSION), (3, SUBSCRIBE)]
+        assert messages == [(NOT_ADMITTED, SESSION), (3, SUBSCRIBE)]
         transport.publish(3, b"outcome")
         assert xsub.poll(int(PATIENCE_S * 1_000)) and xsub.recv() == b"outcome"
         subscribers.append(xsub)
@@ -119,8 +119,8 @@ def test_a_stranger_is_closed_and_nothing_is_published_to_it(
     stranger.set(zmq.RECONNECT_IVL, -1)
     stranger.send(SUBSCRIBE)
     connect_outlet(stranger, paths.outcomes_endpoint, bytes(16))
-    heard = until(lambda: list(transport.outlet_messages(10)))
-    assert [(each.slot, each.message) for each in heard] == [(NOT_ADMITTED, bytes(16))]
+    messages = until(lambda: list(transport.outlet_messages(10)))
+    assert [(each.slot, each.message) for each in messages] == [(NOT_ADMITTED, bytes(16))]
     assert transport.connections() == 0
     transport.publish(NOT_ADMITTED, b"secret")
     assert not stranger.poll(50)
@@ -142,11 +142,11 @@ def test_a_process_with_many_connections_has_no_more_turns_than_one_with_one(
     transport: PolledTransport, paths: InstancePaths
 ) -> None:
     with loud_process(paths.commands, connections=40), raw(paths.commands, HELLO + b"\0\1c"):
-        heard = [frame for _ in range(5) for _, frame in transport.receive(1)]
-        assert b"L" in heard, "the other process had no turn"
-        while b"c" not in heard:
-            heard += [frame for _, frame in transport.receive(10)]
-            assert len(heard) < 40, "each connection had a turn of its own"
+        frames = [frame for _ in range(5) for _, frame in transport.receive(1)]
+        assert b"L" in frames, "the other process had no turn"
+        while b"c" not in frames:
+            frames += [frame for _, frame in transport.receive(10)]
+            assert len(frames) < 40, "each connection had a turn of its own"
 
 
 @contextmanager

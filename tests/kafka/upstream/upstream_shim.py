@@ -41,10 +41,10 @@ def count_connections(port: int) -> None:
     """From now on, count the connections to the cluster: a test that makes none says nothing about it."""
     global _port
     _port = port
-    sys.addaudithook(hear)
+    sys.addaudithook(note_connection)
 
 
-def hear(event: str, arguments: tuple[Any, ...]) -> None:
+def note_connection(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook of the interpreter. It counts this process's connections to the broker."""
     global _connections
     if event == "socket.connect" and isinstance(arguments[1], tuple) and arguments[1][1] == _port:

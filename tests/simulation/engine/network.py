@@ -85,15 +85,15 @@ class Network(DaemonEnd["Sockets"]):
         self.leave(sockets)
 
     def close_outlet(self, slot: int) -> None:
-        heard_by = self.outlets.get(slot)
+        receiver = self.outlets.get(slot)
         super().close_outlet(slot)
-        if heard_by is not None:
-            heard_by.outlet_closed()
+        if receiver is not None:
+            receiver.outlet_closed()
 
     def leave(self, sockets: Sockets) -> None:
         """End a client's connection for outcomes."""
-        for slot, heard_by in list(self.outlets.items()):
-            if heard_by is sockets:
+        for slot, receiver in list(self.outlets.items()):
+            if receiver is sockets:
                 del self.outlets[slot]
                 self.up_subscriptions.append((slot, UNSUBSCRIBE))
 

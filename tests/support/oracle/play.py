@@ -412,7 +412,7 @@ class Play:
         ]
         assert codes == wanted
         self.compared[client] = (len(client.delivered), len(client.answers))
-        model.heard = len(model.delivered)
+        model.reported = len(model.delivered)
 
     def compare_looks(self) -> None:
         """The due looks of each owner are those of the model."""
