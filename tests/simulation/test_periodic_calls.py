@@ -67,8 +67,8 @@ def test_a_worker_that_dies_at_any_point_neither_ends_nor_doubles_the_schedule(
 
 def test_a_call_runs_again_on_another_worker_if_its_worker_dies_in_the_handler(world: World) -> None:
     job = Job()
-    victim, heir, told = due_call_of_two(world, job)
-    through_handler(victim, told)
+    victim, heir, delivered = due_call_of_two(world, job)
+    through_handler(victim, delivered)
     victim.die()
     run(world, [heir], S)
     assert [call.deliveries for call in job.calls] == [1, 2]
@@ -77,8 +77,8 @@ def test_a_call_runs_again_on_another_worker_if_its_worker_dies_in_the_handler(w
 def test_a_requeued_call_does_not_run_again_once_it_is_done(world: World) -> None:
     """A worker is taken for silent in its handler. The call still ends, and the daemon answers 0 to the next holder."""
     job = Job()
-    slow, heir, told = due_call_of_two(world, job)
-    steps = through_handler(slow, told)
+    slow, heir, delivered = due_call_of_two(world, job)
+    steps = through_handler(slow, delivered)
     for _ in range(20):
         world.run(S)
         heir.pump()
@@ -96,8 +96,8 @@ def test_a_requeued_call_does_not_run_again_once_it_is_done(world: World) -> Non
 def test_a_call_whose_worker_stood_still_before_the_handler_is_not_run_by_both(world: World) -> None:
     """The daemon has let the worker begin. Then the worker stands still, and the call is requeued."""
     job = Job()
-    slow, heir, told = due_call_of_two(world, job)
-    steps = slow.calls.carry_out(told)
+    slow, heir, delivered = due_call_of_two(world, job)
+    steps = slow.calls.carry_out(delivered)
     asks = next(steps)
     assert isinstance(asks, Ask)
     answer = slow.ask(asks)
@@ -115,14 +115,14 @@ def test_a_call_whose_worker_stood_still_before_the_handler_is_not_run_by_both(w
 
 def test_a_refused_registration_of_the_next_call_leaves_the_call_undone(world: World) -> None:
     job = Job()
-    worker, told = due_call(world, job)
-    steps = through_handler(worker, told)
+    worker, delivered = due_call(world, job)
+    steps = through_handler(worker, delivered)
     step = next(steps)
     assert isinstance(step, Ask)
-    assert worker.holds(told)
+    assert worker.holds(delivered)
     assert isinstance(steps.send((0, ArenaFullError("full"))), Pause)
     worker.do(steps)
-    assert not worker.holds(told)
+    assert not worker.holds(delivered)
     assert pending(world) == 1
 
 
@@ -187,8 +187,8 @@ def test_a_schedule_whose_group_was_empty_past_its_retention_begins_again() -> N
 def test_a_call_that_was_cut_runs_again_after_hours_and_its_schedule_does_not_begin_beside_it(world: World) -> None:
     """Before, the call's id was forgotten after an hour: the heir found no schedule, and began a second one."""
     job = Job()
-    victim, told = due_call(world, job)
-    through_handler(victim, told)
+    victim, delivered = due_call(world, job)
+    through_handler(victim, delivered)
     victim.die()
     world.run(2 * GROUP_KEPT_NS)
     heir = worker_of(world, job)
