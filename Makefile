@@ -60,7 +60,7 @@ $(VENV)/installed-%: $(COMPILED) | machine
 demo: $(VENV)/installed-demo
 	@$(PY) examples/demo/run.py
 
-# What clients see, in a minute. Damaged frames, and a timer daemon that is full or away, are in accept-kafka.
+# The behaviour that clients see, in a minute. Damaged frames, and a timer daemon that is full or away: accept-kafka.
 broker: $(VENV)/installed-test
 	@$(PY) tests/kafka/acceptance/accept.py --short --only records,no_wait,stopped,fetch,groups,quota,counts,storm
 

@@ -1,1 +1,1 @@
-"""The benches: suites that measure, the rivals and attacks that they run, and what they share (lib)."""
+"""The benches: suites that measure, the rivals and attacks that they run, and their shared parts (lib)."""

@@ -1,4 +1,4 @@
-"""What every test gets: a seed that is printed, a runtime directory of its own, and a look at what it leaves."""
+"""Fixtures of every test: a seed that is printed, a runtime directory of its own, and a check of what it leaves."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def give_children_sigint() -> None:
-    """`sh -c 'make test &'` starts this process with SIGINT ignored: it goes on to ignore it, its children do not.
+    """`sh -c 'make test &'` starts this process with SIGINT ignored. It still ignores it then; its children do not.
 
-    A child ignores what its parent ignores, and a test that interrupts such a child would wait for ever. A handler is
-    not passed on: with one that does nothing, this process ignores SIGINT, and its children start with the default.
+    A child inherits an ignored signal, and a test that interrupts such a child would wait for ever. A child inherits no
+    handler: this process gets one that does nothing, and its children start with the default.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda *_: None)

@@ -8,7 +8,7 @@ from bench.lib.common import Suite
 from timerd.host.shares import MEMORY_MAX
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S
 
-OVERLOAD = 3.0  # the offered rate is at least so many times the sustained one. Slack divides what is above 1
+OVERLOAD = 3.0  # the offered rate is at least this multiple of the sustained one. Slack divides the part above 1
 SPARE_BYTES = 64 << 20  # for the daemon itself, and for what malloc keeps
 
 
@@ -21,7 +21,7 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "cancel_during_max_ms": Bound(
-        1e3 * BACKPRESSURE_TIMEOUT_S, "a call waits so long for room before it raises, and no call takes longer"
+        1e3 * BACKPRESSURE_TIMEOUT_S, "a call that gets no room raises after this time, and no call takes longer"
     ),
     "fire_wait_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same"),
     "refusal_during_max_ms": Bound(1e3 * BACKPRESSURE_TIMEOUT_S, "the same: a refusal arrives, it does not time out"),
@@ -39,7 +39,7 @@ BOUNDS = {
 
 
 def memory_bound(senders: int, at_rest: int) -> int:
-    """Private bytes that the daemon may have: what it had at rest, and the whole share of each sending process."""
+    """Private bytes that the daemon may have: those at rest, and the whole share of each sending process."""
     return at_rest + senders * MEMORY_MAX + SPARE_BYTES
 
 

@@ -1,4 +1,4 @@
-"""An ordinary client in a process of its own, beside an attack: what a request takes, and whether all are answered."""
+"""An ordinary client in a process of its own, beside an attack: the time of a request, and whether all are answered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 5.0  # of its operations, which it completes itself at once
 
 
 class Seen(NamedTuple):
-    """What a bystander has seen while it was looked at."""
+    """The results of a bystander from `look()` to `end()`."""
 
     round_trips_ns: list[int]  # a registration, its event, its outcome
     unavailable: int  # outcomes and calls that were UNAVAILABLE

@@ -37,8 +37,8 @@ TURN_CPU_MS_MAX = 20.0
 GROWN_MB_MAX = 64.0
 P99_MS_MAX = 20.0
 STOLEN_MAX = 0.02
-REPEATS_MAX = 5  # of a run of which too much was stolen
-WARM_S = 1.0  # before what counts begins
+REPEATS_MAX = 5  # of a run during which the host stole too much
+WARM_S = 1.0  # before the counted time begins
 AFTER_S = 1.5  # that still count after the attacker's end: its connections are cleared away then
 MB = 1_000_000
 
@@ -108,7 +108,7 @@ def play_run(name: str, seconds: float, seed: int, *, attacked: bool) -> Run:
 
 
 def wrong_with(attack: Attack, served: Unit) -> list[str]:
-    """What the daemon should not have done, or not have said, beside this attack."""
+    """Faults of the daemon beside this attack: it was started too often, or its log lacks a line."""
     wrong = []
     if served.restarts != attack.kills:
         wrong.append(f"the daemon was started {served.restarts} times more, not {attack.kills}")

@@ -1,4 +1,4 @@
-"""The senders of a flood: processes that encode frames themselves, and what they share with the main process."""
+"""The senders of a flood: processes that encode frames themselves, and memory that they share with the main process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REPORT = struct_of(ReportHeader)
 
 
 class Phase(IntEnum):
-    """What the senders do. The main process sets the phases, one after the other."""
+    """The phases of the senders. The main process sets one after the other."""
 
     WAIT = 0
     UNHINDERED = 1  # all of them write to the sink
@@ -149,7 +149,7 @@ class Sender:
         )
         return header
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Receive frames. The next header acknowledges all of them."""
         self._drain(self.outcomes)
         if self.reads_answers:
@@ -248,7 +248,7 @@ class Sender:
     def rest(self) -> None:
         """Leave the processor to the daemon for a moment, and receive its frames."""
         time.sleep(0.0002)
-        self.hear()
+        self.receive()
 
     def overrun(self) -> None:
         """Send at the rate of the flood. Skip what is due while the socket is full."""
@@ -258,7 +258,7 @@ class Sender:
         while self.counts.phase.value == Phase.FLOOD:
             due = rate * (time.monotonic_ns() - began_ns) / S
             if asked + max(count, 1) > due:
-                self.hear()
+                self.receive()
                 time.sleep(0.0005)
             for _ in range(64):
                 if asked + max(count, 1) > due:
@@ -273,7 +273,7 @@ class Sender:
                 asked += max(count, 1)
                 self.count("asked", max(count, 1))
                 kind, count, body = next(frames)
-            self.hear()
+            self.receive()
 
 
 def send_from(paths: InstancePaths, sink: str, flood: str, index: int, counts: Counts) -> None:

@@ -21,7 +21,7 @@ from timerd_shm.read.reader import ArenaReader
 INSTANCE = "gate"
 RESTART_S = 0.2  # RestartSec of the unit
 END_S = 10.0
-# The command of a daemon that may open so many files.
+# Runs a daemon. The first argument is the number of files that it may open.
 LIMITED = "import os, resource, sys; n = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)); "
 LIMITED += "os.execv(sys.argv[2], sys.argv[2:])"
 
@@ -69,7 +69,7 @@ class Unit:
 
     @property
     def log(self) -> str:
-        """What the daemon has said, over all its starts."""
+        """The daemon's log, over all its starts."""
         return self._log.read_text(errors="replace")
 
     @property

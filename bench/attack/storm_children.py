@@ -49,7 +49,7 @@ def bear(rng: random.Random, directory: Path, name: str) -> None:
 
 
 def act(path: str, verb: str, name: str) -> None:
-    """What a child does."""
+    """The steps of a child."""
     record = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.dup2(record, 2)
     os.close(record)
@@ -109,7 +109,7 @@ def journaled(journal: Path) -> set[str]:
 
 
 def judge_children(children: Sequence[Child], keys: set[str], away: Sequence[tuple[float, float]]) -> Verdict:
-    """What is wrong with the children.
+    """Find faults of the children.
 
     `keys` are those of the journal, and in `away` the daemon was killed or stopped. The calls of children are judged by
     the notes.

@@ -1,7 +1,7 @@
-"""The notes of calls that workers of bench/suites/storm.py write, and what is wrong with them.
+"""The notes of calls that workers of bench/suites/storm.py write, and their faults.
 
     asked ID       the daemon has accepted this call       starts ID   its handler begins
-    cancels ID     somebody is about to cancel it          again ID    the handler returns, and asks for a retry
+    cancels ID     a worker is about to cancel it          again ID    the handler returns, and asks for a retry
     cancelled ID   it was cancelled in time                done ID     the handler returns, and the call is over
     kept ID        it was not                              fails ID    its on_failure begins
 
@@ -28,7 +28,7 @@ TOGETHER_MAX = 2  # starts of a call beside others; later ones are alone in thei
 
 
 class Note(NamedTuple):
-    """What a worker has noted of a call."""
+    """A worker's note about a call."""
 
     worker: str
     verb: str
@@ -59,7 +59,7 @@ def name_of(id: str) -> str:
 
 @dataclass
 class Call:
-    """What was noted of a call."""
+    """All that was noted about a call."""
 
     asked: bool = False
     cancels: bool = False
@@ -78,7 +78,7 @@ class Call:
 
 @dataclass
 class Verdict:
-    """What is wrong, and what was counted."""
+    """The faults that were found, and the counts."""
 
     faults: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -87,7 +87,7 @@ class Verdict:
 def judge_notes(
     notes: Iterable[Note], asked: Iterable[str], letters: Iterable[str], silent: Set[str], ended: Mapping[str, int]
 ) -> Verdict:
-    """What is wrong with the calls.
+    """Find faults of the calls.
 
     `asked` are ids of calls that others have made, `letters` those of the dead letters. `silent` are workers that were
     stopped for longer than their lease, and `ended` those that have ended by themselves, with their status.

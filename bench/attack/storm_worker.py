@@ -98,7 +98,7 @@ class Worker:
         bear(self.rng, self.directory, f"{self.name}-{self.children}")
 
     def run(self, per_s: float, over: Callable[[], bool]) -> None:
-        """Act so many times a second. Refusals and a lost daemon are expected."""
+        """Act `per_s` times a second. Refusals and a lost daemon are expected."""
         acts, weights = zip(*self.acts, strict=True)
         self.bear()
         while not over():

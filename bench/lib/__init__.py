@@ -1,1 +1,1 @@
-"""What suites share: arguments and documents, the report and its goals, and parts that several suites measure with."""
+"""Parts that suites share: arguments and documents, the report and its goals, and rigs of several suites."""

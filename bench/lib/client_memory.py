@@ -1,16 +1,15 @@
-"""What registrations keep in the client's memory, for the suite `client`: each in a process that does nothing else.
+"""The client's memory for registrations, for the suite `client`. Each figure has a process that does nothing else.
 
     python -m bench.lib.client_memory register|register_many KEYS HANDLES    # prints JSON
     python -m bench.lib.client_memory handle HANDLES
 
-With a call, the process registers HANDLES operations with so many keys each, and keeps what the call returned. Every
+With a call, the process registers HANDLES operations with KEYS keys each, and keeps what the call returned. Every
 command is sent and applied, and no outcome has come. *without_keys* is the growth of resident memory since the caller
-had all its keys. *with_keys* is that since before it made them. The list that the caller keeps handles in was there
-before.
+had all its keys. *with_keys* is the growth since before it made them. The list for the handles was made earlier.
 
-With `handle`, it is what one handle of `register` takes. It watches one key, a str of 17 characters that nobody else
-holds. The payload of 100 bytes is one object for all. The value of the event has 8 bytes. The commands were
-acknowledged, and the list that holds the handles is not counted.
+With `handle`, the figures are the memory of one handle of `register`. The handle watches one key, a str of 17
+characters that nobody else holds. The payload of 100 bytes is one object for all. The value of the event has 8 bytes.
+The commands were acknowledged, and the list that holds the handles is not counted.
 
 * *pending*, *settled*, *read* (settled, and `outcome()` was called): the growth of the process for a handle, by
   `tracemalloc` (bytes that were asked for) and by the kernel (resident pages, with what the allocators round up). Where
@@ -65,7 +64,7 @@ CALLS = {"register": register, "register_many": register_many}
 
 
 def measure(call: str, keys: int, handles: int) -> dict[str, float]:
-    """Bytes for each of so many registrations."""
+    """Bytes for each of `handles` registrations."""
     rig, make = Rig(), CALLS[call]
     warm: list[Any] = [None] * WARM
     kept: list[Any] = [None] * handles
@@ -94,16 +93,16 @@ def growth(handles: int, used: Callable[[], int]) -> Iterator[tuple[str, float, 
                 for number in range(start, upto):
                     made[number] = register(KEY.format(number), timeout=3600.0, payload=PAYLOAD)
                 rig.send()
-                rig.hear(rig.header())
+                rig.receive(rig.header())
             elif not read:
                 for report in rig.reports([operation.command for operation in made[start:upto]], PER_REPORT):
-                    rig.hear(report)
+                    rig.receive(report)
             else:
                 for operation in made[start:upto]:
                     assert operation.outcome().value
         others.append(register("another", timeout=3600.0))  # the table shrinks here, when it has become emptier
         rig.send()
-        rig.hear(rig.header())
+        rig.receive(rig.header())
 
     others: list[Any] = []
     for count in (CHUNK, handles):  # at first for what is made once, which is not counted

@@ -63,8 +63,8 @@ class Rig:
         welcome |= {"newest": 0, "now_ns": 0, "heartbeat_ns": 10**9, "lease_ns": 10**10, "daemon_pid": 1}
         self.now = time.monotonic_ns()
         self.protocol.tick(self.now)
-        self.hear(self.header(DownKind.WELCOME) + bytes(msgpack.packb(welcome)))
-        self.hear(self.header())
+        self.receive(self.header(DownKind.WELCOME) + bytes(msgpack.packb(welcome)))
+        self.receive(self.header())
         while self.protocol.next_frame(self.now) is not None:
             pass
         assert self.protocol.state is LinkState.LIVE
@@ -75,7 +75,7 @@ class Rig:
         fields = (TOPIC, PROTOCOL_VERSION, kind, 0, outcomes, 0, 0, ARENA, applied, first, last, last, 0, 0, 0, 0)
         return REPORT.pack(*fields)
 
-    def hear(self, frame: bytes) -> None:
+    def receive(self, frame: bytes) -> None:
         self.protocol.receive(frame, self.now, published=True)
 
     def reports(self, commands: list[int], per_report: int) -> list[bytes]:
@@ -101,11 +101,11 @@ class Rig:
     def settle(self) -> None:
         """Send all commands. The daemon has applied them, and so the client keeps none of them."""
         self.send()
-        self.hear(self.header())
+        self.receive(self.header())
 
 
 def keys_of(first: int, count: int, keys: int) -> list[Keys]:
-    """The keys of so many registrations, as register() takes them: a name, or a tuple of names."""
+    """The keys of `count` registrations, as register() takes them: a name, or a tuple of names."""
     names = [KEY.format(number) for number in range(first * keys, (first + count) * keys)]
     return list(names) if keys == 1 else list(zip(*(names[at::keys] for at in range(keys)), strict=True))
 

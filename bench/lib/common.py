@@ -1,4 +1,4 @@
-"""What all suites of the benches share: arguments, facts of the machine, Ctrl-C, and the JSON document of a run.
+"""Shared by all suites of the benches: arguments, facts of the machine, Ctrl-C, and the JSON document of a run.
 
     def play(suite: Suite) -> None:
         suite.say("100,000/s")                                   # progress, on stderr
@@ -180,7 +180,7 @@ def run_suite(parser: Parser, play: Callable[[Suite], None]) -> int:
         play(suite)
         partial = False
     except KeyboardInterrupt:
-        print(f"{suite.name}: interrupted; what follows is what there was so far", file=sys.stderr)
+        print(f"{suite.name}: interrupted; these are the results so far", file=sys.stderr)
     except (Failed, TimerdError) as error:
         print(f"{suite.name}: {error}", file=sys.stderr)
         return 1

@@ -171,7 +171,7 @@ def measure(pending: int, seed: int, huge: bool = False, keys: int = 1) -> dict[
         return rng.randrange(S, SPREAD_NS)
 
     def fresh(count: int) -> list[bytes]:
-        """Frames that register so many operations. An operation's key is its own command number."""
+        """Frames that register `count` operations. The key of an operation is its command number."""
         first = rig.number
         live.extend(range(first, first + count))
         numbers = range(first, first + count)

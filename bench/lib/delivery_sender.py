@@ -3,8 +3,8 @@
     python -m bench.lib.delivery_sender '{"url": ..., "count": ..., "rate": ..., "lanes": ..., "collector": "on",
                       "settings": {...}}' FILE
 
-A stop of the process delays the plan: what was not sent meanwhile is not sent in a burst. FILE gets one JSON list: of
-each record the times (monotonic, ns) when send() had returned and at each callback, and the outcome.
+A stop of the process delays the plan: records that were due meanwhile are not sent in a burst. FILE gets a JSON list:
+of each record the times (monotonic, ns) when send() had returned and at each callback, and the outcome.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH_S = 0.001  # of the plan that is sent at once
 
 
 class Sent:
-    """What becomes of a record."""
+    """A record that was sent, and its outcome."""
 
     __slots__ = ("callbacks", "lane", "number", "outcome", "returned_ns")
 

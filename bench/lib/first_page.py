@@ -1,4 +1,4 @@
-"""The first page of bench/RESULTS.md, above the numbers to reach: what users have. bench/lib/report.py writes it.
+"""The first page of bench/RESULTS.md, above the numbers to reach: figures of users. bench/lib/report.py writes it.
 
 Three keys come first, as the requests of Kafka's article have, beside Kafka's own figures; then the quiet machine.
 """

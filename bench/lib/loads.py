@@ -21,12 +21,12 @@ MS = 1_000_000
 CASES = {"low": (20, 60), "high": (200, 400), "expire": (10_000, 20_000)}  # median and upper quartile, in ms
 APIS = {"per-op": False, "bulk": True}
 MISSED = 0.6  # of the rate asked for: if less is reached, the next rate is not tried
-TRIES = 2  # so many rates may fail before the climb ends
+TRIES = 2  # the number of rates that may fail before the climb ends
 LESS_IS_WORSE = ("reached_rate", "sustained", "count")
 
 
 def workload_of(rate: float, seconds: float, case: str, seed: int, keys: int = 1) -> Workload:
-    """The workload of a run. Each operation has so many keys of its own, and its event is on one of them."""
+    """The workload of a run. Each operation has `keys` keys of its own, and its event is on one of them."""
     p50_ms, p75_ms = CASES[case]
     count = max(round(rate * seconds), 1)
     plan = Workload(rate=rate, count=count, p50_ns=p50_ms * MS, p75_ns=p75_ms * MS, keys_per_op=keys, seed=seed)

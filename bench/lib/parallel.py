@@ -23,7 +23,7 @@ END_S = 0.5
 
 @dataclass
 class Share:
-    """What one process has to do: `left`, in order. `pid` is the process, and `pipe` what it says."""
+    """The work of one process: `left`, in order. `pid` is the process, and `pipe` has its output."""
 
     left: list[int]
     pid: int = 0

@@ -26,7 +26,7 @@ QUOTED: dict[str, dict[str, tuple[int | None, str]]] = {
 
 
 class SameHour(NamedTuple):
-    """What a program reached with the article's load, in process, in one hour: the least and the most."""
+    """The results of a program with the article's load, in process, in one hour: the least and the most."""
 
     program: str
     rates: tuple[int, int]  # requests a second

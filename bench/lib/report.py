@@ -1,4 +1,4 @@
-"""Makes bench/RESULTS.md and its plots from bench/results alone. The same documents give the same bytes.
+"""Make bench/RESULTS.md and its plots from bench/results alone. The same documents give the same bytes.
 
     python bench/lib/report.py [--results DIR] [--out FILE] [--check]
 
@@ -55,7 +55,7 @@ NOTHING = "Nothing was measured yet: `make bench`.\n"
 
 
 def documents_of(directory: Path) -> Documents:
-    """The documents that exist, by suite, in the order of the suites; what takes long comes last."""
+    """The documents that exist, by suite, in the order of the suites; long ones come last."""
     found = {}
     for name in (*SUITES, *AT_LENGTH):
         path = directory / f"{name}.json"
@@ -114,7 +114,7 @@ def how(document: Document, letter: str) -> str:
 
 
 def first_page(documents: Documents) -> Iterator[str]:
-    """What users have, above all else (first_page.py)."""
+    """The figures of users, above all others (first_page.py)."""
     for part in FIRST_PAGE:
         yield f"## {part.title}"
         yield ""

@@ -188,7 +188,7 @@ def over_hops(figure: str, goal: float) -> Target:
 
 
 def quiet_cost(what: str, column: str, goal: float, unit: str) -> Target:
-    """What an operation costs all processes at 100/s."""
+    """The cost of an operation for all processes at 100/s."""
     name = f"quiet machine, 100/s: {what} of all processes for an operation"
     return Target(name, goal, unit, "quiet", cell(column, way="timerd", rate=100), "cost")
 

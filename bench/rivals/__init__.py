@@ -1,1 +1,1 @@
-"""What timerd is compared with: other designs, other libraries, and the floor below each."""
+"""Rivals of timerd: other designs, other libraries, and the floor below each."""

@@ -19,7 +19,7 @@ class Bare:
     def __init__(self, capacity: int, name_length: int, now_ms: int, memory: WriteableBuffer) -> None: ...
     @staticmethod
     def size(capacity: int) -> int:
-        """Bytes of memory that so many operations need."""
+        """Bytes of memory that `capacity` operations need."""
     def insert(self, names: ReadableBuffer, deadlines_ms: ReadableBuffer) -> array[int]:
         """Insert operations: names without a gap, and as many int64, each later than now. Returns a handle of each."""
     def cancel(self, handles: ReadableBuffer) -> int:
@@ -29,7 +29,7 @@ class Bare:
     def reschedule(self, handles: ReadableBuffer, deadlines_ms: ReadableBuffer) -> int:
         """Give these operations new deadlines. All must be pending. Returns how many."""
     def advance(self, now_ms: int) -> array[int]:
-        """Expire what is due by now. Returns the handles, ms by ms, and within a ms first in, first out."""
+        """Expire operations that are due by now. Returns the handles, ms by ms, and within a ms first in, first out."""
     @property
     def next_ms(self) -> int | None:
         """The ms at which the next operation is due; None if there is none."""

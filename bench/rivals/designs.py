@@ -96,7 +96,7 @@ class Requests(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What a design did. Its columns are by request, and end with the last one that it registered."""
+    """The results of a design at one rate. The columns are by request, and end with the last registered one."""
 
     registered: int
     refused: int
@@ -118,7 +118,7 @@ class Verdict(NamedTuple):
     expired_planned: int
     missed: int  # expired, though planned to complete MARGIN_NS before the deadline or sooner
     unsettled: int  # when the run ended
-    wrong: list[str]  # what must never happen
+    wrong: list[str]  # outcomes that must never happen
     late_ns: list[int]  # lateness of each expiry, sorted
 
 

@@ -66,7 +66,7 @@ class OldPurgatory:
     def stop(self) -> None:
         """End the work of the threads."""
 
-    # what there is now, and what has happened ------------------------------------------------------------------------
+    # state and counters ----------------------------------------------------------------------------------------------
     @property
     def registered(self) -> int:
         """Requests so far, with the refused ones."""

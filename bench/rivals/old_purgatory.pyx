@@ -20,7 +20,7 @@ from timerd_shm.generated.records cimport BLOCK_DATA, KEYS_MAX, Block, OpRecord,
 PENDING, COMPLETED, EXPIRED, REFUSED = IS_PENDING, IS_COMPLETED, IS_EXPIRED, IS_REFUSED
 NEVER = AT_NO_TIME
 
-# What the threads do.
+# The work of the threads.
 
 
 cdef uint32_t check_and_watch(Purgatory *p, const uint8_t *data, int64_t now_ns, int64_t delay_ns) noexcept nogil:
@@ -246,7 +246,7 @@ cdef class OldPurgatory:
     def reap(self, int64_t now_ns):
         return bool(reap(&self.p, now_ns, False))
 
-    # What its threads do.
+    # The work of its threads.
 
     def generate(
         self, const uint8_t[::1] commands, const int64_t[::1] due_ns, const int64_t[::1] delay_ns, int64_t start_ns,
@@ -279,7 +279,7 @@ cdef class OldPurgatory:
             pthread_cond_signal(&self.p.queue_changed)
             pthread_mutex_unlock(&self.p.queue_lock)
 
-    # What there is now, and what has happened.
+    # State and counters.
 
     @property
     def registered(self):

@@ -1,4 +1,4 @@
-"""The old purgatory's records, the pools that they come from, and what its threads share."""
+"""The old purgatory's records, the pools that they come from, and the state that its threads share."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc

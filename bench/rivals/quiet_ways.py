@@ -35,7 +35,7 @@ ENDLESS = 1 << 62
 VALUE = struct.Struct("<qq")  # CLOCK_MONOTONIC at the call of fire(), and the number of the operation
 HEAP = struct_of(ReportHeader).size + struct_of(OutcomeRecord).size  # where the value of a report of one begins
 Found = list[tuple[int, int]]  # the number that the value has, and ns from fire() to the result
-Take = Callable[[int, int, Callable[[], None]], Found]  # of so many operations, so many registered ahead
+Take = Callable[[int, int, Callable[[], None]], Found]  # arguments: count, how many are registered ahead, ready()
 Fire = Callable[[int, bytes], object]
 
 
@@ -57,7 +57,7 @@ def found_in(value: bytes) -> tuple[int, int]:
 
 
 def taking(register: Callable[[int], Any], result: Callable[[Any], bytes]) -> Take:
-    """Registers each operation so many before its result is waited for. `ready` waits for the start."""
+    """Register each operation `ahead` operations before its result is waited for. `ready` waits for the start."""
 
     def take(count: int, ahead: int, ready: Callable[[], None]) -> Found:
         pending, found = deque(register(number) for number in range(ahead)), []

@@ -1,9 +1,8 @@
 """A hub over SOCK_SEQPACKET without threads for the transport: callers block in recv(), the hub in epoll.
 
 The hub only passes frames on, or it applies them to a real core (a frame up is what a client of timerd sends, a frame
-down is the core's report). So it says what timerd could cost at best over a transport without threads. It has no
-sessions, heartbeats or checks of who sends. The first socket is the owner's, the second one is of the process that
-fires.
+down is the core's report). So it shows the least cost of timerd over a transport without threads. It has no sessions,
+heartbeats or checks of senders. The first socket is the owner's, the second one is of the process that fires.
 """
 
 from __future__ import annotations

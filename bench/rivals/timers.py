@@ -384,7 +384,7 @@ SMALL, HUGE = "small", "huge"
 
 
 def measure(contestant: str, pending: int, seed: int, work: int = WORK, huge: bool = False) -> dict[str, float | None]:
-    """Measure as bench/suites/core.py does: beside so many timers that stay, on timers made just before, and on any."""
+    """Measure as bench/suites/core.py: beside `pending` timers that stay, on timers made just before, and on any."""
     if contestant == TIMERD:
         return {**core.measure(pending, seed, huge)}
     rng = random.Random(seed)

@@ -5,8 +5,8 @@ buckets is as wide as the whole wheel below. Buckets wait in a delay queue, so n
 its tasks are inserted again, or expire. A task is removed at once, by its links. A table leads from a name to its task,
 like a watcher list of one.
 
-It is a timer and no more: it has no locks, threads, clients and log. Times are whole ms of any clock. Calls are in
-bulk, as the core's are. Only development builds have this module (TIMERD_BENCH in timerd/CMakeLists.txt).
+It is only a timer, without locks, threads, clients and log. Times are whole ms of any clock. Calls are in bulk, as
+the core's are. Only development builds have this module (TIMERD_BENCH in timerd/CMakeLists.txt).
 """
 
 from array import array
@@ -22,7 +22,7 @@ class WheelOf20:
     def __init__(self, capacity: int, name_length: int, now_ms: int, memory: WriteableBuffer) -> None: ...
     @staticmethod
     def size(capacity: int) -> int:
-        """Bytes of memory that so many tasks need."""
+        """Bytes of memory that `capacity` tasks need."""
     def insert(self, names: ReadableBuffer, deadlines_ms: ReadableBuffer) -> array[int]:
         """Insert tasks: names without a gap, and as many int64. Returns a handle of each, valid until the task settles.
 

@@ -1,1 +1,1 @@
-"""What is measured, a program each. `make bench` runs those that bench/lib/report.py lists."""
+"""The suites, a program each. `make bench` runs those that bench/lib/report.py lists."""

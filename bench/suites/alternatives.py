@@ -1,4 +1,4 @@
-"""What a user would build instead of timerd: the same workload, the same judge, rate after rate.
+"""Ways to build the same without timerd: the same workload, the same judge, rate after rate.
 
     python bench/suites/alternatives.py [--rates 5k,20k,40k,80k,120k] [--seconds 2] [--ways redis,...]
                                   [--short] [--json FILE]

@@ -13,7 +13,7 @@ A rate is measured until the last registration.
 
 Both designs are compiled from the same language, by the same compiler, with the same options. Their records have the
 same sizes, and payloads are copied in the same way (old_purgatory.pyx, designs.py). Both have --memory MiB
-for records: a request that does not fit is refused, and the point fails. The old design is purged every so many
+for records: a request that does not fit is refused, and the point fails. The old design is purged after each --purge
 entries; its lists and its queue have a trigger each. It has three threads, as in Kafka. timerd's core has one thread
 and none of the daemon's sockets, and gets whole frames. Each request's outcome is compared with the plan.
 
@@ -149,7 +149,7 @@ def pending_max(requests: Requests, point: Point) -> int:
 
 
 def reclaiming(requests: Requests, point: Point, collections: Collections) -> Row:
-    """What stands for the article's GC time."""
+    """The figures that stand for the article's GC time."""
     pending = pending_max(requests, point)
     seconds = point.seconds + point.drained_seconds
     return {
@@ -161,7 +161,7 @@ def reclaiming(requests: Requests, point: Point, collections: Collections) -> Ro
 
 
 def play_point(suite: Suite, case: Case, rate: int, design: Design, requests: Requests) -> Row:
-    """Measure one design at one rate, and add a row to each table. Of two attempts the better one counts."""
+    """Measure one design at one rate, and add a row to each table. The better of two attempts counts."""
     attempts: list[tuple[Row, Point, Row]] = []
     while not attempts or (len(attempts) < ATTEMPTS and NARROWLY <= attempts[0][0]["share"] < REACHED):
         suite.say(f"{case.name} case, {rate:,}/s, {design.name}{', again' * len(attempts)}")

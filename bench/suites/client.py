@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Call(NamedTuple):
-    """What is measured. `do` makes all its requests, and returns what the caller keeps of them."""
+    """A measured call. `do` makes all its requests, and returns what the caller keeps of them."""
 
     name: str
     keys: int
@@ -48,7 +48,7 @@ class Call(NamedTuple):
 
 
 def registrations(purgatory: Purgatory, requests: int, keys: int) -> list[Call]:
-    """Both ways to make so many registrations."""
+    """Both ways to register `requests` operations."""
     rows = keys_of(0, requests, keys)
     pieces = pieces_of(rows)
     register, many = purgatory.register, purgatory.register_many
@@ -63,7 +63,7 @@ def registrations(purgatory: Purgatory, requests: int, keys: int) -> list[Call]:
 
 
 def firings(purgatory: Purgatory, requests: int) -> list[Call]:
-    """Both ways to fire so many events."""
+    """Both ways to fire `requests` events."""
     names = [KEY.format(number) for number in range(requests)]
     pieces = pieces_of(names)
     fire, fire_many = purgatory.fire, purgatory.fire_many
@@ -117,7 +117,7 @@ def play_round(rig: Rig, call: Call, requests: int, per_report: int) -> dict[str
 
     def hearing() -> None:
         for report in reports:
-            rig.hear(report)
+            rig.receive(report)
 
     first = rig.protocol.ledger.issued + 1
     held = spent("caller", call.do)
@@ -131,7 +131,7 @@ def play_round(rig: Rig, call: Call, requests: int, per_report: int) -> dict[str
 
 
 def child(*command: str) -> Any:
-    """What a program prints as JSON."""
+    """The JSON document that a program prints."""
     done = run_child([sys.executable, *command])
     if done.returncode:
         raise RuntimeError(f"{command} failed: {done.stderr}")

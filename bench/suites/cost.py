@@ -1,4 +1,4 @@
-"""What an operation costs in CPU: a model of a few terms, fitted to some runs, and how well it predicts others.
+"""The CPU of an operation: a model of a few terms, fitted to some runs, and how well it predicts others.
 
     python bench/suites/cost.py [--seconds 2] [--rounds 3] [--transports zeromq,unix] [--short] [--json FILE]
 
@@ -53,7 +53,7 @@ PREDICTED = (Load("per-op", 1, 10_000), Load("per-op", 3, 200_000), Load("bulk",
 
 
 class Spent(NamedTuple):
-    """What a run took for each of its operations."""
+    """CPU, frames and wake-ups of a run, for each of its operations."""
 
     cpu_us: float
     frames: float
@@ -61,7 +61,7 @@ class Spent(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """CPU of each."""
+    """The CPU of each term of the model."""
 
     wakeup_us: float
     frame_us: float

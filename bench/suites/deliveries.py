@@ -114,7 +114,7 @@ class Stop(NamedTuple):
 
 
 class Trouble(threading.Thread):
-    """Stops the sender and the daemon in turn, and has the server fail and stall, until it is told to end."""
+    """Stops the sender and the daemon in turn, and has the server fail and stall, until `over` is set."""
 
     def __init__(self, suite: Suite, endpoint: Any, pids: dict[str, int]) -> None:
         super().__init__(daemon=True)
@@ -201,7 +201,7 @@ def play_real(suite: Suite, rate: int, collector: str) -> None:
 
 
 def beyond_of(deadline_ns: int, called_ns: int, stops: Sequence[Stop]) -> tuple[int, str]:
-    """How long after its deadline a callback ran, in ns; and of STOPPED what was then."""
+    """How long after its deadline a callback ran, in ns; and the entry of STOPPED for that time."""
     since_ns, seen = deadline_ns, {"none"}
     for stop in stops:
         if stop.begun_ns >= called_ns:
@@ -252,7 +252,7 @@ def judge(suite: Suite, run: dict[str, Any], rows: list[list[Any]], stops: list[
 
 
 def add_bursts(suite: Suite, run: dict[str, Any], rows: list[list[Any]], stops: list[Stop]) -> None:
-    """What the process has to call back at each SIGCONT, and how long it takes."""
+    """The number of callbacks that are overdue at each SIGCONT of the sender, and the time that they take."""
     timeout_ns = round(REAL["delivery_timeout"] * S)
     overdue, took_us = [], []
     for stop in stops:

@@ -1,4 +1,4 @@
-"""Mutated frames against the real conductor and core, in memory: whatever comes, nobody falls and nobody else is hit.
+"""Mutated frames against the real conductor and core, in memory: no frame ends the daemon or harms another client.
 
     python bench/suites/fuzz.py [--frames N] [--world N] [--json FILE]
 
@@ -87,7 +87,7 @@ class Fuzzed:
         self.kinds: Counter[str] = Counter()
 
     def run(self, frames: int) -> None:
-        """Send so many frames. Raises AssertionError when something is wrong, and whatever the daemon raises."""
+        """Send `frames` frames. Raises AssertionError when something is wrong, and any error of the daemon."""
         from support.rig.arenas import violations
         from support.rig.commands import Key, Register
         from support.rig.harness import MS, S, cancel
@@ -194,7 +194,7 @@ if __name__ == "__main__":
     parser = Parser("fuzz", __doc__)
     parser.size("--frames", amount(1, 1e12), "100M", "200k", "frames")
     parser.add_argument("--world", type=amount(0, 1 << 40), default=0, metavar="N", help="the first world (0)")
-    parser.add_argument("--worlds", type=amount(1, 1 << 40), metavar="N", help="so many worlds, instead of --frames")
+    parser.add_argument("--worlds", type=amount(1, 1 << 40), metavar="N", help="number of worlds, instead of --frames")
     parser.add_argument(
         "--processes", type=amount(1, 256), default=os.cpu_count() or 1, metavar="N", help="at a time (one a core)"
     )

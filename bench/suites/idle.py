@@ -51,7 +51,7 @@ def look(pid: int, reader: ArenaReader) -> Look:
 
 
 def fill(paths: InstancePaths, pending: int) -> None:
-    """Register so many operations. They stay when their client ends."""
+    """Register `pending` operations. They stay when their client ends."""
     low, high = HOURS_S
     os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
     with td.connect(paths.instance, orphans="keep", timeout=10.0) as client:

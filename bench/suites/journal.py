@@ -90,7 +90,7 @@ def cost(level: JournalLevel) -> dict[str, float]:
 
 
 def write(directory: Path, rows: int) -> float:
-    """Write a segment of so many rows, the rows of a full buffer again and again. Returns seconds."""
+    """Write a segment of `rows` rows, the rows of a full buffer again and again. Returns seconds."""
     rig = CoreRig(BUFFER_ROWS)
     buffer = empty_buffer()
     rig.core.open_journal(buffer, JournalLevel.OUTCOMES, SEGMENT_ROWS, 0, rig.now_ns)
@@ -125,7 +125,7 @@ def open_journal(rig: CoreRig, directory: Path, rows: int) -> Journal:
 
 
 def burst(directory: Path, rows: int, count: int = 200_000) -> tuple[float, int]:
-    """Let so many operations expire in one tick. Returns ms of the longest turn, and the rows dropped."""
+    """Let `count` operations expire in one tick. Returns ms of the longest turn, and the rows dropped."""
     rig = CoreRig(count)
     journal = open_journal(rig, directory, rows)
     journal.start()

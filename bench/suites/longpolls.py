@@ -3,7 +3,7 @@
     python bench/suites/longpolls.py [--waiters 1k] [--rate 500] [--seconds 10] [--ways timerd,...]
                                [--short] [--json FILE]
 
-So many readers wait, each for a key of its own, and poll again when they have an answer. Posts come at planned times,
+--waiters readers wait, each for a key of its own, and poll again when they have an answer. Posts come at planned times,
 to random keys and any worker. The latency of a post counts from its planned time to the reader's answer. One client
 process does all that, by an open plan: a slow answer delays no later post. "timerd" names the mark of the last value in
 the next poll. "redis blpop" keeps a list for each key. "redis pubsub" subscribes in each poll, so it loses what comes
@@ -52,7 +52,7 @@ def own_directory() -> Iterator[Path]:
 
 
 def unfit(way: str) -> str:
-    """What is missing for a way; empty if it can be run."""
+    """How to install what a way lacks; empty if the way can be run."""
     if way == "timerd":
         return ""
     if not shutil.which("redis-server"):
@@ -114,7 +114,7 @@ def add_polls(suite: Suite, way: str, result: Result, grown: int) -> None:
 
 
 def add_restart(suite: Suite, way: str, first: Result, second: Result) -> None:
-    """The posts of both halves; what was posted in the first half may be received in the second."""
+    """The posts of both halves; a message of the first half may be received in the second."""
     accepted = first.accepted | second.accepted
     received = set(first.received) | set(second.received)
     twice = first.twice + second.twice + len(set(first.received) & set(second.received))

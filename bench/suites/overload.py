@@ -28,9 +28,9 @@ it), `single` (the same, one command in a frame), `largest` (frames of 4 MiB, fu
 --flood also takes an attack, such as `subscriptions-stranger` (attack/attackers has all): one hostile process beside a
 bystander, a client whose round trips are measured. Runs with and without the attack alternate. `locks` also kills the
 daemon; then it is started again, as by its systemd unit. `--gate` plays all attacks. The gate, and how its runs are
-judged, is in flood/gate.py. Its results go to results/gate.json, unless --json says otherwise.
+judged, is in attack/gate.py. Its results go to results/gate.json, unless --json says otherwise.
 
-The bounds are in flood/bounds.py, with their reasons. The exit status is 1 when a bound is broken. For a busy machine,
+The bounds are in attack/bounds.py, with their reasons. The exit status is 1 when a bound is broken. For a busy machine,
 `--slack 3` makes the bounds of time three times as wide, and divides by three how far the offered rate must exceed the
 sustained one. The two rates are measured one after the other, and half a second that the host steals halves either.
 """

@@ -1,4 +1,4 @@
-"""What one operation costs on a quiet machine: its latency, CPU and context switches, beside other transports.
+"""The cost of one operation on a quiet machine: its latency, CPU and context switches, beside other transports.
 
     python bench/suites/quiet.py [--count 20k] [--rates 100,1k,10k] [--rounds 5] [--ways timerd,hops,...] [--short]
                           [--json FILE]
@@ -7,7 +7,7 @@ One process fires, another one owns. Most machines are quiet most of the time: a
 threads sleep. Then the cost is waking up, and each thread between fire() and result() is woken once more.
 
 *latency* is from the call of fire() to the return of the owner's result(), with 2 ms of rest before each fire(). *cost*
-is counted in an open loop: so many events a second. CPU and switch-ins are those of all threads of all processes, the
+is counted in an open loop: --rates events a second. CPU and switch-ins are those of all threads of all processes, the
 server's too; a switch-in is a context switch, voluntary or not. Registrations are part of the cost, where the way has
 them. *hops* are two bare hops of libzmq (hops.py), and *seqpacket* is a hub without threads for the transport
 (seqpacket.py). *seqpacket core* is this hub with timerd's core behind it. *ratios* are timerd's figures over those of
@@ -33,15 +33,15 @@ from bench.rivals.alternative.trial import answer, process
 from bench.rivals.quiet_ways import VALUE, WAYS, Found
 
 REST_S = 0.002
-AHEAD_S = 0.5  # operations are registered so long before their event
-AHEAD_LEAST = 100  # with a rest: an owner that stands still for a moment registers in time all the same
+AHEAD_S = 0.5  # operations are registered this long before their event
+AHEAD_LEAST = 100  # with a rest: an owner that is stopped for a moment still registers in time
 PATIENCE_S = 60.0
 FIGURES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 RATIOS = ("p50", "p99")
 
 
 class Spent(NamedTuple):
-    """What processes have used since their start."""
+    """CPU and context switches of processes since their start."""
 
     cpu_ns: int
     switches: int
@@ -59,7 +59,7 @@ def spent(pids: list[int]) -> Spent:
 
 
 def be_owner(name: str, directory: Path, count: int, ahead: int, connection: Connection) -> None:
-    """The process that owns. It sends "ready", its pid, and what it has found; it ends when it is told."""
+    """The owner's process. It sends "ready", its pid and its results, and waits until it is asked to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def ready() -> None:

@@ -1,4 +1,4 @@
-"""A start after SIGKILL: the time until the first turn of a daemon that finds so many pending operations.
+"""A start after SIGKILL: the time until the first turn of a daemon whose arena has --pending operations.
 
     python bench/suites/recovery.py [--pending 1M,4M] [--repeat 5] [--short] [--json FILE]
 
@@ -8,7 +8,7 @@ records is not the order of registration. Then the client is stopped. The daemon
 arena, `repeat` times. The stamps are the daemon's own, read from the arena:
 
 * `first_turn_ms`: from before the arena's pages are mapped to the first turn. The target is for this time.
-* `process_ms`: from the start of the process to that turn, with interpreter and imports. Clients wait so long.
+* `process_ms`: from the start of the process to that turn, with interpreter and imports. Clients wait this long.
 
 Each start must find every operation pending. A figure is the median over the starts, with the worst beside it.
 """
@@ -34,7 +34,7 @@ from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, open_aren
 from timerd_shm.read.reader import ArenaReader
 
 CHUNK = 50_000  # operations in one call
-BYTES_PER_OP = 1_000  # in the arena, in the client, and in what a start sorts
+BYTES_PER_OP = 1_000  # in the arena, in the client, and in the lists that a start sorts
 SHORT_LIVED_S = 0.3
 PATIENCE_S = 120.0
 LOOK_S = 0.0002
@@ -65,7 +65,7 @@ def fill(directory: str, pending: int, seed: int, is_full: Event) -> None:
 
 @contextlib.contextmanager
 def client_of(paths: InstancePaths, reader: ArenaReader, pending: int, seed: int) -> Iterator[None]:
-    """A client with so many pending operations. It is stopped (SIGSTOP), so that it does nothing during a start."""
+    """A client with `pending` pending operations. It is stopped (SIGSTOP), so that it does nothing during a start."""
     context = multiprocessing.get_context("spawn")
     is_full = context.Event()
     process = context.Process(target=fill, args=(str(paths.directory), pending, seed, is_full), daemon=True)

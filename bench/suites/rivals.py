@@ -3,7 +3,7 @@
     python bench/suites/rivals.py [--pending 10k,100k,1M,4M] [--repeat 5] [--work 20k] [--contestants timerd,heapq,...]
                            [--huge-pages] [--short] [--json FILE]
 
-Each contestant is measured in a process of its own, in turns with the others. Beside the work there are so many pending
+Each contestant is measured in a process of its own, in turns with the others. Beside the work there are --pending other
 timers, with deadlines spread over a minute. timers.py describes each contestant and the measurement. In the table
 `recent`, timers are cancelled, completed and rescheduled that were inserted just before, as requests do. In the table
 `any` they are any timers: there each step misses the cache.
@@ -53,7 +53,7 @@ Figures = dict[str, float | None]
 
 
 class Contestant(NamedTuple):
-    """A contestant: how it is called, and what it needs."""
+    """A contestant: its description, and its needs."""
 
     how: str
     module: str  # must be installed
@@ -85,7 +85,7 @@ def unfit(contestant: Contestant, pending: int) -> str | None:
 
 
 def repeats_all(contestant: Contestant, pending: int) -> bool:
-    """Whether all repeats are made beside so many timers, or one, because each takes long."""
+    """Whether all repeats are made beside `pending` timers. If not, only one is made, because each takes long."""
     return pending < MANY or (pending == MANY and contestant.huge)
 
 
@@ -109,7 +109,7 @@ def of_runs(figure: str, runs: list[Figures]) -> float | None:
 
 
 def play_size(suite: Suite, pending: int) -> None:
-    """Measure every contestant beside so many pending timers."""
+    """Measure every contestant beside `pending` pending timers."""
     args = suite.args
     reasons = {name: unfit(CONTESTANTS[name], pending) for name in args.contestants}
     turns = [(name, "") for name in args.contestants]

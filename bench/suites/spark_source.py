@@ -5,7 +5,7 @@
 The journal is synthetic. Each outcome has a key of its own, so two rows of the journal make one row of Spark. Segments
 have 64 MiB, as the daemon writes them. The journal is decoded in one process without Spark; read into Spark's noop sink
 (two columns, the columns that rollup() and report() need, and all); and counted by outcome. The best of the repeats
-counts. Beside it is the CPU time of all processes: on a busy machine it tells what an idle one would need. Each query
+counts. Beside it is the CPU time of all processes: on a busy machine it shows what an idle one would need. Each query
 takes some tenths of a second, whatever it reads, and the JVM compiles in its first seconds. So give --rows 16M for the
 rate of a large journal.
 

@@ -81,7 +81,7 @@ class Worker:
 
 
 class Storm:
-    """The processes, and what is done to them."""
+    """The processes, and the faults that they suffer."""
 
     def __init__(self, suite: Suite, directory: Path) -> None:
         from support.real.daemons import Daemon
@@ -194,7 +194,7 @@ class Storm:
             self._stop(worker, LONG_S if self.rng.random() < 0.05 else self.rng.random() * 3, signal.SIGCONT)
 
     def stop_and_kill_worker(self) -> None:
-        """Stop a worker, and kill it before it goes on: what it was granted meanwhile is requeued."""
+        """Stop a worker, and kill it before it goes on: its grants from meanwhile are requeued."""
         if (worker := self._some()) is not None:
             self.counts["workers stopped and killed"] += 1
             self._stop(worker, 0.2 + self.rng.random(), signal.SIGKILL)
@@ -329,7 +329,7 @@ def judge(suite: Suite, storm: Storm, seconds: float, letters: list[str]) -> Non
 
 
 def judge_calls_and_children(suite: Suite, storm: Storm, letters: list[str]) -> None:
-    """Look at what the calls and the children have left."""
+    """Judge the notes of the calls, and the records of the children."""
     children = list(read_children(storm.directory))
     made = [id_of(child.name) for child in children if child.verb == "call_later" and not child.lost]
     calls = judge_notes(read_notes(storm.directory), made, letters, storm.silent, storm.ended)
@@ -350,7 +350,7 @@ def judge_calls_and_children(suite: Suite, storm: Storm, letters: list[str]) -> 
 
 
 def keep(suite: Suite, directory: Path) -> None:
-    """Keep what says how it came to that."""
+    """Keep the files that show how it came to a fault."""
     kept = ROOT / "build" / "storm"
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)

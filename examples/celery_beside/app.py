@@ -5,7 +5,7 @@
 The schedule lies at timerd's daemon. A worker that dies with a call has not acknowledged it, so another one gets that.
 The broker of this example, a folder, loses the task of a worker that dies; brokers that acknowledge may repeat one. So
 the sender waits until the task has said that it is done, and sends it again if it has not. The table has each report
-once, whatever comes twice.
+once, also if a task runs twice.
 """
 
 from __future__ import annotations

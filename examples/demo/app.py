@@ -4,7 +4,7 @@
     POST /post/KEY                   200 and the number of polls that this post has answered
 
 A poll waits in one worker, and its post may arrive at any other: timerd connects them. Every answer names the worker
-that sent it. What was posted names the worker that received the post.
+that sent it. A posted value names the worker that received the post.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     POST /rooms/ROOM    {"id": ..., "text": ...}: 201, or 200 if there is a message of that id already
 
 The messages are in SQLite. A subscription says when there are new ones, so a stream sleeps in between. It asks the
-database after each event, after a gap, and every 15 s: what it sends does not depend on what it was told.
+database after each event, after a gap, and every 15 s. So the messages that it sends depend on the database alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ client = aio.client()  # of the module: each worker has its own, which connects 
 
 
 class Message(BaseModel):
-    """What is posted."""
+    """A message as it is posted."""
 
     id: str
     text: str
@@ -70,16 +70,16 @@ def store(room: str, message: Message) -> bool:
 
 
 async def stream(room: str, last: int) -> AsyncIterator[str]:
-    """What the browser reads. First the subscription, then the query: nothing comes between them unseen."""
+    """The stream that the browser reads. It subscribes before it queries, so it misses no message in between."""
     yield "retry: 1000\n\n"
     try:
-        async with client.subscribe(f"room/{room}") as news:
+        async with client.subscribe(f"room/{room}") as events:
             while True:
                 while found := await asyncio.to_thread(messages, room, last):
                     for number, id, text in found:
                         yield f"id: {number}\ndata: {json.dumps({'id': id, 'text': text})}\n\n"
                         last = number
-                if await news.next(SILENT_S) is None:
+                if await events.next(SILENT_S) is None:
                     yield ": alive\n\n"
     except td.RequestEnded:  # the worker drains: the browser connects to another one at once
         yield "retry: 0\n\n"
@@ -92,7 +92,7 @@ async def read(room: str, last_event_id: Annotated[int, Header()] = 0) -> Stream
 
 @app.post("/rooms/{room}")
 async def post(room: str, message: Message) -> Response:
-    """First the row, then the event: who is woken finds the row."""
+    """First the row, then the event: a woken reader finds the row."""
     is_new = await asyncio.to_thread(store, room, message)
     client.fire(f"room/{room}")  # also the second time: its first worker may have died before this line
     return Response(status_code=201 if is_new else 200)

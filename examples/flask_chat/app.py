@@ -4,7 +4,7 @@
     POST /rooms/ROOM                {"id": ..., "text": ...}: 201, or 200 if there is a message of that id already
 
 The messages are in SQLite, and timerd says that there are new ones: to any worker, from any worker. A poll names the
-last message that its reader has, so what comes between two polls is in the next answer. A writer that got no answer
+last message that its reader has, so messages between two polls are in the next answer. A writer that got no answer
 posts again with the same id.
 """
 
@@ -69,7 +69,7 @@ def poll(room: str) -> tuple[Response, int]:
 
 @app.post("/rooms/<room>")
 def post(room: str) -> tuple[Response, int]:
-    """First the row, then the event: who is woken finds the row."""
+    """First the row, then the event: a woken reader finds the row."""
     message = request.get_json()
     with database() as connection:
         stored = connection.execute(

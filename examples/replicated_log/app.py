@@ -8,8 +8,8 @@ offset, whichever workers are killed. Readers see records in order, and only tho
 
 One replica is the leader, by a lock on a file, which ends with its process. The next leader takes over the longest of
 the logs that are left, so each log is always a beginning of one sequence. One of the three files may be lost. The
-followers fetch from the leader, as Kafka's do: what a follower asks for tells the leader what it has. A follower proves
-itself by a secret that the leader has written to a file of the replicas.
+followers fetch from the leader, as Kafka's do: the offset of a fetch shows the leader what the follower has. A follower
+proves itself by a secret that the leader has written to a file of the replicas.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from timerd_client.operations import Appended, Asked, Available, DelayedFetch, D
 from timerd_client.web import WSGI
 
 DIRECTORY = Path(os.environ.get("LOG_DIRECTORY", "."))
-WRITE_S = float(os.environ.get("LOG_WRITE_S", "5"))  # a write waits so long for a second replica
-FETCH_S = 1.0  # a follower's fetch waits so long for records
+WRITE_S = float(os.environ.get("LOG_WRITE_S", "5"))  # a write waits at most this long for a second replica
+FETCH_S = 1.0  # a follower's fetch waits at most this long for records
 HTTP_S = WRITE_S + 5.0
 BATCH = 500  # records in an answer
-OFFSET_MAX = 2**53  # of what a reader may ask for
+OFFSET_MAX = 2**53  # the largest that a reader may ask for
 MAX_WAIT_S = 60.0
 SECRET = "X-Replica-Secret"  # a header
 NAMES = ("0", "1", "2")
@@ -126,7 +126,7 @@ class Replica:
                 time.sleep(0.2)
 
     def _follow(self) -> None:
-        """Fetch from the leader: this says what this replica has, and waits for more."""
+        """Fetch from the leader: this shows it the records that this replica has, and waits for more."""
         leader = leader_of()
         query = f"replica={self.name}&epoch={leader['epoch']}&offset={len(self.log.lines)}"
         asked = Request(f"{leader['address']}/replica?{query}", headers={SECRET: leader["secret"]})
@@ -134,9 +134,9 @@ class Replica:
             lines = answer.read().splitlines(keepends=True)
         with epoch_lock(), self.lock:
             if leader_of()["epoch"] != leader["epoch"]:
-                return  # the next leader has counted what this replica has
+                return  # the next leader has counted this replica's records
             self.log.append(lines)
-        client.fire(f"log/replica/{self.name}")  # who reads here looks
+        client.fire(f"log/replica/{self.name}")  # waiting readers of this replica look
 
     def _lead(self) -> None:
         """Take over the longest log, and have a quorum take it over before anybody writes."""
@@ -174,7 +174,7 @@ def leader_of() -> dict[str, Any]:
 
 
 def committed_key() -> str:
-    """Its watermark: so many records are on a quorum. FileNotFoundError: there was no leader yet."""
+    """The watermark of the log: the number of records on a quorum. FileNotFoundError: there was no leader yet."""
     return f"log/{leader_of()['log']}/committed"
 
 

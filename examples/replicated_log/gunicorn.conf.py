@@ -1,4 +1,4 @@
-"""Three workers, of which each is a replica. Another one would find no number that is free."""
+"""Three workers. Each is a replica. A fourth one would find no free number."""
 
 from timerd_client.web.gunicorn import *  # noqa: F403  # SIGTERM and SIGHUP answer the open polls
 

@@ -11,10 +11,10 @@
 
 worker.py is a member. Jobs of one key are in one shard. Each job is done exactly once, and those of a shard in order. A
 job may be begun twice, but it has one result: a commit names its generation, and one transaction stores the result only
-if no later generation has begun, and the shard is this member's in it. So the table decides, whoever was killed or
-stopped. Who got no answer asks again.
+if no later generation has begun, and the shard is this member's in it. So the table decides, also if a member or the
+coordinator was killed or stopped. A member that got no answer asks again.
 
-Who is in the group is in memory alone. A coordinator that was started again knows nobody, and all join it anew.
+The list of members is in memory alone. A restarted coordinator knows no member, and all members join it anew.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from timerd_client.operations.join import Joined
 from timerd_client.web import WSGI
 
 DATABASE = os.environ.get("GROUP_DATABASE", "group.sqlite")
-SESSION_S = float(os.environ.get("GROUP_SESSION_S", "10"))  # a member without a heartbeat for so long is removed
-REBALANCE_S = float(os.environ.get("GROUP_REBALANCE_S", "60"))  # a rebalance waits so long for the known members
-INITIAL_S = float(os.environ.get("GROUP_INITIAL_S", "3"))  # an empty group waits so long for those that start together
+SESSION_S = float(os.environ.get("GROUP_SESSION_S", "10"))  # a member without a heartbeat for this long is removed
+REBALANCE_S = float(os.environ.get("GROUP_REBALANCE_S", "60"))  # a rebalance waits this long for the known members
+INITIAL_S = float(os.environ.get("GROUP_INITIAL_S", "3"))  # an empty group waits this long for others to start
 WAIT_S = REBALANCE_S + 2.0  # a rebalance that takes longer has lost its operation
 SHARDS = 12
 NAME_MAX = 100  # bytes of a member's name
@@ -178,7 +178,7 @@ class Coordinator:
             return Errors.REBALANCE_IN_PROGRESS if self._rebalances else Errors.NONE
 
     def leave(self, *members: str) -> None:
-        """These are members no more: the others share their shards."""
+        """Remove these members. The others share their shards."""
         with self._lock:
             left = [self._sessions.pop(member) for member in members if member in self._sessions]
             for session in left:
@@ -190,7 +190,7 @@ class Coordinator:
                 self._prepare_rebalance()
 
     def _prepare_rebalance(self, *members: str) -> None:
-        """Wait until all known members have joined again. These have."""
+        """Wait until all known members have joined again. `members` have joined already."""
         for operation in (self._join, self._sync):
             if operation is not None:
                 operation.cancel()
@@ -253,7 +253,7 @@ coordinator = Coordinator()
 
 
 def is_text(value: Any, least: int = 0, most: int = 1_000_000) -> bool:
-    """A text of so many bytes in UTF-8, which half of a surrogate pair has not."""
+    """Whether it is a text of `least` to `most` bytes in UTF-8. Half of a surrogate pair has no bytes in UTF-8."""
     try:
         return isinstance(value, str) and least <= len(value.encode()) <= most
     except UnicodeEncodeError:
@@ -299,7 +299,7 @@ def asked(*names: str) -> dict[str, Any]:
 
 @app.post("/jobs")
 def add_job() -> tuple[Response, int]:
-    """First the row, then the event: who is woken finds the row."""
+    """First the row, then the event: a woken member finds the row."""
     job = asked("id", "key", "text")
     shard = zlib.crc32(job["key"].encode()) % SHARDS
     with database() as connection:
@@ -330,11 +330,11 @@ def jobs() -> Response:
     """A rebalance ends the wait, too."""
     poll = asked("member", "generation", "shards")
 
-    def news() -> list[tuple[int, str]] | Errors:
+    def jobs_or_error() -> list[tuple[int, str]] | Errors:
         return open_jobs(poll["shards"]) or coordinator.check(poll["member"], poll["generation"])
 
     keys = [JOIN, *(f"jobs/{shard}" for shard in set(poll["shards"]))]
-    found = client.wait_for(news, keys, timeout=SESSION_S / 3, unavailable="poll")
+    found = client.wait_for(jobs_or_error, keys, timeout=SESSION_S / 3, unavailable="poll")
     return jsonify(jobs=[] if isinstance(found, Errors) else found)
 
 

@@ -1,4 +1,4 @@
-"""One worker: it coordinates the group, and keeps who is in it in memory. A thread for each request that waits."""
+"""One worker: it coordinates the group, and keeps its members in memory. A thread for each request that waits."""
 
 from timerd_client.web.gunicorn import *  # noqa: F403  # SIGTERM and SIGHUP answer the open requests
 

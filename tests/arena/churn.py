@@ -1,4 +1,4 @@
-"""A bench whose records were used again and again, and a check of the order of its lists."""
+"""A rig whose records were used again and again, and a check of the order of its lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timerd_shm.read.reader import ArenaReader
 
 
 def churned(rng: random.Random) -> Rig:
-    """A bench whose records were used again and again, so that their order is not that of registration."""
+    """A rig whose records were used again and again, so that their order is not that of registration."""
     rig = Rig(capacity=128)
     clients = [rig.client() for _ in range(2)]
     live: list[tuple[Client, int]] = []
@@ -41,7 +41,7 @@ def registrations(rig: Rig) -> list[int]:
 
 
 def all_is_in_order(rig: Rig) -> None:
-    rig.check()  # watchers, and everything that has one order only
+    rig.check()  # watchers, and other lists that have only one right order
     with ArenaReader.from_bytes(rig.memory) as reader:
         for place in walk.occupied_buckets(reader):
             numbers = [reader.ops[index].registration for index in walk.bucket(reader, place.level, place.index)]

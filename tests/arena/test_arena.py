@@ -243,7 +243,7 @@ def test_an_arena_of_another_boot_is_made_again_as_another_object(paths: Instanc
     second = open_arena(SMALL, paths)
     assert "another boot" in second.origin
     assert second.header().boot_id == boot_id()
-    # Who mapped the old one still reads it, and not the new one's bytes.
+    # A process that mapped the old arena still reads the old bytes, not the new ones.
     assert unpack(ArenaHeader, old[:]).incarnation == first.location.incarnation != second.location.incarnation
     old.close()
     second.close()

@@ -85,7 +85,7 @@ def test_a_line_is_logged_once_however_often_it_changes() -> None:
     copy.finish()
 
 
-def test_an_overrun_copy_says_so_and_the_core_goes_on() -> None:
+def test_an_overrun_copy_raises_and_the_core_goes_on() -> None:
     rig = Rig()
     client = rig.client()
     copy = SteppedCopy(rig.core, rig.memory, images_max=3)

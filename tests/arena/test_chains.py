@@ -85,12 +85,12 @@ def bench(keys: int) -> Rig:
 
 @cache
 def keys_of_the_seed(keys: int) -> tuple[bytes, ...]:
-    """A search of seconds. All benches have the same seed."""
+    """The search takes seconds. All rigs have the same seed."""
     return tuple(keys_of_hash(bench(keys), lambda key: hashing.key_hash(SEED, 0, key), keys))
 
 
 def in_turns(rig: Rig, client: Client) -> list[int]:
-    """Apply what is in flight in turns of TURN_BUDGET records; the records touched in each."""
+    """Apply the client's commands in turns of TURN_BUDGET records; the records touched in each."""
     touched, result = [], rig.module.UNFINISHED
     while result != rig.module.APPLIED:
         rig.core.begin_turn(rig.now_ns)
@@ -101,7 +101,7 @@ def in_turns(rig: Rig, client: Client) -> list[int]:
 
 
 def test_steps_of_a_chain_count_as_records_of_the_turn() -> None:
-    """Which stops at its bound, and goes on in the next one: beyond the bound, one batch at most, of two walks each."""
+    """A turn stops at its bound, and the next goes on. It exceeds the bound by one batch at most, of two walks each."""
     rig, keys = whoever_knew_the_seed(128)
     client = rig.client()
     for key in keys:
@@ -193,7 +193,7 @@ def test_a_start_with_another_seed_makes_all_hashes_anew() -> None:
 
 
 def test_after_another_seed_a_mark_before_the_oldest_event_is_too_old() -> None:
-    """Whatever its keys: nobody knows the keys of events that the ring holds no more. Marks in the ring are good."""
+    """The keys do not matter: nobody knows the keys of events that have left the ring. Marks in the ring are good."""
     rig = Rig(ring_events=16)
     early = Mark(rig.core.newest, 0)
     rig.do(rig.client(), *(fire(b"other%d" % number) for number in range(40)))

@@ -34,8 +34,8 @@ from timerd_shm.read.reader import ArenaReader
 
 # derived fields: every one, in every record that is in use -----------------------------------------------------------
 
-# What cannot be told from the records, or means nothing in some of them.
-NOT_TOLD: dict[tuple[Region, str], Callable[[Any], bool]] = {
+# Fields that do not follow from the records, or mean nothing in some of them.
+UNCHECKED: dict[tuple[Region, str], Callable[[Any], bool]] = {
     (Region.OPS, "bucket"): lambda op: op.state != OpState.PENDING,  # only a pending one is in a bucket
     (Region.NODES, "rank"): lambda node: not node.place or not node.kind,  # only of heaps
     (Region.NODES, "next"): lambda node: not node.place,
@@ -83,7 +83,7 @@ def test_every_derived_field_is_checked_against_the_records(grouped: bytes, regi
         pen = Pen(memory)
         with ArenaReader.from_bytes(memory) as reader:
             record = reader.record(region, index)
-        if (means_nothing := NOT_TOLD.get((region, field))) and means_nothing(record):
+        if (means_nothing := UNCHECKED.get((region, field))) and means_nothing(record):
             continue
         pen.set(region, index, field, getattr(record, field) ^ 1)
         assert check(memory, seed=SEED), f"{region.name}[{index}].{field} was not {getattr(record, field)}, unnoticed"

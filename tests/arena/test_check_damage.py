@@ -1,4 +1,4 @@
-"""What check() says of each kind of damage: a field that lies, a record that nothing needs, a word that was lost."""
+"""The findings of check() for each kind of damage: a false field, a record that nothing needs, a lost word."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def first_of(memory: bytes, name: bytes, kind: KeyKind = KeyKind.EVENT) -> int:
 
 
 def group_op(memory: bytes, state: OpState, *, told: bool = False) -> int:
-    """A group's operation in that state; the first that a member was told has been received, too."""
+    """A group's operation in that state. The first one that was delivered to a member was received, too."""
     with ArenaReader.from_bytes(memory) as reader:
         return next(
             index
@@ -338,7 +338,7 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
         r"client \d is of group 0, which is not in use",
         write(Region.GROUPS, 0, state=0),
     ),
-    "a pending one that somebody is told of": (
+    "a pending one that a client holds": (
         r"is pending and of group \d, yet held by a client",
         write(Region.OPS, of_group(OpState.PENDING), client_generation=1),
     ),
@@ -346,11 +346,11 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
         r"waits in its group, and has outcome number 3",
         write(Region.OPS, of_group(OpState.SETTLED), outcome_number=3),
     ),
-    "told to who is of no group": (
+    "held by a client of no group": (
         r"of group 0 says that it is held by client \d of group -1",
         write(Region.CLIENTS, slot(ClientState.LIVE, 1), group=0),
     ),
-    "told, and never counted": (
+    "held, and never counted": (
         r"says that it is held by client \d .* after 0 deliveries",
         write(Region.OPS, of_group(OpState.SETTLED, told=True), deliveries=0),
     ),

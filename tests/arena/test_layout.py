@@ -25,7 +25,7 @@ EVERY_RECORD = layout.RECORDS + wire.WIRE_RECORDS
 def test_no_compiler_would_pad_a_record(record: type) -> None:
     at = 0
     for field in fields(record):
-        assert field.offset == at, f"{field.name} lies at {field.offset}, and what is before it ends at {at}"
+        assert field.offset == at, f"{field.name} lies at {field.offset}, and the field before it ends at {at}"
         assert field.offset % field.storage.align == 0
         at += field.storage.size
     assert at == size_of(record)
@@ -66,7 +66,7 @@ def test_fields_that_a_compiler_would_move_are_refused() -> None:
 
 
 def test_the_first_bytes_of_an_arena_never_move() -> None:
-    """Whatever the version, a reader finds these to refuse it by name."""
+    """A reader finds these fields in an arena of any version, and can name the version that it refuses."""
     header = ArenaHeader
     places = [offset_of(header, name) for name in ("magic", "layout_version", "fingerprint", "incarnation", "size")]
     assert places == [0, 8, 16, 24, 32]

@@ -32,7 +32,7 @@ for _ in range(2):
 
 
 def mounts(monkeypatch: pytest.MonkeyPatch, directory: Path, row: str) -> int:
-    """A descriptor of a file in `directory`, whose mount this row tells of."""
+    """A descriptor of a file in `directory`, whose mount is in this row."""
     device = os.stat(directory).st_dev
     table = directory / "mountinfo"
     table.write_text(

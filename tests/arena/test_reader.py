@@ -177,7 +177,7 @@ def test_a_blob_whose_chain_loops_or_ends_early_is_reported(sound: bytes) -> Non
         second = reader.blocks[first - 1].next
     pen.set(Region.BLOCKS, second - 1, "next", first)
     with ArenaReader.from_bytes(damaged) as reader:
-        assert len(reader.blob(first)) == 300  # as many blocks as the length says, and no more
+        assert len(reader.blob(first)) == 300  # exactly as many blocks as the length says
     pen.set(Region.BLOCKS, first - 1, "next", 0)
     with (
         ArenaReader.from_bytes(damaged) as reader,

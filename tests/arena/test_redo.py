@@ -112,7 +112,7 @@ def test_a_recovery_cut_off_at_any_ordering_point_can_be_repeated(name: str) -> 
 
 @pytest.mark.parametrize("length", range(8, 16))
 def test_a_value_that_left_the_ring_before_a_crash_is_not_shared_after_it(length: int) -> None:
-    """`length`: a free block has something else where a value's block has that, and it may be the same."""
+    """A free block has another field at the place of a value's `length`, and both may have the same number."""
     rig = Rig(core=core_faults, ring_bytes=300)
     client, other = rig.client(), rig.client()
     values = [bytes([at]) * length for at in range(18)]

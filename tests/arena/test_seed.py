@@ -73,7 +73,7 @@ NO_SEEDS = {
 
 
 @pytest.mark.parametrize("put", NO_SEEDS)
-def test_what_others_may_know_or_have_put_there_is_no_seed(put: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_file_that_others_may_read_or_have_put_there_is_no_seed(put: Callable[[Path], None], tmp_path: Path) -> None:
     path = tmp_path / "seed"
     put(path)
     path.chmod(0o600) if put in (short, long) else None

@@ -169,7 +169,7 @@ def test_links_of_an_operation_without_a_deadline_are_not_believed() -> None:
     for field in ("next", "prev"):
         Pen(memory).set(Region.OPS, in_use(rig, OpState.PENDING), field, 0xFFFF_FFFF)
     rig = rig.clone(bytes(memory))
-    rig.do(rig.client(), fire(b"k"), fire(b"l"))  # together: what they need is looked at before their turn
+    rig.do(rig.client(), fire(b"k"), fire(b"l"))  # together: their records are looked at before their turn
     assert rig.gauges() == (0, 0)
 
 

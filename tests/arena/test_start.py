@@ -1,4 +1,4 @@
-"""What a start makes anew is right whatever the order of the records, and also where it gets no thread to help it."""
+"""A start makes the derived fields right, in any order of the records, and also where it gets no thread to help it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The article's experiment at a tiny size: its plan, both designs, and a judge who sees what is wrong."""
+"""The article's experiment at a tiny size: its plan, both designs, and a judge that finds faults."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_design_settles_each_request_once_as_planned(case: Case, seed: int)
         verdict = judge(requests, point)
         assert not verdict.wrong, (name, verdict.wrong)
         assert point.registered > 0 and point.refused == 0, name
-        # A machine that is busy may be late; it can not let anything expire that was not registered, or not yet due.
+        # A busy machine may be late. But no operation may expire that was not registered, or is not due yet.
         assert verdict.expired + verdict.unsettled >= verdict.expired_planned, name
         if name == "timerd":
             assert verdict.expired_planned and not verdict.unsettled

@@ -47,7 +47,7 @@ def bench(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def left_in(directory: Path) -> list[str]:
-    """What a suite has left there, beside its results; and processes of it, which are known by their environment."""
+    """Files that a suite has left there, beside its results, and its processes, which have TMPDIR there."""
     ours = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -81,7 +81,7 @@ TINY = {
     "client": ("--requests=1k", "--pending=100", "--rounds=1", "--turns=1", "--handles=1k"),
     "recovery": ("--pending=2k", "--repeat=2"),
     "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20", "--huge-pages"),
-    # What follows takes longer.
+    # The suites below take longer.
     "snapshots": ("--pending=2k", "--copies=1", "--rate=1k"),
     "idle": ("--pending=1k", "--seconds=0.5"),
     "why_cython": ("--count=1k", "--repeat=1"),
@@ -199,20 +199,20 @@ def test_an_event_that_arrived_before_its_registration_is_counted(monkeypatch: p
         plan(workload), sent_ns, returned_ns, state, told, none, none, none, delivered_ns, 14 * ms, 3, none, {},
         Usage(0, 0), "",
     )  # fmt: skip
-    # 0 completed, so those of 1 and 3, fired before its own, were dealt with; nothing says so of 2's, fired after it.
+    # 0 completed, so the events of 1 and 3, fired before its own, were handled. The event of 2 was fired later.
     events = Events(none, array("I", [1, 3, 0, 2]), array("I"))
     at_ns = array("q", [20 * ms, 21 * ms, 25 * ms, 30 * ms])
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 2
-    # One that was fired before register() had returned is nobody's fault.
+    # An event that was fired before register() returned does not count.
     at_ns[0] = 11 * ms
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 1
-    # 0's owner was told after the deadlines: perhaps the events were late.
+    # The outcome of 0 was delivered after the deadlines: perhaps the events were late.
     delivered_ns[0] = 214 * ms
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 0
 
 
 def interrupted(name: str, *arguments: str, after: str) -> tuple[int, str]:
-    """Begin it, interrupt it a moment after it has said that; its status, and what else it said."""
+    """Start a suite, interrupt it a moment after a line with `after`; its status, and the rest of its output."""
     process = subprocess.Popen(
         [sys.executable, str(BENCH / "suites" / f"{name}.py"), *arguments],
         stdout=subprocess.PIPE,
@@ -289,7 +289,7 @@ def test_the_committed_report_follows_from_the_committed_results(call: Callable[
 
 
 def write_document(directory: Path, suite: str, tables: dict[str, Any], **machine: str) -> dict[str, Any]:
-    """What that suite might have written there, on a machine of which this is known."""
+    """Write a document as that suite would, on a machine with these facts."""
     where = dict.fromkeys(MACHINE, "a") | {"cores": 2, "memory_bytes": 1 << 30, "load_average": [0.1, 0.2, 0.3]}
     where |= machine
     document = {

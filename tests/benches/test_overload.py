@@ -85,7 +85,7 @@ def test_an_attack_burdens_neither_the_turns_nor_the_memory_of_the_daemon(
 def test_a_daemon_is_there_after_an_attack_and_serves_a_bystander(
     attack: str, restarts: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
-    """`locks` kills it, and holds what a member may hold; `connections-limit` opens more than it may."""
+    """`locks` kills the daemon, and holds all files that a neighbour may hold. `connections-limit` opens too many."""
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
     found = runtime_dir / "found.json"
     command = [sys.executable, str(BENCH), f"--flood={attack}", "--seconds=3", "--runs=1", f"--json={found}"]

@@ -1,4 +1,4 @@
-"""The bench of a quiet machine: its hub over the real core passes every outcome on, and who is missing is said."""
+"""The bench of a quiet machine: its hub over the real core passes on each outcome, and missing rivals are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rivals of the core at a tiny size: they keep and end the timers they are given, and who is missing is said."""
+"""The rivals of the core at a tiny size: they keep and end the timers they are given, and missing ones are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench of many who wait at once: each loop and each poll gets its own event, and what is wrong is counted."""
+"""The bench of many who wait at once: each loop and each poll gets its own event, and faults are counted."""
 
 from __future__ import annotations
 

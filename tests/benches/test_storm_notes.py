@@ -1,4 +1,4 @@
-"""What the suite `storm` finds wrong in notes of calls and in records of children, each of which is made up here."""
+"""Faults that the suite `storm` finds in notes of calls and in records of children. All of them are made up here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers to reach, and the ladder's series: each target finds its figure, and what was not measured has none."""
+"""The numbers to reach, and the ladder's series: each target finds its figure, or none if it was not measured."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_main_series_has_all_rates_and_others_beside_it() -> None:
     assert list(series)[-2:] == [Series(3, api, "low", 0, "unix") for api in ("per-op", "bulk")]
 
 
-def test_a_load_has_so_many_keys_for_each_operation(seed: int) -> None:
+def test_each_operation_of_a_load_has_the_given_number_of_keys(seed: int) -> None:
     assert "--keys-per-op=3" in load_command(workload_of(1_000, 1, "low", seed, keys=3), "bulk")
     assert "--keys-per-op=1" in load_command(workload_of(1_000, 1, "low", seed), "bulk")
     assert memory_of(1_000, 1, 0, keys=3) > memory_of(1_000, 1, 0)

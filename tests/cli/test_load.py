@@ -62,7 +62,7 @@ USAGE = Usage(0, 0)
 
 
 class Evidence:
-    """What the processes of a correct run of TINY have seen; tests falsify it."""
+    """The records of the processes of a correct run of TINY. Tests falsify them."""
 
     def __init__(self) -> None:
         rows, events = plan(TINY), fire_plan(TINY)
@@ -343,7 +343,7 @@ def own_directory(temporary: Path) -> Path:
 
 
 def left_by(directory: Path) -> list[object]:
-    """What is left of a run with a daemon of its own."""
+    """Everything that is left of a run with a daemon of its own."""
     return [*directory.parent.glob(directory.name), *arenas_of(directory), *processes_of(directory)]
 
 
@@ -503,7 +503,7 @@ def test_a_run_that_an_instance_has_no_room_for_is_refused(daemon: Daemon, capsy
 
 
 def test_the_processor_time_that_the_host_steals_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    # user, nice, system, idle, iowait, irq, softirq, steal; what follows is contained in user
+    # user, nice, system, idle, iowait, irq, softirq, steal; the others are contained in user
     times = [(10, 0, 0, 10, 0, 0, 0, 1, 5, 0), (40, 0, 10, 30, 0, 0, 0, 21, 35, 0)]
     kind = type(psutil.cpu_times())
     monkeypatch.setattr(psutil, "cpu_times", lambda: kind(*times.pop(0)))

@@ -276,7 +276,7 @@ def test_check_computes_hashes_again_where_it_may_read_the_seed_and_else_says_wh
         raise PermissionError(13, "Permission denied")
 
     def note() -> str:
-        """What the text says last, and JSON too."""
+        """The reason at the end of the text. JSON has it, too."""
         why = json.loads(run("check", "--json")[1])["hashes_unverified"]
         said = run("check")[1].splitlines()[-2:]
         assert said == [f"Hashes were not computed again: {why}.", f"ARENA.seed is {seed}"]

@@ -1,4 +1,4 @@
-"""timerctl: its exit statuses, what it refuses and how it says so, its help, and what it removes."""
+"""timerctl: its exit statuses, the messages of its refusals, its help, and what it removes."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_help_teaches_with_examples_and_lists_the_exit_statuses(run: Run) -> Non
         assert "examples:" in run(*command.split(), "--help")[1], command
 
 
-def test_a_value_that_begins_with_a_hyphen_is_told_how_it_is_written(run: Run) -> None:
+def test_the_error_of_a_value_that_begins_with_a_hyphen_says_how_to_write_it(run: Run) -> None:
     status, _, err = run("register", "k", "--timeout", "-5s")
     assert status == Exit.USAGE
     assert err.endswith("--timeout: expected one argument; a value that begins with '-' is written --timeout=VALUE\n")

@@ -1,4 +1,4 @@
-"""A client asks for what it has missed: where answers come by a way of their own, and where all comes by one."""
+"""A client asks for reports that it has missed: over two connections as with ZeroMQ, and over one as with packets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_client_whose_answer_was_cut_asks_for_the_rest_at_once(world: World) -
     assert kinds(world.sent).count(UpKind.ASK) == 4
 
 
-def test_a_client_whose_answer_has_all_asks_no_more(world: World) -> None:
+def test_a_client_whose_answer_has_all_does_not_ask_again(world: World) -> None:
     operations = that_missed(world, 10)
     world.daemon.announce()
     world.pass_time(2 * ANNOUNCE_FIRST_NS / 1e6)
@@ -49,7 +49,7 @@ def test_a_client_whose_answer_has_all_asks_no_more(world: World) -> None:
 
 
 def test_a_report_that_nobody_has_asked_for_says_nothing_of_what_follows_it(world: World) -> None:
-    """The daemon publishes in parts what is new: the next part is on its way, and is not to be asked for."""
+    """The daemon publishes new outcomes in parts. The next part is on its way, and the client must not ask for it."""
     that_missed(world, 3)
     world.daemon.announce()
     world.down()

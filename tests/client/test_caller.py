@@ -1,4 +1,4 @@
-"""A caller that waits receives itself, and leaves to the link's thread what is the thread's. A daemon in memory."""
+"""A caller that waits receives frames itself, and leaves other work to the link's thread. A daemon in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE_S = 3.0
 TRACED = ("/threaded/caller.py", "/threaded/seat.py", "/waits/", "/protocol/")
 REMIND_S = 0.1
 AT_ONCE_S = 0.15  # less than the 250 ms after which a frame is sent again
-SLEEPS_S = 0.004  # so long a caller sleeps before its outcome comes
+SLEEPS_S = 0.004  # a caller sleeps this long before its outcome comes
 
 
 class Observed(Sockets):
@@ -47,7 +47,7 @@ class Observed(Sockets):
         return frame
 
     def remind(self) -> None:
-        """The daemon says its newest numbers, as it does while something is not acknowledged."""
+        """The daemon reports its newest numbers, as it does while something is not acknowledged."""
         with self._turn:
             self.daemon.report_due = True
             self._take()
@@ -71,7 +71,7 @@ def client(sockets: Observed) -> Iterator[Client]:
 
 
 def rest() -> None:
-    """Until the link's thread sleeps again."""
+    """Wait until the link's thread sleeps again."""
     time.sleep(0.01)
 
 
@@ -92,7 +92,7 @@ def test_a_caller_receives_its_outcome_itself(client: Client, sockets: Observed)
 
 
 def test_a_result_wakes_the_links_thread_for_nothing(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its acknowledgement rides with the next frame, or follows when the daemon reminds."""
+    """The acknowledgement of the outcome goes with the next frame, or follows when the daemon reminds."""
     link, wakers = client._link, list[str]()
     ring = link.sender.bell.ring
 
@@ -111,7 +111,7 @@ def test_a_result_wakes_the_links_thread_for_nothing(client: Client, monkeypatch
 
 
 def test_a_caller_that_waits_sends_itself_however_lately_frames_were_sent(client: Client, sockets: Observed) -> None:
-    """It writes nothing more down until it has its answer, so its frames cannot become many."""
+    """A caller issues nothing more until it has its answer, so its frames cannot become many."""
     me, mine = threading.get_ident(), 0
     for number in range(100):
         operation = client.register(f"k{number}", timeout=60)
@@ -124,7 +124,7 @@ def test_a_caller_that_waits_sends_itself_however_lately_frames_were_sent(client
 def test_a_frame_that_had_no_room_is_sent_as_soon_as_there_is_room_though_a_caller_waits(
     client: Client, sockets: Observed
 ) -> None:
-    """Not only after 250 ms, when it would be sent again."""
+    """A late answer would come after 250 ms, when the frame is sent again."""
     took_s: list[float] = []
     for number in range(8):
         operation = client.register(f"k{number}", timeout=60)
@@ -194,7 +194,7 @@ def test_a_caller_that_waits_longer_goes_on_when_the_one_that_receives_has_left(
 
 
 def test_a_flush_ends_when_a_caller_has_received_its_confirmation(client: Client, sockets: Observed) -> None:
-    """Not only when the link's thread receives the next frame, up to a second later."""
+    """A late wake-up would come with the next frame that the link's thread receives, up to a second later."""
     link, took_s = client._link, list[float]()
     for number in range(4):
         operation = client.register(f"k{number}", timeout=60)
@@ -253,7 +253,7 @@ def test_a_signal_interrupts_a_caller_that_receives(client: Client) -> None:
 
 @contextmanager
 def handler_of_signals(handle: Callable[[int, FrameType | None], object], after_s: float = 0.05) -> Iterator[None]:
-    """A signal comes in so many seconds, and is handled so. The caller sleeps by then: it does not hold the lock."""
+    """`handle` handles a signal after `after_s`. The caller sleeps by then: it does not hold the lock."""
     before = signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, after_s)
     try:
@@ -299,7 +299,7 @@ def test_close_does_not_wait_for_a_signal_handler_of_a_caller_that_receives(clie
 
 
 def test_a_wait_leaves_nothing_behind_in_its_operation(client: Client) -> None:
-    """However it ends. As an example, a loop that waits again after each interrupt may go on for days."""
+    """A loop that waits again after each interrupt may go on for days: traces would fill the memory."""
     operation = client.register("k", timeout=60)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -337,7 +337,7 @@ def test_an_interrupt_between_two_frames_leaves_the_second_one_to_the_thread(
         return receive(published=published)
 
     def remind() -> None:
-        """Until the caller has received one: on a busy machine the link's thread may take the first ones."""
+        """Remind until the caller receives a frame: on a busy machine the link's thread may take the first ones."""
         end = time.monotonic() + PATIENCE_S
         while "MainThread" not in sockets.receivers and time.monotonic() < end:
             sockets.remind()
@@ -351,7 +351,7 @@ def test_an_interrupt_between_two_frames_leaves_the_second_one_to_the_thread(
 
 
 def test_an_interrupt_anywhere_loses_nothing(client: Client, sockets: Observed, seed: int) -> None:
-    """What one report settles reaches all who wait for it, wherever in a wait a signal handler raises."""
+    """The outcomes of one report reach all waiters, at whatever point of a wait a signal handler raises."""
     interrupted = set()
     for at in range(seed % 3 + 1, 150, 3):
         key = f"k{at}"
@@ -395,7 +395,7 @@ def settled(operation: Any, sockets: Observed) -> bool:
 
 
 def test_a_report_that_was_taken_in_part_is_taken_again() -> None:
-    """Its outcome, its refusal and its answer reach who waits for them, wherever the first attempt was interrupted."""
+    """Its outcome, its refusal and its answer reach their waiters, wherever the first attempt was interrupted."""
     for at in itertools.count(1):
         world = live_world()
         world.daemon.refuse[2] = ErrorCode.ARENA_FULL

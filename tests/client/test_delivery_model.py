@@ -19,7 +19,7 @@ DELIVERED, FAILED, EXPIRED = DeliveryOutcome
 
 
 class Fate(NamedTuple):
-    """What becomes of one attempt."""
+    """The end of one attempt."""
 
     after_ns: int  # NEVER: it is stuck
     error: str | None
@@ -69,7 +69,7 @@ class Network:
 
 
 class Holder:
-    """Who holds deadlines: late with its words, wrong never, silent or at a loss sometimes."""
+    """A holder of deadlines. It answers late and never wrongly. Sometimes it is silent, or does not know."""
 
     grace_ns = 1 * S
 
@@ -137,7 +137,7 @@ class Program:
         self.now_ns = 1_000 * S
         self.entered: dict[int, tuple[int, int | None, int]] = {}  # record: when, its lane, its size
         self.out: dict[int, tuple[int, Delivery]] = {}
-        self.poll_gap_ns = rng.choice((0, 0, 5, 200)) * MS  # the loop that polls is stuck for up to so long
+        self.poll_gap_ns = rng.choice((0, 0, 5, 200)) * MS  # the longest time for which the polling loop is stuck
         self.stuck_ns = 0  # the longest that it was
 
     def is_ready(self, lane: Hashable, now_ns: int) -> bool:
@@ -281,7 +281,7 @@ def test_each_record_settles_once_in_time_and_in_order(rng: random.Random, held:
     assert all(count > 50 for count in seen.values()), f"a program that shows little: {seen}"
 
 
-# what a random program does not say plainly ---------------------------------------------------------------------------
+# cases that random programs do not show plainly -----------------------------------------------------------------------
 
 
 def options(**given: int | None) -> DeliveryOptions:
@@ -377,7 +377,7 @@ def test_without_a_lane_a_batch_does_not_wait_for_the_verdict_on_a_late_one() ->
     drive(accumulator, network, 900 * MS)
     network.now_ns = 900 * MS
     accumulator.append("next", 900 * MS)
-    drive(accumulator, network, 1_100 * MS)  # past the deadline of the first, and no word
+    drive(accumulator, network, 1_100 * MS)  # past the deadline of the first, and the holder is silent
     network.slots, network.now_ns = 1, 1_100 * MS
     drive(accumulator, network, 1_200 * MS)
     assert [(when_ns // MS, records) for when_ns, _, records in network.log] == [(1_100, ("next",))]
@@ -385,7 +385,7 @@ def test_without_a_lane_a_batch_does_not_wait_for_the_verdict_on_a_late_one() ->
 
 
 class Told:
-    """Who holds deadlines and says only what a test has him say."""
+    """A holder of deadlines that gives only the answers of a test."""
 
     grace_ns = 1 * S
 
@@ -436,7 +436,7 @@ def test_a_lane_continues_with_the_verdict_on_its_first_batch() -> None:
     drive(accumulator, network, 900 * MS)
     network.now_ns = 900 * MS
     accumulator.append("second", 900 * MS, lane="a")
-    drive(accumulator, network, 1_200 * MS)  # past the deadline of the first, and no word
+    drive(accumulator, network, 1_200 * MS)  # past the deadline of the first, and the holder is silent
     assert [records for _, _, records in network.log].count(("second",)) == 0
     accumulator.settled(told.batches[0], EXPIRED, 1_200 * MS)
     network.now_ns = 1_200 * MS

@@ -1,7 +1,7 @@
 """Random programs over the hub of a process, and a daemon of a few lines: each subscriber sees what it should.
 
-The daemon applies registrations when the program says so, and so do outcomes arrive. It forgets old events, begins
-other arenas, and forgets its client.
+The program decides when the daemon applies registrations, and when outcomes arrive. The daemon forgets old events,
+begins other arenas, and forgets its client.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Daemon:
         self.tail = self.newest + 1
 
     def forget_client(self) -> None:
-        """The client is another one: what it has registered, and what was on its way, is gone."""
+        """The client is another one: its registrations, and frames on their way, are lost."""
         gone = [*self.watching, *self.commands, *(one for one, _ in self.arriving)]
         self.watching.clear()
         self.commands.clear()
@@ -247,7 +247,7 @@ def play(seed: int) -> tuple[Daemon, list[Subscriber]]:
     for one in living:
         while one.take() is not None:
             pass
-        assert one.expected() is None, f"it is at {one.mark}, and {one.expected()} was never told"
+        assert one.expected() is None, f"it is at {one.mark}, and {one.expected()} never came"
         assert one.mark.incarnation == len(daemon.arenas), f"it is at {one.mark}, and there is another arena"
     hubs = {one.hub for one in living}
     assert len(daemon.watching) == len(hubs) == len({one.keys for one in living})
@@ -258,7 +258,7 @@ def play(seed: int) -> tuple[Daemon, list[Subscriber]]:
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_subscribers_see_each_event_once_in_order_or_are_told_of_a_gap(first: int) -> None:
+def test_subscribers_see_each_event_once_in_order_or_a_gap(first: int) -> None:
     seen, gaps = 0, set[str]()
     for seed in range(first, first + 100):
         try:

@@ -74,8 +74,8 @@ def asking(world: World) -> list[bool]:
     return [bool(unpack(CommandHeader, memoryview(frame)).flags & FrameFlag.CONFIRM) for frame in world.up()]
 
 
-def test_who_waits_until_commands_are_applied_asks_for_that_once(world: World) -> None:
-    """In their own frame, if that is not sent yet; else in a frame of its own."""
+def test_a_client_asks_once_for_a_report_of_applied_commands(world: World) -> None:
+    """The question is in the frame of the commands, if that is not sent yet. Else it is a frame of its own."""
     world.fire(b"k")
     assert asking(world) == [False], "nobody waits"
     world.protocol.confirm()
@@ -215,7 +215,7 @@ def test_an_outcome_after_a_gap_waits_for_the_missing_ones(world: World) -> None
     for frame in world.up():
         world.daemon.receive(frame)
     world.daemon.outcomes_saved = dict(world.daemon.outcomes)  # type: ignore[attr-defined]
-    world.daemon.outcomes.clear()  # outcome 1 is on its way and lost; only 2 is heard
+    world.daemon.outcomes.clear()  # outcome 1 is lost on its way; only 2 arrives
     world.fire(b"b")
     for frame in world.up():
         world.daemon.receive(frame)
@@ -307,7 +307,7 @@ def test_after_a_restart_the_command_numbers_continue(world: World) -> None:
 
 
 def test_a_second_welcome_after_a_report_changes_nothing() -> None:
-    """A hello that was said twice is answered twice, by ROUTER; what is applied meanwhile is reported by PUB."""
+    """A hello that was sent twice is answered twice, by ROUTER; PUB reports commands that are applied meanwhile."""
     world = World()
     hello = next(frame for frame in world.up() if kinds([frame]) == [UpKind.HELLO])
     world.daemon.receive(hello)

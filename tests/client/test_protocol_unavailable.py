@@ -1,4 +1,4 @@
-"""The client's protocol while its daemon is gone or silent: what it says, what it gives up, and what it takes back."""
+"""The client's protocol while its daemon is gone or silent: errors, and operations that it gives up or takes back."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def world() -> World:
 
 
 def pass_with_heartbeats(world: World, ms: int) -> None:
-    """Time with a daemon that has nothing to say."""
+    """Let time pass, with a daemon that has nothing to send."""
     for _ in range(0, ms, 500):
         world.daemon.announce()
         world.pass_time(500, 50)
 
 
 def return_of(world: World) -> None:
-    """The daemon is heard again, and everything that was kept is exchanged."""
+    """The daemon's frames arrive again, and everything that was kept is exchanged."""
     world.speak()
     world.pass_time(1_500, 25)
     assert link_state(world) is LinkState.LIVE
@@ -65,8 +65,8 @@ def error_of(operation: ThreadedOperation) -> str:
     return str(raised.value)
 
 
-def still_is_told(world: World, operation: ThreadedOperation) -> None:
-    """The client has given up neither its daemon nor the operation, and the daemon's word arrives."""
+def still_settles(world: World, operation: ThreadedOperation) -> None:
+    """The client has given up neither its daemon nor the operation, and the daemon's outcome arrives."""
     assert link_state(world) is LinkState.LIVE
     assert not operation.done()
     world.daemon.settle(operation.command, Outcome.EXPIRED, b"")
@@ -99,7 +99,7 @@ def test_an_operation_is_unavailable_a_second_after_its_deadline_if_the_daemon_i
 def test_while_the_daemon_lives_the_client_waits_for_its_outcome_however_late(world: World) -> None:
     operation = world.register(timeout_ns=100 * MS)
     pass_with_heartbeats(world, 8_000)
-    still_is_told(world, operation)
+    still_settles(world, operation)
 
 
 def test_one_heartbeat_in_three_seconds_keeps_the_daemon_from_being_lost(world: World) -> None:
@@ -205,8 +205,8 @@ def test_a_client_that_was_stopped_itself_makes_no_operation_unavailable(world: 
     operation = world.register(timeout_ns=100 * MS)
     world.exchange()
     world.now += 60_000 * MS  # nobody ticked
-    world.up()  # its sockets are empty yet: what the daemon said is still on its way
-    still_is_told(world, operation)
+    world.up()  # its sockets are empty yet: the daemon's frames are still on their way
+    still_settles(world, operation)
 
 
 def test_a_client_that_is_stopped_again_and_again_still_finds_the_daemon_lost(world: World) -> None:
@@ -236,7 +236,7 @@ def test_the_bounds_of_a_lost_daemon_are_passed_in() -> None:
     assert state_of(operation) is State.UNAVAILABLE
 
 
-# who has asked ----------------------------------------------------------------------------------------------------
+# answers to questions ---------------------------------------------------------------------------------------------
 
 
 def test_open_requests_fail_when_the_daemon_is_lost_and_the_operation_stays_pending(world: World) -> None:
@@ -350,8 +350,8 @@ def test_an_outcome_after_unavailable_is_acknowledged_silently_and_counted(world
     assert not world.protocol.incoming.complaints
 
 
-def refuse_unheard(world: World) -> None:
-    """A registration is refused, which is lost on its way down, and so it is given up."""
+def lose_a_refusal(world: World) -> None:
+    """A registration is refused, and the refusal is lost on its way down. So the registration is given up."""
     world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
     operation = world.register(timeout_ns=100 * MS)
     world.lose_down = lambda frame: True
@@ -360,14 +360,14 @@ def refuse_unheard(world: World) -> None:
 
 
 def test_a_late_refusal_of_an_unavailable_operation_is_not_reported(world: World) -> None:
-    refuse_unheard(world)
+    lose_a_refusal(world)
     return_of(world)
     assert not world.protocol.incoming.complaints
     assert not world.daemon.answers
 
 
 def test_a_late_refusal_that_arrives_after_the_withdrawal_is_not_reported(world: World) -> None:
-    refuse_unheard(world)
+    lose_a_refusal(world)
     world.lose_down = lambda frame: unpack(ReportHeader, frame).answers > 0
     world.pass_time(1_500, 25)
     world.daemon.announce()
@@ -391,7 +391,7 @@ def test_a_grant_of_an_unavailable_operation_is_requeued_before_it_is_acknowledg
     world.daemon.settle(before.command, Outcome.EXPIRED, b"")
     world.sent.clear()
     world.speak()
-    # Its outcome comes first; what withdraws it is lost at first, but the acknowledgements are not.
+    # Its outcome comes first. The command that withdraws it is lost at first, but the acknowledgements are not.
     world.lose_up = lambda frame: unpack(CommandHeader, frame).kind == UpKind.COMMANDS
     world.pass_time(600, 25)
     assert link_state(world) is LinkState.LIVE

@@ -96,7 +96,7 @@ def test_a_time_zone_is_refused_without_cron() -> None:
 
 
 def test_the_points_that_have_run_are_those_of_a_set(rng: random.Random) -> None:
-    """Whatever is run in whatever order; only what lies between the closest of too many stretches is skipped."""
+    """Points run in any order. Of too many stretches the closest two are joined; points between them are skipped."""
     schedule = Every(10)
     for _ in range(200):
         runs: Runs = ()

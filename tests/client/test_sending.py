@@ -1,7 +1,7 @@
-"""Who sends, and how often. A daemon in memory.
+"""The sender of a command, and how often it sends. A daemon in memory.
 
 Threaded: a caller when it was quiet, else the client's thread in intervals. Asyncio: the loop, after the iteration that
-issued something. What is said of intervals, of callers and of locks is of threads alone.
+issued something. Tests of intervals, callers and locks are about threads alone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Stepped(ThreadedLink):
         super().__init__(NOWHERE, new_protocol(self.at_ns), sockets, lambda: self.at_ns)
 
     def step(self, by_ns: int) -> None:
-        """A pass, so much later."""
+        """A pass, `by_ns` later."""
         self.at_ns += by_ns
         self.idle = False
         assert self.thread.exchange()
@@ -112,7 +112,7 @@ def test_under_load_the_piled_up_commands_are_sent_in_each_interval(client: Clie
     assert len(frames) <= took_ns / SEND_INTERVAL_NS + SEND_BURST + 1, f"{len(frames)} frames in {took_ns} ns"
 
 
-def test_what_one_iteration_of_a_loop_issues_is_sent_as_one_batch(sockets: Sockets) -> None:
+def test_commands_of_one_iteration_of_a_loop_are_sent_as_one_batch(sockets: Sockets) -> None:
     async def main() -> None:
         client = aio.Client._over(LoopLink(NOWHERE, new_protocol(), sockets))
         await client.ready(timeout=PATIENCE_S)
@@ -242,7 +242,7 @@ def test_a_busy_caller_sends_when_the_thread_does_not_run(client: Client, socket
 
 
 class _Raised(Exception):
-    """What the handler of a signal raises."""
+    """Raised by the handler of a signal."""
 
 
 def test_a_signal_handler_that_raises_during_a_wait_leaves_the_lock_to_its_holder() -> None:
@@ -370,7 +370,7 @@ def test_a_caller_that_is_woken_and_raises_wakes_the_next_one_that_waits_for_the
 
 
 class Duties:
-    """Gives its second asker a duty that pauses, and then one that goes on until the first one has gone on."""
+    """Gives duties to two threads. One duty pauses; the other runs until the first thread has gone on."""
 
     def __init__(self) -> None:
         self.askers: set[int] = set()

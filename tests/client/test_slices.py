@@ -29,7 +29,7 @@ def test_ctrl_c_that_another_thread_has_got_ends_a_wait_of_the_main_thread(way: 
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01])
-def test_a_wait_takes_its_time_and_no_more(seconds: float) -> None:
+def test_a_wait_takes_exactly_its_time(seconds: float) -> None:
     began = monotonic()
     assert not Gate().wait(seconds)
     with pytest.raises(Empty):
@@ -37,7 +37,7 @@ def test_a_wait_takes_its_time_and_no_more(seconds: float) -> None:
     assert 2 * seconds <= monotonic() - began < 2 * seconds + SLICE_S
 
 
-def test_what_is_there_is_taken_without_a_wait() -> None:
+def test_an_entry_that_is_there_is_taken_without_a_wait() -> None:
     queue, gate = SlicedQueue[int](), Gate()
     queue.put(1)
     gate.open()

@@ -1,4 +1,4 @@
-"""Whoever issues something has it sent: at once if nobody is about to send, and if too much has piled up meanwhile."""
+"""A command wakes the sender: if nobody is about to send, and if too many commands have piled up meanwhile."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Alone(Purgatory, Membership[Any]):
         self.operation = self.register("k", timeout=60)
 
     def _run_handlers(self, link: object, at_once: int) -> None:
-        """Nothing is told."""
+        """Run none."""
 
 
 CALLS: dict[str, Callable[[Alone], Any]] = {
@@ -83,7 +83,7 @@ QUESTIONS: dict[str, Callable[[Alone], Any]] = {
 
 
 def prepared(*, idle: bool, alarm_in: int) -> Alone:
-    """A client beside whom somebody sends (`idle` is false), and whose alarm stands so many commands ahead."""
+    """A client. Without `idle`, another thread is sending. The alarm stands `alarm_in` commands ahead."""
     alone = Alone()
     alone.counted.idle = idle
     alone.counted.alarm = alone.counted.protocol.ledger.issued + alarm_in

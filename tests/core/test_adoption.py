@@ -1,6 +1,6 @@
-"""Adoption and the sweep, in the core: what becomes of the operations that a dead client leaves.
+"""Adoption and the sweep, in the core: the fate of operations that a dead client leaves.
 
-The last part is about counts that are wrong: the sweep ends all the same and says so, and no other count changes.
+The last part is about wrong counts: the sweep still ends and reports them, and no other count changes.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def test_an_adopted_operation_keeps_the_progress_of_its_condition() -> None:
 # counts that are wrong --------------------------------------------------------------------------------------------
 
 CAPACITY = 64
-STEP = 16  # records a step: several for one round
-STEPS = 3 * CAPACITY // STEP + 8  # for two rounds, and what is to be done before and after
+STEP = 16  # records of a step: a round takes several steps
+STEPS = 3 * CAPACITY // STEP + 8  # for two rounds, and the work before and after
 
 
 def state(rig: Rig, client: Client) -> ClientState:
@@ -139,7 +139,7 @@ def state(rig: Rig, client: Client) -> ClientState:
 
 
 def sweep(rig: Rig, most: int = STEPS) -> bool:
-    """So many steps at most; whether work is left. (Rig.turn() would go on for ever.)"""
+    """At most `most` steps; whether work is left. (Rig.turn() would go on for ever.)"""
     rig.core.begin_turn(rig.now_ns)
     left = all(rig.core.resume(rig.now_ns, STEP) for _ in range(most))
     rig.core.end_turn(rig.now_ns)
@@ -189,7 +189,7 @@ def test_a_silent_member_with_too_high_a_count_loses_what_it_does_not_hold_and_t
 
 
 def test_a_group_that_loses_its_members_again_and_again_keeps_no_endless_operation() -> None:
-    """Its counts are the same each time, and each time its operation is found."""
+    """The group's counts are the same each time, and the sweep finds its operation each time."""
     rig = Rig(capacity=CAPACITY)
     for end_of_group in range(1, 4):
         member = worker(rig)

@@ -28,9 +28,9 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 
 def commands_of(choose: random.Random, first: int, count: int, newest: int) -> list[Command]:
-    """Commands of a client whose next number is `first`: of the kinds that may be runs, with usual sizes and others.
+    """Commands of a client whose next number is `first`: of the kinds that batches take, with usual sizes and others.
 
-    Marks are those of now, before which the ring has had `newest` events, and older ones.
+    Marks are of now, when the ring has had `newest` events, or older.
     """
     found: list[Command] = []
     sizes = (0, 0, 8, 100, BLOCK_DATA, BLOCK_DATA + 1, 300)
@@ -51,12 +51,12 @@ def commands_of(choose: random.Random, first: int, count: int, newest: int) -> l
 
 
 def one_by_one(command: Command) -> Command:
-    """The same, by what is no run: the policy of its client, said once more."""
+    """The same as a command that no batch takes: it states its client's policy."""
     return replace(command, orphans=Orphans.CANCEL) if isinstance(command, Register) else command
 
 
 def state_of(rig: Rig, clients: list[Client]) -> object:
-    """All that must not depend on what was applied together."""
+    """The state that must be the same with and without batches."""
     header = rig.arena.header
     held = [rig.arena.record(Region.CLIENTS, client.slot) for client in clients]
     names = ("registered", "completed", "cancelled", "expired", "rejected", "values_dropped", "pending", "watched")

@@ -1,4 +1,4 @@
-"""Calls, in the core: told to who handles their name, as many at a time as it takes; and what outlives a group."""
+"""Calls, in the core: a handler of their name gets them, as many at a time as it takes; and what outlives a group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOUR = 3_600 * S
 
 
 def delivered(*clients: Client) -> list[list[bytes]]:
-    """The names of what each was told."""
+    """The names of the calls, and first keys of the outcomes, that each client got."""
     return [[each.keys[0] for each in client.delivered_for_group] for client in clients]
 
 
@@ -47,7 +47,7 @@ def finish(rig: Rig, client: Client, which: int = -1) -> None:
     rig.turn()
 
 
-# who is told ----------------------------------------------------------------------------------------------------------
+# the recipient --------------------------------------------------------------------------------------------------------
 
 
 def test_outcomes_are_delivered_to_listening_members_and_calls_to_their_handlers() -> None:
@@ -156,7 +156,7 @@ def test_a_call_is_redelivered_to_the_next_member_that_handles_it(end: str) -> N
     rig.check()
 
 
-def test_a_silent_member_whose_process_runs_keeps_its_calls_and_gets_no_more() -> None:
+def test_a_silent_member_whose_process_runs_keeps_its_calls_and_gets_no_new_ones() -> None:
     rig = Rig()
     first, next_one = handler(rig, b"job", most=2), handler(rig, b"job", most=2)
     rig.do(next_one, call(b"job"))
@@ -273,7 +273,7 @@ def test_an_operation_without_a_deadline_is_cancelled_when_its_group_was_empty_f
     rig.turn(gone + GROUP_KEPT_NS)
     assert (rig.arena.count("pending", 0), rig.arena.count("cancelled", 0)) == (1, 2)
     assert rig.arena.count("orphans_cancelled") == 2
-    assert waiting(rig) == 2, "whoever comes now is told"
+    assert waiting(rig) == 2, "they wait for the next member"
     rig.check()
     rig.turn(gone + 2 * GROUP_KEPT_NS)
     assert waiting(rig) == 0

@@ -32,7 +32,7 @@ from timerd_shm.declare.wire import CommandHeader, CommandKind, Met, OutcomeReco
 @pytest.mark.parametrize("apart", [1, 2, 3, 16, 17, 32])
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_operations_are_found_at_any_distance_of_their_command_numbers(apart: int, newest_first: bool) -> None:
-    """The arena is full of operations whose command numbers are so far apart, and stays so for some generations."""
+    """The arena is full of operations whose command numbers are `apart`, and stays full for some generations."""
     rig = Rig(quota_operations=64)
     client = rig.client()
     live: list[int] = []
@@ -148,7 +148,7 @@ def test_C7_at_hello_a_client_learns_which_of_its_pending_operations_are_unknown
     refused = rig.do(client, Register((), timeout_ns=MS))
     rig.turn(rig.now_ns + 2 * MS)
     waits = [pending, settled, refused, 99]
-    assert rig.core.unknown_waits(client.slot, waits) == [99], "its refusal is told yet"
+    assert rig.core.unknown_waits(client.slot, waits) == [99], "the answer with its refusal is kept"
     rig.acknowledge()
     assert rig.core.unknown_waits(client.slot, waits) == [settled, refused, 99]
 
@@ -247,7 +247,7 @@ def test_a_command_at_its_limits_is_accepted() -> None:
     ids=("operations", "watchers", "blocks"),
 )
 def test_a_full_arena_refuses_a_command_as_a_whole(knobs: dict[str, Any]) -> None:
-    """Also where the client's quota is met by the same operation: a higher quota would not help."""
+    """The arena is the reason also if the operation meets its client's quota: a higher quota would not help."""
     rig = Rig(**{"capacity": 32, "quota_operations": 32, **knobs})
     client = rig.client()
     wanted = [Register((Key(b"%d" % n), Key(b"%d" % -n)), timeout_ns=50 * MS, payload=bytes(200)) for n in range(1, 18)]
@@ -267,7 +267,7 @@ def test_a_full_arena_refuses_a_command_as_a_whole(knobs: dict[str, Any]) -> Non
 
 
 def test_a_full_pool_frees_the_oldest_events_of_the_ring_before_it_refuses() -> None:
-    """H5: what the ring remembers is worth less than what somebody wants to say now."""
+    """H5: events in the ring are worth less than a new event."""
     rig = Rig(blocks=16)
     client = rig.client()
     rig.do(client, *(fire(b"k", value=bytes(400)) for _ in range(12)))
@@ -339,7 +339,7 @@ def test_a_value_beyond_its_receivers_quota_is_dropped_and_flagged() -> None:
     rig.check()
 
 
-def test_what_can_never_fit_into_the_arena_is_too_large_and_no_reason_to_retry() -> None:
+def test_a_value_that_can_never_fit_into_the_arena_is_too_large_and_no_reason_to_retry() -> None:
     rig = Rig(blocks=16)
     client = rig.client()
     rig.do(client, fire(b"k", value=bytes(17 * BLOCK_DATA)))

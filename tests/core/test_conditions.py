@@ -1,4 +1,4 @@
-"""Conditions, one by one: what completes, fails or leaves an operation alone, and what its owner is told."""
+"""Conditions, one by one: what completes, fails or leaves an operation alone, and what its outcome says."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[Register, tuple[KeyAct, ...], tuple[Outcome, int, int, in
     "all: in any order": (ALL, (fire(b"c"), fire(b"a"), fire(b"b")), (COMPLETED, 2, 0b111, 0)),
     "all: one fails": (ALL, (fire(b"c"), fail(b"a", 7)), (FAILED, 1, 0b100, 0b001)),
     "all: cancelled by a key": (ALL, (fire(b"c"), cancel_for_key(b"a")), (CANCELLED, 1, 0b100, 0)),
-    "all: a satisfied key is watched no more": (ALL, (fire(b"c"), cancel_for_key(b"c")), (PENDING, 0, 0, 0)),
+    "all: a satisfied key is no longer watched": (ALL, (fire(b"c"), cancel_for_key(b"c")), (PENDING, 0, 0, 0)),
     "settled: done or failed": (SETTLED, (fire(b"a"), fail(b"b", 7), fire(b"c")), (COMPLETED, 3, 0b101, 0b010)),
     "settled: all failed is settled": (
         SETTLED,
@@ -58,7 +58,7 @@ CASES: dict[str, tuple[Register, tuple[KeyAct, ...], tuple[Outcome, int, int, in
     "total: more than enough": (TOTAL, (fire(b"b", (1 << 64) - 1),), (COMPLETED, 2, 2, 0)),
     "total: nothing adds nothing": (TOTAL, (fire(b"a", 0), fire(b"a", 9), fire(b"a", 0)), (PENDING, 0, 0, 0)),
     "total: one key may fail": (TOTAL, (fail(b"a", 7), fire(b"b", 10)), (COMPLETED, 2, 2, 1)),
-    "total: a failed key adds no more": (TOTAL, (fail(b"a", 7), fire(b"a", 10)), (PENDING, 0, 0, 0)),
+    "total: a failed key adds nothing": (TOTAL, (fail(b"a", 7), fire(b"a", 10)), (PENDING, 0, 0, 0)),
     "total: all keys fail": (TOTAL, (fire(b"a", 9), fail(b"a", 7), fail(b"b", 7)), (FAILED, 2, 0, 3)),
     "offsets: both reached": (OFFSETS, (advance(b"p1", 500), advance(b"p0", 812)), (COMPLETED, 1, 0b11, 0)),
     "offsets: one short": (OFFSETS, (advance(b"p1", 500), advance(b"p0", 811)), (PENDING, 0, 0, 0)),
@@ -205,7 +205,7 @@ def test_a_kept_operation_of_a_dead_owner_gets_no_grant() -> None:
     assert alive.state(number) is COMPLETED
     assert rig.arena.count("pending", 0) == 1
     rig.do(alive, fire(b"a"))
-    assert rig.arena.count("pending", 0) == 0, "an event without a limit settles it, with nobody to tell"
+    assert rig.arena.count("pending", 0) == 0, "an event without a limit settles it, without a recipient"
     rig.check()
 
 
@@ -229,7 +229,7 @@ def wait(*keys: bytes, mark: Mark | None = None, target: int | None = None) -> R
 
 
 class Seen(NamedTuple):
-    """What an observing operation was told of an event."""
+    """The event that completed an observing operation, from its outcome."""
 
     kind: EventKind
     amount: int
@@ -325,7 +325,7 @@ def test_a_requeued_grant_is_not_seen_again(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("act", [cancel_for_key(b"k"), forget(b"k"), advance(b"k", 5), advance(b"k", 4)])
-def test_what_is_no_event_for_others_is_not_seen(rig: Rig, act: KeyAct) -> None:
+def test_a_command_that_is_no_event_for_others_is_not_seen(rig: Rig, act: KeyAct) -> None:
     client = rig.client()
     rig.do(client, advance(b"k", 5))
     mark = client.mark()
@@ -409,7 +409,7 @@ def test_an_operation_observes_all_of_its_keys_or_none(rig: Rig) -> None:
         assert answer is not None and answer.code == ErrorCode.INVALID_CONDITION
 
 
-def test_a_mark_that_left_the_ring_is_told(rig: Rig) -> None:
+def test_a_mark_that_left_the_ring_is_too_old(rig: Rig) -> None:
     client = rig.client()
     mark = client.mark()
     for _ in range(rig.arena.header.newest + 20):
@@ -429,7 +429,7 @@ def test_a_wide_event_is_cut_into_turns_and_reaches_both_kinds_of_watchers(rig: 
     rig.check()
 
 
-def test_what_comes_due_while_the_event_is_delivered_gets_the_event(rig: Rig) -> None:
+def test_operations_that_come_due_while_the_event_is_delivered_get_the_event(rig: Rig) -> None:
     client = rig.client()
     observing = [rig.do(client, observe(b"k", timeout_ns=5 * MS)) for _ in range(6)]
     waiting = rig.do(client, Register((Key(b"k"),), timeout_ns=5 * MS))

@@ -1,6 +1,6 @@
 """A frame of commands counts as a whole, however many turns it takes and whatever becomes of its client meanwhile.
 
-Spark's sink stands on it: it sends events together with what says that they were fired.
+Spark's sink depends on it: a frame has an event together with the event that completes its claim.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def send_pairs(bob: Peer) -> None:
 
 
 def settled(world: World, owner: Peer, outcome: Outcome) -> int:
-    """Operations of that client which have settled so; nobody acknowledges them."""
+    """The number of that client's operations with this outcome. Nobody acknowledges them."""
     return sum(
         (op.state, op.client, op.outcome) == (OpState.SETTLED, owner.slot, outcome)
         for op in world.rig.arena.records(Region.OPS)
@@ -52,7 +52,7 @@ def test_a_frame_of_several_turns_is_applied_to_its_end_when_its_client_dies() -
     assert 0 < settled(world, bob, Outcome.COMPLETED) < PAIRS, "the frame was to take more turns"
     world.lifelines.cut(lifeline)
     for _ in range(20):
-        world.turn(MS)  # its end is due to be acted upon after ten
+        world.turn(MS)  # the daemon acts upon its end after ten
     world.run(S)
     assert world.counter("clients") == 1
     assert settled(world, alice, Outcome.COMPLETED) == PAIRS * WATCHERS

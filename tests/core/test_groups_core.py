@@ -1,4 +1,4 @@
-"""Groups, in the core: one live member is told at a time, the next one when it dies or falls silent before done."""
+"""Groups, in the core: one live member at a time has an outcome. If it dies or falls silent, the next one gets it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_an_outcome_is_redelivered_when_its_member_dies_before_it_is_done() -> N
     assert again.operation == first.operation
     assert (again.deliveries, first.deliveries, kept.deliveries) == (2, 1, 1)
     assert OutcomeFlag.REDELIVERED in again.flags and OutcomeFlag.REDELIVERED not in first.flags
-    assert again[4:5] + again[7:] == first[4:5] + first[7:], "value, payload and names are told again"
+    assert again[4:5] + again[7:] == first[4:5] + first[7:], "value, payload and names are delivered again"
     rig.check()
 
 
@@ -143,7 +143,7 @@ def test_a_silent_member_that_comes_back_in_time_keeps_what_it_holds() -> None:
     assert not b.delivered_for_group
     assert answer(rig, a, a.delivered_for_group[0]) == 1
     rig.do(b, work(b"k"), fire(b"k"))
-    assert len(a.delivered_for_group) == 1 and len(b.delivered_for_group) == 1, "and it is told again, in its turn"
+    assert len(a.delivered_for_group) == 1 and len(b.delivered_for_group) == 1, "and it gets the next, in its turn"
     rig.do(b, work(b"k"), fire(b"k"))
     assert len(a.delivered_for_group) == 2
     rig.check()
@@ -153,7 +153,7 @@ def test_a_silent_member_whose_process_runs_keeps_what_it_holds_and_gets_nothing
     a_silent_member_keeps_what_it_holds(Rig())
 
 
-def test_what_a_silent_member_kept_is_redelivered_when_it_may_keep_it_no_more() -> None:
+def test_outcomes_that_a_silent_member_kept_are_redelivered_when_it_loses_them() -> None:
     rig = Rig()
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k"), fire(b"k"))
@@ -183,7 +183,7 @@ def test_a_start_makes_a_silent_member_live_and_it_has_what_it_kept() -> None:
     rig.check()
 
 
-def test_what_a_silent_member_kept_is_redelivered_when_it_dies() -> None:
+def test_outcomes_that_a_silent_member_kept_are_redelivered_when_it_dies() -> None:
     rig = Rig()
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k"), fire(b"k"))
@@ -208,7 +208,7 @@ def test_outcomes_held_by_a_member_that_stops_listening_are_requeued() -> None:
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k"), fire(b"k"))
     rig.core.set_listening(a.slot, False, rig.now_ns)
-    assert rig.core.next_wake_ns() <= rig.now_ns, "somebody else is to be told"
+    assert rig.core.next_wake_ns() <= rig.now_ns, "another member is to get the outcome"
     rig.turn()
     assert len(b.delivered_for_group) == 1
     assert rig.core.set_listening(a.slot, True, rig.now_ns)
@@ -223,7 +223,7 @@ def test_a_member_listens_again_only_after_all_that_it_held_is_requeued() -> Non
     rig.do(a, work(b"k"), fire(b"k"))
     rig.acknowledge()
     assert not rig.core.set_listening(a.slot, False, rig.now_ns)
-    assert not rig.core.set_listening(a.slot, True, rig.now_ns), "it would hold what it was told to have lost"
+    assert not rig.core.set_listening(a.slot, True, rig.now_ns), "it would hold outcomes that it has lost"
     rig.turn()
     assert rig.core.set_listening(a.slot, True, rig.now_ns)
     rig.turn()
@@ -330,7 +330,7 @@ def test_a_restart_changes_nothing_for_a_group() -> None:
     assert rig.arena.record(Region.CLIENTS, b.slot).state == ClientState.LIVE, "a start makes leases whole"
     rig.turn()
     assert [each.operation for each in a.delivered_for_group] == delivered, (
-        "what was told is not told again under a new number"
+        "delivered outcomes are not delivered again under a new number"
     )
     assert rig.core.held(a.slot, delivered) == delivered[1:]
     rig.do(b, fire(b"l"))
@@ -343,7 +343,7 @@ def test_a_restart_changes_nothing_for_a_group() -> None:
     rig.check()
 
 
-# charges, names, who may ---------------------------------------------------------------------------------------------
+# charges, names, rights ----------------------------------------------------------------------------------------------
 
 
 def test_a_group_has_the_quota_of_a_client_and_adoption_is_above_it() -> None:

@@ -37,14 +37,14 @@ def code(client: Client, command: int) -> int | None:
 
 
 def settle(rig: Rig, client: Client, count: int) -> None:
-    """So many operations with new ids settle, and their outcomes are acknowledged."""
+    """Settle `count` operations with new ids, and acknowledge their outcomes."""
     for _ in range(count):
         rig.do(client, arm(rig.now_ns.to_bytes(16, "little"), timeout_ns=0), now_ns=rig.now_ns + MS)
         rig.acknowledge()
 
 
 def after(settled_by: str) -> tuple[Rig, Client]:
-    """The id's operation has settled so ("nothing": not at all), all is acknowledged, and the daemon is another."""
+    """The id's operation has settled ("nothing": it has not), all is acknowledged, and the daemon is another."""
     rig = Rig()
     client = rig.client()
     rig.do(client, arm(timeout_ns=10 * MS))

@@ -1,7 +1,7 @@
 """{mark, check, own fire, other's fire, register arrives}, in every order, judged by rule 4 as the model has it.
 
 Two threads of client A: one marks, checks (does not see it), and registers; the other fires. Client B fires as well.
-What is *issued* when decides what must count; what *arrives* when must not (SCENARIOS C1, H1, H3, H4, H5).
+The order of *issuing* decides which events count; the order of *arrival* must not (SCENARIOS C1, H1, H3, H4, H5).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Scene:
 
 
 def play(order: tuple[str, ...], keys: tuple[Key, ...], shape: str, rolled: bool) -> None:
-    """One interleaving; asserts that core and model agree, and what rule 4 says in so many words."""
+    """One interleaving. Core and model must agree, and rule 4, written out below, must hold."""
     condition, needed, total, limit = SHAPES[shape]
     scene = Scene(Rig())
     a, b = scene.a, scene.b
@@ -126,7 +126,7 @@ def play(order: tuple[str, ...], keys: tuple[Key, ...], shape: str, rolled: bool
 def assert_rule_4(
     order: tuple[str, ...], keys: tuple[Key, ...], shape: str, rolled: bool, a: Client, number: int
 ) -> None:
-    """The same once more without the model: what was issued after the mark counts, what came before it does not."""
+    """The same once more without the model: events issued after the mark count, earlier ones do not."""
     at = {step: position for position, step in enumerate(order)}
     own = at["issue own fire"] > at["mark"]
     others = at["other's fire"] > at["mark"]

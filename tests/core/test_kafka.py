@@ -1,7 +1,7 @@
 """Kafka's timer and purgatory, point by point, by the codes of the table in DESIGN.md: timerd does the same, or better.
 
-Points that say how Kafka falls short (T12's early firing, T8's empty wake-up, P5's purge) are tested as *better*. What
-is about threads and locks has no counterpart, and some points are tested elsewhere: NO_COUNTERPART, ELSEWHERE.
+Points that say how Kafka falls short (T12's early firing, T8's empty wake-up, P5's purge) are tested as *better*. Those
+about threads and locks have no counterpart (NO_COUNTERPART), and some points are tested elsewhere (ELSEWHERE).
 """
 
 from __future__ import annotations
@@ -415,7 +415,7 @@ def test_P4_cancel_for_key_settles_its_watchers_in_order_and_no_others() -> None
 
 
 def test_P5_no_settled_operation_is_left_to_purge() -> None:
-    """2,000 operations on a hot and a cold key each: what settles by one key is gone from the other."""
+    """2,000 operations on a hot and a cold key each: an operation that settles by one key leaves the other."""
     rig = Rig(capacity=8192)
     client = rig.client()
     empty = rig.arena.in_use()
@@ -542,7 +542,7 @@ def test_R5_a_fetch_is_answered_when_the_log_grows_at_its_time_out_or_when_the_l
 
 
 def test_R6_deferred_events_complete_in_order_up_to_an_offset_and_the_rest_fail_together() -> None:
-    """Better: they may be added in any order; of one offset the first comes first."""
+    """Better: they may be added in any order. Those of one offset complete in the order of registration."""
     rig = Rig()
     client = rig.client()
     offsets = [4, 2, 2, 9, 1, 4]

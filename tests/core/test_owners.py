@@ -1,4 +1,4 @@
-"""Owners that die or fall silent, in the core: what a limited event gave them goes on, their numbering stays."""
+"""Owners that die or fall silent, in the core: their grants are requeued, and their numbering stays."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_requeue_waits_while_a_long_event_is_being_applied() -> None:
 
 
 def test_a_long_search_for_the_next_watcher_is_cut_into_turns() -> None:
-    """It is delivered as any event: over those whom it would only advance, at a turn's pace."""
+    """The event is delivered as any other, in turns. It passes over operations that it would only advance."""
     rig = Rig(capacity=4096, quota_operations=4096, nodes=8192)
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"k"))
@@ -464,7 +464,7 @@ def test_a_mass_death_is_cut_into_turns_and_misses_no_operation() -> None:
             rig.core.silence(silent.slot, rig.now_ns)
             more = True
     assert max(touched) <= budget + 64, max(touched)
-    # Each operation is looked at twice at most, and settled or handed on with its nodes beside.
+    # Each operation is looked at twice at most, and settled or adopted together with its nodes.
     assert sum(touched) <= 5 * many, sum(touched)
     rig.turn()
     assert rig.arena.count("orphans_cancelled") == many // 4
@@ -477,7 +477,7 @@ def test_a_mass_death_is_cut_into_turns_and_misses_no_operation() -> None:
 
 
 def test_the_newest_death_is_swept_for_a_whole_round() -> None:
-    """Whoever dies while a sweep is under way: what lies behind it is found as well."""
+    """A client dies while a sweep is under way. The sweep also finds what lies behind its position."""
     for cut in range(0, 60, 7):
         rig = Rig(capacity=64, quota_operations=64, clients=6)
         a, b, c = rig.client(), rig.client(Orphans.GROUP, group=b"g"), rig.client(group=b"g", listens=True)

@@ -1,7 +1,8 @@
 """Random programs over the compiled core and the dumb model: the same outcomes, the same answers, and a sound arena.
 
-Clients die, fall silent, come back, give back, and leave their operations to groups. Which member is told of a group's
-outcome the model does not say; that every outcome is told, as it is, to one at a time, until it is done, it does.
+Clients die, fall silent, come back, give back, and leave their operations to groups. The model does not say which
+member gets a group's outcome. It says that each outcome is delivered unchanged, to one member at a time, until it is
+done.
 
 A failing seed is in the assertion's message; `run(seed)` plays it again.
 """
@@ -40,7 +41,7 @@ def test_the_core_does_what_the_model_does(seed: int) -> None:
     play = run(seed)
     print(
         f"seed {seed}: {play.steps} commands in {TURNS} turns; {play.deaths} deaths, {play.returns} came back; "
-        f"{play.rig.arena.count('requeued')} handed on, {len(play.deliveries)} told to groups, {play.done} done"
+        f"{play.rig.arena.count('requeued')} requeued, {len(play.deliveries)} delivered to groups, {play.done} done"
     )
     assert play.steps > TURNS, f"seed={seed}: only {play.steps} commands"
 

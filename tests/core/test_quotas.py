@@ -1,4 +1,4 @@
-"""What one client, group or process may hold of watchers, keys and groups, so that others find some left."""
+"""Quotas of one client, group or process: watchers, keys and groups, so that others find some left."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_group_has_a_clients_quota_of_watchers_and_adoption_is_above_it() -> N
     group = rig.arena.record(Region.GROUPS, 0)
     assert (group.nodes, group.pending) == (3, 2)
     rig.do(staying, fire(b"a"), fire(b"d"))
-    assert rig.arena.record(Region.GROUPS, 0).nodes == 3, "another is told the keys"
+    assert rig.arena.record(Region.GROUPS, 0).nodes == 3, "the keys are kept for the next member"
     rig.restart()
     assert rig.arena.record(Region.GROUPS, 0).nodes == 3
     listener = rig.client(group=WORKERS, listens=True)
@@ -314,7 +314,7 @@ def test_a_tombstone_comes_back_in_the_share_of_the_process_that_resumes_it() ->
 
 
 def names_of(rig: Rig) -> set[bytes]:
-    """The purgatories that there are, but for those that a scout has made."""
+    """The names of all purgatories except a scout's."""
     records = [record for record in rig.arena.all_records(Region.PURGATORIES) if record.state]
     names = {record.name[: record.name_length] for record in records}
     return {name for name in names if not name.startswith(b"scout")}
@@ -414,7 +414,7 @@ def test_a_purgatory_is_kept_while_it_holds_something() -> None:
 
 
 def test_a_command_that_is_applied_during_a_walk_keeps_its_purgatory() -> None:
-    """The walk is behind its record already, and its client is gone when the walk ends."""
+    """The walk has passed the purgatory's record, and the client is gone when the walk ends."""
     rig = Rig(capacity=64, purgatories=32)
     client, other = rig.client(Orphans.KEEP, process=MINE), rig.client()
     purgatory = rig.core.purgatory(b"late", client.slot)

@@ -267,7 +267,7 @@ def test_a_deadline_beyond_the_end_of_time_saturates() -> None:
 
 
 def test_a_call_that_came_while_the_turn_ran_has_its_whole_timeout() -> None:
-    """The turn's time is that of its beginning; what it reads may have been called later."""
+    """The turn's time is that of its beginning; commands that it reads may have been issued later."""
     rig = Rig()
     client = rig.client()
     called_ns = rig.now_ns + 3 * MS

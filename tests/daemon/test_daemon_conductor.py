@@ -53,12 +53,12 @@ def test_unacknowledged_outcomes_are_announced_at_50_ms_doubling_to_a_second(wor
     world.settle()
     alice.take_published()
     start = world.clock.now_ns()
-    heard = []
+    times_ms = []
     for _ in range(400):
         world.run(10 * MS)
-        heard += [(world.clock.now_ns() - start) // MS for report in alice.take_published() if not report.outcomes]
-    reminders = [at for at, before in zip(heard[1:], heard, strict=False) if at - before >= 0]
-    assert heard[0] <= 60
+        times_ms += [(world.clock.now_ns() - start) // MS for report in alice.take_published() if not report.outcomes]
+    reminders = [at for at, before in zip(times_ms[1:], times_ms, strict=False) if at - before >= 0]
+    assert times_ms[0] <= 60
     assert world.counter("announcements") in range(6, 9)  # at 50, 150, 350, 750, 1550, 2550, 3550 ms
     assert reminders
 
@@ -105,7 +105,7 @@ def test_a_client_asks_for_dropped_outcomes_and_the_router_socket_answers(world:
 
 
 def confirmed(world: World, peer: Peer, for_ns: int = 0) -> list[int]:
-    """What reports of the next so many ns say is applied."""
+    """The commands that reports confirm during `for_ns`: the newest applied one of each report."""
     world.run(for_ns)
     world.settle()
     return [header.applied for header in peer.take_published()]
@@ -164,7 +164,7 @@ def test_a_client_that_waits_is_confirmed_at_once(world: World, within: bool) ->
 
 
 def test_many_commands_are_confirmed_at_once(world: World) -> None:
-    """Else a client with much to say would wait for room in its window."""
+    """Else a client with many commands would wait for room in its window."""
     alice = world.client("alice")
     world.run(2 * CONFIRM_NS)
     alice.take_published()
@@ -470,7 +470,7 @@ def test_a_wrong_question_is_answered_with_its_code(world: World, question: Any,
     kind, error = world.client().ask(question)
     assert (kind, error["code"]) == (DownKind.ERROR, code)
     if isinstance(question, dict) and question.get("id") == 1:
-        assert error["id"] == 1, "who asks learns of it"
+        assert error["id"] == 1, "the error answers the question"
 
 
 # damaged frames ---------------------------------------------------------------------------------------------------

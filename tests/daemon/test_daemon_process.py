@@ -400,7 +400,7 @@ def test_a_full_shared_memory_is_refused_with_both_figures_and_the_capacity_that
 
 @pytest.mark.parametrize("most", [64, 20, 11, 9])
 def test_a_limit_of_open_files_below_what_its_clients_need_is_refused(runtime_dir: Path, most: int) -> None:
-    """Before anything is made: a new arena would stay."""
+    """The refusal comes before anything is made: a new arena would stay."""
     patch = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))"
     daemon = Daemon(runtime_dir, start=False, patch=patch)
     assert daemon.spawn().wait(PATIENCE_S) == 4

@@ -20,7 +20,7 @@ from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandHeader, CommandKind, DownKind, UpKind
 
 SECRET = b"nobody else knows this key"
-THIRD = 1_000_000  # a connection for outcomes, of nobody
+THIRD = 1_000_000  # a connection for outcomes without a client
 SECRET_ID = b"nor knows it id!"
 SENDERS = ("itself", "nobody", "someone")  # whose session a damaged frame shows
 
@@ -46,7 +46,7 @@ ELSEWHERE = {
 
 
 def codes_of(peer: Peer) -> list[ErrorCode]:
-    """What the daemon has refused, by answers and by frames."""
+    """The codes of the daemon's refusals, by answers and by frames."""
     refused = [ErrorCode(body["code"]) for kind, body in peer.take_answers() if kind is DownKind.ERROR]
     peer.take_published()
     return refused + [ErrorCode(answer.code) for answer in peer.answers if answer.code]

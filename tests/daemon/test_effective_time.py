@@ -10,7 +10,7 @@ from support.rig.harness import BUDGET, MS, Client, Rig, S, advance, cancel_for_
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import Condition, Outcome
 
-LATE_MS = 10  # the wheel comes so late
+LATE_MS = 10  # the wheel moves this late
 RING_EVENTS = 16
 
 
@@ -102,7 +102,7 @@ def test_a_key_of_several_is_not_satisfied_after_the_deadline() -> None:
 
 
 def test_a_new_registration_since_the_outcomes_mark_counts_the_event_that_came_too_late() -> None:
-    """No wake-up is lost: whoever evaluates again after the expiry, and registers since that mark, gets the event."""
+    """No wake-up is lost: a client that evaluates again after the expiry, and registers since that mark, gets it."""
     rig = Rig()
     owner, firer = rig.client(), rig.client()
     rig.do(owner, watch(b"k", timeout_ns=5 * MS))
@@ -146,7 +146,7 @@ def test_a_deadline_before_the_gap_expires_although_the_wheel_had_not_come_to_it
 
 
 @pytest.mark.parametrize("fires", [False, True])
-def test_what_is_registered_in_a_gap_waits_for_the_events_of_the_gap(fires: bool) -> None:
+def test_an_operation_registered_in_a_gap_waits_for_the_events_of_the_gap(fires: bool) -> None:
     """Its deadline was slept through. An event that was fired in time stands behind it in the sockets."""
     rig = Rig()
     owner, firer = rig.client(), rig.client()

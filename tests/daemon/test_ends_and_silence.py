@@ -184,7 +184,7 @@ def test_without_a_connection_the_process_is_watched_and_not_polled(world: World
     assert world.lifelines.watched == [100, 200, 300]
     looks = world.lifelines.looks
     world.run(30 * S)
-    assert world.lifelines.looks == looks, "/proc was read though a pidfd tells"
+    assert world.lifelines.looks == looks, "/proc was read although there are pidfds"
     del processes[100]  # ended
     processes[200] = 99  # ended, and its pid is another's
     world.run(LAST_WORDS_NS)
@@ -263,7 +263,7 @@ def test_a_client_that_ended_before_its_hello_was_read_does_not_keep_its_slot(
 def test_a_client_that_died_while_the_daemon_was_down_is_noticed_after_the_restart(
     world: World, processes: dict[int, int], became: int | None
 ) -> None:
-    """Its pid is nobody's, or another's by now."""
+    """The client's pid is free, or another process has it by now."""
     alice, bob = world.client(pid=100, start_ticks=7), world.client(pid=200, start_ticks=8)
     waits(alice)
     del processes[100]
@@ -296,7 +296,7 @@ def test_a_process_that_is_hidden_from_the_next_daemon_is_not_taken_for_dead(
 def test_a_hello_whose_sender_cannot_be_looked_up_is_refused_and_a_later_one_is_not(
     world: World, processes: dict[int, int]
 ) -> None:
-    """To charge it to nobody would be a way around the share of a process."""
+    """A client that is charged to nobody would be a way around the share of a process."""
     late = Peer(world, "late")
     world.network.pids[late.routing] = 100
     world.lifelines.full = True
@@ -332,7 +332,7 @@ def test_a_process_that_cannot_be_looked_up_for_a_while_has_not_ended(processes:
 def test_a_start_that_cannot_look_a_process_up_notices_its_end_later(
     world: World, processes: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last free descriptor became the pidfd. Whose it is, nobody has looked: another process may have the pid."""
+    """The last free descriptor became the pidfd. The daemon cannot check it: another process may have the pid now."""
     alice = world.client("alice", pid=100, start_ticks=7)
     watch = Lifelines.watch
 
@@ -367,7 +367,7 @@ def test_a_client_is_silent_after_its_lease_and_live_again_at_its_next_frame(wor
     world.client("bob").send(fire())
     world.settle()
     alice.take_published()
-    assert alice.state(command) is Outcome.COMPLETED, "a silent client is told like any other"
+    assert alice.state(command) is Outcome.COMPLETED, "a silent client gets outcomes like any other"
     assert alice.send(fire(b"other")) == 2
     world.settle()
     assert state_of(alice) is ClientState.LIVE
@@ -443,7 +443,7 @@ def test_no_client_is_silenced_before_the_sockets_are_read_dry() -> None:
         bob.say(UpKind.ACK)
         world.turn(100 * MS)
     assert len(world.network.up) == 10
-    assert state_of(alice) is ClientState.LIVE, "what it has said may be among the frames that wait"
+    assert state_of(alice) is ClientState.LIVE, "its frame may be among those that wait"
     alice.say(UpKind.ACK)
     world.settle()
     world.run(S)

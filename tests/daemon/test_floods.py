@@ -50,7 +50,7 @@ def test_a_client_is_served_although_others_have_many_frames_queued() -> None:
     assert world.rig.arena.header.unfinished == 1, "the event was to be longer"
     number = alice.send(fire(b"nobody's"))
     turns = 0
-    while not (heard := alice.take_published()) or heard[-1].applied < number:
+    while not (reports := alice.take_published()) or reports[-1].applied < number:
         world.turn(CONFIRM_NS)
         turns += not world.rig.arena.header.unfinished
         assert turns <= 4, "a frame of one command waits behind all that others have sent"
@@ -165,11 +165,11 @@ def test_a_client_with_too_many_answers_continues_once_it_has_acknowledged_them(
     mallory.send(ON_K)
     world.settle()
     applied = [body.applied for kind, body in mallory.take_answers() if kind is DownKind.EXPECTED]
-    assert applied == [ANSWERS_PER_CLIENT_MAX + 1], "it is told once, where the daemon stands"
+    assert applied == [ANSWERS_PER_CLIENT_MAX + 1], "one answer says where the daemon stands"
     mallory.acknowledge()
     world.turn()
-    told = [body.applied for kind, body in mallory.take_answers() if kind is DownKind.EXPECTED]
-    assert told == applied, "it is told at once that it may go on, not after a time"
+    again = [body.applied for kind, body in mallory.take_answers() if kind is DownKind.EXPECTED]
+    assert again == applied, "an answer lets it go on at once, not after a time"
     assert {answer.code for answer in mallory.answers} == {ErrorCode.OPERATION_EXISTS}
 
 
@@ -184,14 +184,15 @@ def test_reports_of_a_turn_are_bounded_in_bytes_and_each_has_its_turn() -> None:
         clients[0].issue(fire(b"k%d" % n, value=bytes(20_000)))
     rig.core.begin_turn(rig.now_ns)
     assert rig.apply(clients[0], clients[0].frame(clients[0].in_flight)) == rig.module.APPLIED
-    most, heard = 1 << 20, []
+    most, receivers = 1 << 20, []
     while reports := rig.core.reports(rig.now_ns, bytes_max=most):
         assert sum(len(frame) for _, frame in reports[:-1]) < most
-        heard += [slot for slot, _ in reports]
+        receivers += [slot for slot, _ in reports]
         for slot, frame in reports:
             clients[[client.slot for client in clients].index(slot)].receive(bytes(frame))
     rig.core.end_turn(rig.now_ns)
-    assert set(heard[: len(clients)]) == {client.slot for client in clients}, "some were told twice before others"
+    firsts = set(receivers[: len(clients)])
+    assert firsts == {client.slot for client in clients}, "some got a second report before others got one"
     assert [len(client.delivered) for client in clients] == [64] * len(clients)
     rig.check()
 
@@ -221,7 +222,7 @@ def test_a_full_arena_refuses_by_name_and_settles_pending_operations_on_time() -
 
 
 def test_a_client_that_asks_again_and_again_is_answered_once_a_turn(world: World) -> None:
-    """Each answer walks over all that it has not acknowledged."""
+    """Each answer walks over all outcomes that the client has not acknowledged."""
     alice = world.client("alice")
     alice.send(*(ON_K for _ in range(20)), fire(b"k"))
     world.settle()

@@ -172,7 +172,7 @@ def test_a_hello_beyond_the_number_of_clients_is_refused_by_name(world: World) -
 
 
 def test_slots_are_charged_to_the_process_that_the_kernel_names(world: World) -> None:
-    """Mallory's hellos say other processes. Her share is used up all the same, and the others' shares are not."""
+    """Mallory's hellos name other processes. Her share is used up all the same, and the others' shares are not."""
     world = World(capacity=64, clients=8, quota_clients=2).until_quiet()
     PROCESSES.update({70: 1, 71: 1})
     for number in range(3):

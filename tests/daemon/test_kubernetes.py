@@ -1,4 +1,4 @@
-"""The manifests for Kubernetes: valid by its schemas, and of one mind with timerd and with themselves."""
+"""The manifests for Kubernetes: valid by its schemas, and consistent with timerd and with each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def manifest(name: str) -> dict[str, Any]:
 
 
 def pod_of(name: str) -> dict[str, Any]:
-    """What it says of its pods."""
+    """The specification of the manifest's pods."""
     found = manifest(name)
     spec: dict[str, Any] = found["spec"] if found["kind"] == "Pod" else found["spec"]["template"]["spec"]
     return spec

@@ -54,7 +54,7 @@ def watches(make_watches: MakeWatches) -> PolledWatches:
 
 @pytest.fixture
 def connect(runtime_dir: Path) -> Iterator[Callable[..., socket.socket]]:
-    """Makes connections that have said something."""
+    """Makes connections that have sent something."""
     made: list[socket.socket] = []
 
     def make(said: bytes = b"") -> socket.socket:
@@ -69,7 +69,7 @@ def connect(runtime_dir: Path) -> Iterator[Callable[..., socket.socket]]:
 
 
 def drain(watches: PolledWatches, now_ns: int = 0) -> list[Sign]:
-    """All the signs that there are."""
+    """All signs so far."""
     found: list[Sign] = []
     while would_wake(watches.selector):
         found += watches.signs(LIMIT, now_ns)
@@ -140,7 +140,7 @@ def test_a_dropped_watch_is_closed_and_gives_no_sign(
     assert is_closed(connection) and drain(watches) == []
 
 
-# hostile connections ----------------------------------------------------------------------------------------------
+# connections that break the rules ---------------------------------------------------------------------------------
 
 
 def test_a_watch_that_is_dropped_after_it_was_noticed_leaves_no_sign_to_who_gets_its_descriptor(
@@ -244,7 +244,7 @@ def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
     assert watches.due_ns == NEVER
 
 
-def test_what_the_kernel_watches_no_more_is_closed_and_counted(
+def test_a_connection_that_the_kernel_refuses_to_watch_is_closed_and_counted(
     watches: PolledWatches, connect: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """fs.epoll.max_user_watches is one number for all processes of a user."""

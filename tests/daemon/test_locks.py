@@ -37,7 +37,7 @@ only_root = pytest.mark.root("starts a process of another user")
 
 @contextmanager
 def a_member(group_id: int, act: Callable[[], str]) -> Iterator[str]:
-    """What `act` returns in a process of another user of the group; the process lives on until the end of `with`."""
+    """The result of `act` in a process of another user of the group, which lives until the end of `with`."""
     reads, writes = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""What the daemon refuses though nobody waits for its answer: how its caller is told, and how everybody else."""
+"""Refused commands whose answer nobody waits for: how their caller learns of the refusal, and how everybody else."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_the_log_counts_every_refusal_by_its_reason_except_those_by_an_id(make_d
     assert [error["count"] for error in errors.values()] == [3, 1]
     assert (counters["rejected"], counters["refused_by_id"]) == (4, 2)
     assert all(error["first"] <= error["last"] for error in errors.values())
-    eventually(lambda: f"process {os.getpid()}) holds 2 operations" in daemon.log, "its own log does not say so")
+    eventually(lambda: f"process {os.getpid()}) holds 2 operations" in daemon.log, "its log does not name the refusal")
 
 
 def test_many_refusals_of_one_kind_raise_one_error() -> None:
@@ -321,14 +321,14 @@ def test_commands_from_before_the_client_was_taken_for_dead_are_reported_as_unkn
     with pytest.raises(td.SessionGoneError, match=r"instance .* lost sight of this client: 2\. "):
         world.flushes()
     assert world.flushes()
-    world.restart()  # what it knows of this is no news
+    world.restart()  # it reports the same loss again, which raises nothing
     world.fire()
     world.pass_time(1_500, 25)
     assert world.flushes()
 
 
 def test_one_process_that_has_ever_new_errors_hides_none_of_another(caplog: pytest.LogCaptureFixture) -> None:
-    """What it sends stands in the messages: each hello has another wrong name."""
+    """The messages quote the process: each of its hellos has another wrong name."""
     world = World(capacity=64, clients=8, errors=64).until_quiet()
     mallory, alice = Peer(world, "mallory"), Peer(world, "alice")
     world.network.pids.update({mallory.routing: 70, alice.routing: 71})
@@ -369,7 +369,7 @@ def test_processes_that_come_and_go_hide_no_error_of_another(caplog: pytest.LogC
     assert any("'Late!'" in message for message in errors_of(world)), "a minute later a new process has its own again"
 
 
-def test_a_refusal_is_in_the_log_before_its_client_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_in_the_log_before_its_client_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(capacity=64, clients=8, errors=64, quota_operations=1).until_quiet()
     alice = Peer(world, "alice").connect()
     world.run(S)

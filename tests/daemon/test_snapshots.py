@@ -1,4 +1,4 @@
-"""Copies of the arena, which the daemon makes for who asks, and removes: on a manual clock, and with real daemons."""
+"""Copies of the arena, which the daemon makes for clients, and removes: on a manual clock, and with real daemons."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_memory_that_is_never_free_again_is_an_error_in_the_end(world: World) ->
     [(kind, error)] = bob.take_answers()
     assert kind is DownKind.ERROR and "the memory is not free yet" in error["message"]
     world.run(REST * LOOK_NS)
-    assert bob.ask({"id": 5, **ASK})[0] is DownKind.ERROR, "at once: it does not wait so long again"
+    assert bob.ask({"id": 5, **ASK})[0] is DownKind.ERROR, "at once: it waits only the first time"
 
 
 def test_a_copy_that_waited_for_a_processor_has_a_short_rest(world: World) -> None:

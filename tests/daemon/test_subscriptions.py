@@ -1,4 +1,4 @@
-"""Who hears a client's outcomes, and that nobody can burden the daemon by subscriptions."""
+"""Only a client gets its outcomes, and nobody can burden the daemon by subscriptions."""
 
 from __future__ import annotations
 

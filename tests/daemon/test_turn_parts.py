@@ -50,7 +50,7 @@ def test_each_turn_is_counted_with_the_cpu_time_since_the_one_before(world: Worl
 
 
 class Quiet:
-    """A conductor, a transport, signs of ends and a clock, of which nothing ever comes. It is told to end meanwhile."""
+    """A conductor, a transport, signs of ends and a clock, of which nothing ever comes. A SIGTERM comes meanwhile."""
 
     due_ns = NEVER
 
@@ -73,7 +73,7 @@ class Quiet:
 
 
 def test_a_signal_that_comes_in_the_pause_between_turns_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the loop would sleep without limit: what the signal has written was read before the pause was over."""
+    """Else the loop would sleep without limit: the byte of the signal was read before the pause was over."""
     monkeypatch.setattr("timerd.conductor.loop.sharpen", lambda: None)  # this is the thread of all tests
     quiet: Any = Quiet()
     selector = Selector()

@@ -19,7 +19,7 @@ Made = list[str]
 
 
 class Delayed(td.DelayedOperation):
-    """One that notes what happens to it, and completes when it is told to."""
+    """A delayed operation that notes its calls, and completes when `ready` is set."""
 
     def __init__(self, ready: bool = False, **more: Any) -> None:
         super().__init__(**more)
@@ -164,7 +164,7 @@ def test_its_condition_may_force_it_as_in_kafka(client: td.Client, at: int) -> N
         def try_complete(self) -> bool:
             self.looks += 1
             if self.looks == at:
-                self.force_complete()  # and says nothing
+                self.force_complete()  # and returns False
             return False
 
     delayed = Forcing()
@@ -227,7 +227,7 @@ def test_a_refusal_is_its_error_and_runs_no_callback(client: td.Client, other: t
     assert (again.state, mine.state) == (td.State.KEPT, None)
 
 
-def test_what_is_unavailable_or_has_failed_calls_on_error_alone(manual: Manual, client: td.Client) -> None:
+def test_an_operation_that_is_unavailable_or_has_failed_calls_on_error_alone(manual: Manual, client: td.Client) -> None:
     class Noting(Delayed):
         def on_error(self) -> None:
             self.ran.append(f"error {type(self.error).__name__} {self.state}")
@@ -284,7 +284,7 @@ def test_an_evaluation_that_was_true_is_the_last_one(manual: Manual, client: td.
         def try_complete(self) -> bool:
             self.looks += 1
             if self.looks == 2:
-                manual.stop()  # what it says now is sent to the next daemon
+                manual.stop()  # its result goes to the next daemon
             return self.looks == 2
 
     delayed = Completes()
@@ -300,7 +300,7 @@ def test_an_evaluation_that_was_true_is_the_last_one(manual: Manual, client: td.
     assert delayed.settled(30) and (delayed.state, delayed.looks) == (td.State.COMPLETED, 2)
 
 
-def test_what_raises_is_logged_and_the_operation_goes_on(
+def test_an_error_of_a_function_is_logged_and_the_operation_goes_on(
     client: td.Client, caplog: pytest.LogCaptureFixture
 ) -> None:  # O6
     class Raises(Delayed):
@@ -323,7 +323,7 @@ def test_what_raises_is_logged_and_the_operation_goes_on(
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
-def test_whatever_its_functions_raise_its_client_lives_on(
+def test_a_client_lives_on_whatever_the_functions_of_an_operation_raise(
     manual: Manual, client: td.Client, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     class Raises(Delayed):
@@ -426,7 +426,7 @@ def test_when_a_part_is_refused_all_of_it_has_failed(client: td.Client) -> None:
     [([], "no keys"), (["a", "a"], "given twice"), ({"a": 1}, "an iterable of them"), (5, "an iterable of them"),
      ([f"{n}" for n in range(10_001)], "more than 10,000 keys"), ([""], "empty")],
 )  # fmt: skip
-def test_wrong_keys_are_told_by_name(client: td.Client, keys: Any, error: str) -> None:
+def test_wrong_keys_are_named(client: td.Client, keys: Any, error: str) -> None:
     delayed = Delayed()
     with pytest.raises((td.InvalidKeyError, td.TooManyKeysError), match=error):
         client.try_complete_else_watch(delayed, keys, timeout=30)
@@ -436,7 +436,7 @@ def test_wrong_keys_are_told_by_name(client: td.Client, keys: Any, error: str) -
 # wrong calls ----------------------------------------------------------------------------------------------------------
 
 
-def test_wrong_calls_are_told_by_name(client: td.Client) -> None:
+def test_wrong_calls_are_named(client: td.Client) -> None:
     with pytest.raises(td.InvalidValueError, match=r"was not started: purgatory\.try_complete_else_watch"):
         Delayed().settled(1)
     delayed = watching(client)
@@ -522,7 +522,7 @@ def test_a_check_without_a_daemon_is_unavailable(manual: Manual, client: td.Clie
 
 
 def test_a_hundred_operations_and_twenty_checkers(manual: Manual, client: td.Client, other: td.Client) -> None:
-    """Kafka's DelayedOperationTest: what 20 threads complete by checks adds up to the operations, none twice."""
+    """Kafka's DelayedOperationTest: checks of 20 threads complete all operations, none twice."""
     rounds = 20
     waits = [watching(client if n % 2 else other, f"k{n % 10}", f"k{(n + 3) % 10}", timeout=None) for n in range(100)]
     client.flush()

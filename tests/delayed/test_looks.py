@@ -78,7 +78,7 @@ def test_an_event_after_the_mark_is_a_look_at_once(rig: Rig, owner: Client) -> N
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_the_owner_was_not_told_is_told_again_after_a_start(rig: Rig, owner: Client, restarts: bool) -> None:
+def test_looks_that_the_owner_did_not_get_are_sent_again_after_a_start(rig: Rig, owner: Client, restarts: bool) -> None:
     first = rig.do(owner, *(owned(b"%d" % n) for n in range(5)))
     rig.core.begin_turn(rig.now_ns)
     other = rig.client()
@@ -101,7 +101,7 @@ def test_an_owner_that_says_hello_again_is_sent_its_looks_again(rig: Rig, owner:
     assert owner.looks == [(first, 1)] * 2
 
 
-def test_a_report_has_so_many_looks_and_the_next_one_the_rest(rig: Rig, owner: Client) -> None:
+def test_a_report_has_a_bounded_number_of_looks_and_the_next_one_the_rest(rig: Rig, owner: Client) -> None:
     first = rig.do(owner, *(owned(K) for _ in range(10)))
     rig.core.begin_turn(rig.now_ns)
     other = rig.client()
@@ -118,7 +118,7 @@ def test_a_report_has_so_many_looks_and_the_next_one_the_rest(rig: Rig, owner: C
 # COMPLETE -------------------------------------------------------------------------------------------------------------
 
 
-def test_complete_settles_its_own_operation_and_says_so(rig: Rig, owner: Client) -> None:
+def test_complete_settles_its_own_operation_and_answers_one(rig: Rig, owner: Client) -> None:
     first = rig.do(owner, owned(K, L, payload=b"p"), owned(K))
     other = rig.client()
     rig.do(other, fire(K))
@@ -256,7 +256,7 @@ def test_without_watchers_it_has_finished_at_once_and_subscribers_do_not_see_it(
 
 
 @pytest.mark.parametrize("end", ["expires", "cancelled", "forced", "owner dies"])
-def test_what_settles_otherwise_is_not_counted_and_not_waited_for(rig: Rig, owner: Client, end: str) -> None:
+def test_an_operation_that_settles_otherwise_is_neither_counted_nor_awaited(rig: Rig, owner: Client, end: str) -> None:
     checker = rig.client()
     first = rig.do(owner, owned(K, timeout_ns=S))
     check = rig.do(checker, ask_owners(K))

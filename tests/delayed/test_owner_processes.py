@@ -84,7 +84,7 @@ time.sleep(600)
 
 
 class Process:
-    """A process of a program of this file, which is told what to do line by line."""
+    """A process of a program of this file, which takes its commands line by line."""
 
     def __init__(self, program: str, *arguments: Any) -> None:
         self._process = subprocess.Popen(

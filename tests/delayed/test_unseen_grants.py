@@ -189,7 +189,7 @@ def test_an_operation_that_stays_with_as_completed_is_requeued(world: World) -> 
     assert is_acknowledged(world) and world.daemon.requeued == [2]
 
 
-# who refers to it -------------------------------------------------------------------------------------------------
+# references to it -------------------------------------------------------------------------------------------------
 
 
 def test_a_traceback_keeps_an_operation_and_lets_it_go(world: World) -> None:

@@ -46,7 +46,7 @@ class Traffic:
         """The oldest call of each member ends, and another one comes."""
         self.rig.turn(self.rig.now_ns + S)
         for member in self.members:
-            ended = next((told for told in held_by(member) if told.payload != b"alone"), None)
+            ended = next((delivered for delivered in held_by(member) if delivered.payload != b"alone"), None)
             if ended is not None:
                 self.rig.do(member, done(ended))
                 member.delivered_for_group.remove(ended)
@@ -54,7 +54,7 @@ class Traffic:
         self.rig.turn()
 
     def has_alone(self) -> bool:
-        return any(told.payload == b"alone" for member in self.members for told in held_by(member))
+        return any(delivered.payload == b"alone" for member in self.members for delivered in held_by(member))
 
 
 def held_by(member: Client) -> list[DeliveredForGroup]:
@@ -73,7 +73,7 @@ def test_a_call_that_is_to_run_alone_comes_to_a_member_that_is_never_idle_by_its
     for _ in range(5):
         traffic.second()
     assert traffic.has_alone()
-    (holder,) = (member for member in members if any(told.payload == b"alone" for told in held_by(member)))
+    (holder,) = (member for member in members if any(delivered.payload == b"alone" for delivered in held_by(member)))
     assert len(holder.delivered_for_group) == 1, "it has company"
     for other in members:
         assert other is holder or len(held_by(other)) >= 2, "the other one goes on"

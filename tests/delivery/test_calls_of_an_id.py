@@ -34,9 +34,9 @@ def test_a_due_call_that_does_not_run_is_cancelled(delivered: bool) -> None:
     assert ask(rig, member, cancel_id()) == 1
     assert ops(rig) == 0
     assert answered(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION
-    for told in member.delivered_for_group:
-        assert ask(rig, member, begun(told)) == 0, "so it does not run"
-        assert ask(rig, member, done(told)) == 0
+    for delivery in member.delivered_for_group:
+        assert ask(rig, member, begun(delivery)) == 0, "so it does not run"
+        assert ask(rig, member, done(delivery)) == 0
     assert answered(rig, member, call(id=ID, wants_answer=True, if_exists=NEW)).code == ErrorCode.NONE
     rig.check()
 
@@ -44,11 +44,11 @@ def test_a_due_call_that_does_not_run_is_cancelled(delivered: bool) -> None:
 def test_a_call_that_runs_or_was_given_up_is_not_cancelled() -> None:
     rig = Rig()
     member = handler(rig, b"job")
-    told = due(rig, member, id=ID)
-    for act in (begun(told), begun(told, CallPhase.ON_FAILURE), given_up(told)):
+    delivery = due(rig, member, id=ID)
+    for act in (begun(delivery), begun(delivery, CallPhase.ON_FAILURE), given_up(delivery)):
         assert ask(rig, member, act) == act.phase
         assert answered(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION
-    rig.do(member, done(told))
+    rig.do(member, done(delivery))
     assert rig.arena.count("dead_letters") == 1
     assert answered(rig, member, cancel_id()).code == ErrorCode.UNKNOWN_OPERATION, "a dead letter is not cancelled"
     rig.check()
@@ -76,8 +76,8 @@ def test_a_due_call_that_does_not_run_is_replaced(delivered: bool, timeout_ns: i
     rig.turn(rig.now_ns + timeout_ns)
     rig.turn()
     assert names(member) == [[b"old", b"new"] if delivered else []]
-    for told in member.delivered_for_group:
-        assert ask(rig, member, begun(told)) == (told.payload == b"new")
+    for delivery in member.delivered_for_group:
+        assert ask(rig, member, begun(delivery)) == (delivery.payload == b"new")
     rig.check()
 
 
@@ -152,13 +152,13 @@ def again(payload: bytes = b"again", timeout_ns: int = 0) -> Register:
 def test_a_call_that_is_made_again_follows_the_running_one_and_a_second_one_is_dropped(timeout_ns: int) -> None:
     rig = Rig()
     member = handler(rig, b"job", most=3)
-    told = due(rig, member, id=ID, payload=b"first")
-    rig.do(member, begun(told))
+    delivery = due(rig, member, id=ID, payload=b"first")
+    rig.do(member, begun(delivery))
     assert answered(rig, member, again(timeout_ns=timeout_ns)).code == ErrorCode.NONE
     assert answered(rig, member, again(b"dropped")).code == ErrorCode.OPERATION_EXISTS
     rig.turn(rig.now_ns + timeout_ns)
     assert names(member) == [[b"first"]]
-    rig.do(member, done(told))
+    rig.do(member, done(delivery))
     rig.turn()
     assert names(member) == [[b"first", b"again"]]
     rig.check()
@@ -171,12 +171,12 @@ def test_a_call_is_made_again_only_beside_one_that_runs(state: str) -> None:
     if state in ("pending", "due", "delivered"):
         rig.do(member, call(id=ID, timeout_ns=HOUR if state == "pending" else 0))
     if state == "done":
-        told = due(rig, member, id=ID)
+        delivery = due(rig, member, id=ID)
         settled_ns = rig.now_ns
         rig.do(
             member,
-            begun(told),
-            OperationAct(CommandKind.GROUP_ACK, told.operation, id=ID, frees_id=True, registered_ns=settled_ns),
+            begun(delivery),
+            OperationAct(CommandKind.GROUP_ACK, delivery.operation, id=ID, frees_id=True, registered_ns=settled_ns),
         )
     expected = ErrorCode.NONE if state in ("none", "done") else ErrorCode.OPERATION_EXISTS
     assert answered(rig, member, again()).code == expected
@@ -188,17 +188,17 @@ def test_a_call_that_is_made_again_is_kept_beside_one_that_has_begun_and_may_be_
     """The request for one more call must not be lost: the call that has begun may not have seen the reason for it."""
     rig = Rig()
     member = handler(rig, b"job")
-    told = due(rig, member, id=ID, payload=b"first")
-    rig.do(member, begun(told))
+    delivery = due(rig, member, id=ID, payload=b"first")
+    rig.do(member, begun(delivery))
     if how == "given up":
-        rig.do(member, given_up(told))
+        rig.do(member, given_up(delivery))
     else:
         rig.core.silence(member.slot, rig.now_ns)
         rig.turn()
         rig.core.revive(member.slot, rig.now_ns)
     assert answered(rig, member, again()).code == ErrorCode.NONE
     assert answered(rig, member, again(b"dropped")).code == ErrorCode.OPERATION_EXISTS
-    rig.do(member, done(told) if how == "given up" else call(follows=told.operation, timeout_ns=HOUR))
+    rig.do(member, done(delivery) if how == "given up" else call(follows=delivery.operation, timeout_ns=HOUR))
     rig.turn()
     assert names(member)[0][-1] == b"again"
     rig.check()

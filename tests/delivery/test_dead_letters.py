@@ -26,18 +26,18 @@ from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader
 
 
-def fails(rig: Rig, client: Client, told: DeliveredForGroup, reason: bytes = b"why") -> None:
+def fails(rig: Rig, client: Client, delivery: DeliveredForGroup, reason: bytes = b"why") -> None:
     """The member begins the call, gives it up and acknowledges it: then it is a dead letter."""
-    assert ask(rig, client, begun(told)) == CallPhase.HANDLER
-    assert ask(rig, client, given_up(told, reason)) == CallPhase.FAILED
-    assert ask(rig, client, done(told)) == 1
+    assert ask(rig, client, begun(delivery)) == CallPhase.HANDLER
+    assert ask(rig, client, given_up(delivery, reason)) == CallPhase.FAILED
+    assert ask(rig, client, done(delivery)) == 1
 
 
 def letter(rig: Rig, client: Client, reason: bytes = b"why", **more: Any) -> int:
     """The op id of a new dead letter, which the member makes."""
-    told = due(rig, client, **more)
-    fails(rig, client, told, reason)
-    return told.operation
+    delivery = due(rig, client, **more)
+    fails(rig, client, delivery, reason)
+    return delivery.operation
 
 
 def letters(rig: Rig, group: int = 0) -> list[tuple[int, bytes, bytes]]:
@@ -76,8 +76,8 @@ def test_an_end_that_is_not_the_end_of_the_process_is_not_counted(end: str) -> N
     else:
         rig.core.set_calls(holder.slot, 0, 0, [], rig.now_ns)
     rig.turn()
-    told = other.delivered_for_group[-1]
-    assert (told.deliveries, told.phase, told.ended) == (2, CallPhase.HANDLER, 0)
+    delivery = other.delivered_for_group[-1]
+    assert (delivery.deliveries, delivery.phase, delivery.ended) == (2, CallPhase.HANDLER, 0)
     assert rig.arena.count("calls_ended_process") == 0
     rig.check()
 
@@ -107,7 +107,7 @@ def test_only_calls_that_ran_in_a_process_are_counted_at_its_end() -> None:
     rig.close(victim)
     heir = handler(rig, b"job", most=3)
     rig.turn()
-    counted = {told.payload: (told.phase, told.ended) for told in heir.delivered_for_group}
+    counted = {delivery.payload: (delivery.phase, delivery.ended) for delivery in heir.delivered_for_group}
     assert counted == {ran.payload: (CallPhase.HANDLER, 1), waited.payload: (CallPhase.DUE, 0)}
     assert rig.arena.count("calls_ended_process") == 1
     rig.check()
@@ -115,17 +115,17 @@ def test_only_calls_that_ran_in_a_process_are_counted_at_its_end() -> None:
 
 def test_a_phase_has_a_count_of_its_own() -> None:
     rig = Rig()
-    told = None
+    delivery = None
     for phase in (CallPhase.HANDLER, CallPhase.HANDLER, CallPhase.ON_FAILURE):
         member = handler(rig, b"job")
-        rig.turn() if told else rig.do(member, call())
-        (told,) = member.delivered_for_group
-        assert ask(rig, member, begun(told, phase)) == phase
+        rig.turn() if delivery else rig.do(member, call())
+        (delivery,) = member.delivered_for_group
+        assert ask(rig, member, begun(delivery, phase)) == phase
         rig.close(member)
     heir = handler(rig, b"job")
     rig.turn()
-    (told,) = heir.delivered_for_group
-    assert (told.phase, told.ended, told.deliveries) == (CallPhase.ON_FAILURE, 1, 4)
+    (delivery,) = heir.delivered_for_group
+    assert (delivery.phase, delivery.ended, delivery.deliveries) == (CallPhase.ON_FAILURE, 1, 4)
     rig.check()
 
 
@@ -140,16 +140,16 @@ def test_the_count_outlives_the_daemon() -> None:
     rig.close(victim)
     heir = handler(rig, b"job")
     rig.turn()
-    assert [(told.phase, told.ended) for told in heir.delivered_for_group] == [(CallPhase.HANDLER, 1)]
+    assert [(delivery.phase, delivery.ended) for delivery in heir.delivered_for_group] == [(CallPhase.HANDLER, 1)]
     rig.check()
 
 
 def test_the_arena_shows_since_when_a_call_runs_and_how_long_it_may_run() -> None:
     rig = Rig()
     member = handler(rig, b"job")
-    told = due(rig, member)
+    delivery = due(rig, member)
     began_ns = rig.now_ns + 7 * MS
-    rig.do(member, begun(told, limit_ns=5 * S), now_ns=began_ns)
+    rig.do(member, begun(delivery, limit_ns=5 * S), now_ns=began_ns)
     (op,) = rig.arena.records(Region.OPS)
     assert (op.progress, op.failed) == (began_ns, 5 * S)
     rig.core.set_calls(member.slot, 0, 0, [], rig.now_ns)
@@ -159,7 +159,7 @@ def test_the_arena_shows_since_when_a_call_runs_and_how_long_it_may_run() -> Non
     rig.check()
 
 
-# who may say what -----------------------------------------------------------------------------------------------------
+# rights of holders ----------------------------------------------------------------------------------------------------
 
 
 def test_only_the_holder_begins_and_a_former_holder_gets_0() -> None:
@@ -167,28 +167,28 @@ def test_only_the_holder_begins_and_a_former_holder_gets_0() -> None:
     first, second = handler(rig, b"job"), handler(rig, b"job")
     rig.do(first, call())
     holder, other = held(first, second)
-    (told,) = holder.delivered_for_group
-    assert ask(rig, other, begun(told)) == 0
+    (delivery,) = holder.delivered_for_group
+    assert ask(rig, other, begun(delivery)) == 0
     rig.core.silence(holder.slot, rig.now_ns)
     rig.turn()
     rig.core.revive(holder.slot, rig.now_ns)
-    assert ask(rig, holder, begun(told)) == 0
-    assert ask(rig, other, begun(told)) == 1
-    assert ask(rig, other, done(told)) == 1
-    assert ask(rig, other, begun(told)) == 0
+    assert ask(rig, holder, begun(delivery)) == 0
+    assert ask(rig, other, begun(delivery)) == 1
+    assert ask(rig, other, done(delivery)) == 1
+    assert ask(rig, other, begun(delivery)) == 0
     rig.check()
 
 
 def test_a_lower_phase_changes_nothing_and_the_answer_is_the_phase() -> None:
     rig = Rig()
     member = handler(rig, b"job")
-    told = due(rig, member)
-    assert ask(rig, member, begun(told, CallPhase.ON_FAILURE)) == CallPhase.ON_FAILURE
-    assert ask(rig, member, begun(told)) == CallPhase.ON_FAILURE
+    delivery = due(rig, member)
+    assert ask(rig, member, begun(delivery, CallPhase.ON_FAILURE)) == CallPhase.ON_FAILURE
+    assert ask(rig, member, begun(delivery)) == CallPhase.ON_FAILURE
     rig.close(member)
     heir = handler(rig, b"job")
     rig.turn()
-    assert [(told.phase, told.ended) for told in heir.delivered_for_group] == [(CallPhase.ON_FAILURE, 1)]
+    assert [(delivery.phase, delivery.ended) for delivery in heir.delivered_for_group] == [(CallPhase.ON_FAILURE, 1)]
 
 
 def test_a_holder_learns_that_a_member_before_it_has_given_the_call_up() -> None:
@@ -197,14 +197,14 @@ def test_a_holder_learns_that_a_member_before_it_has_given_the_call_up() -> None
     first, second = handler(rig, b"job"), handler(rig, b"job")
     rig.do(first, call())
     holder, other = held(first, second)
-    (told,) = holder.delivered_for_group
-    rig.do(holder, begun(told))
+    (delivery,) = holder.delivered_for_group
+    rig.do(holder, begun(delivery))
     rig.core.silence(holder.slot, rig.now_ns)
     rig.turn()
     rig.core.revive(holder.slot, rig.now_ns)
-    assert ask(rig, holder, given_up(told, b"why")) == CallPhase.FAILED
-    assert ask(rig, other, begun(told)) == CallPhase.FAILED
-    assert ask(rig, other, done(told)) == 1
+    assert ask(rig, holder, given_up(delivery, b"why")) == CallPhase.FAILED
+    assert ask(rig, other, begun(delivery)) == CallPhase.FAILED
+    assert ask(rig, other, done(delivery)) == 1
     assert letters(rig) == [(1, b"why", b"")]
     rig.check()
 
@@ -217,10 +217,10 @@ def test_a_call_that_another_member_runs_is_not_given_up() -> None:
 def test_a_phase_out_of_range_is_refused(phase: int) -> None:
     rig = Rig()
     member = handler(rig, b"job")
-    told = due(rig, member)
-    refused = answered(rig, member, PhaseAct(told.operation, phase))  # type: ignore[arg-type]
+    delivery = due(rig, member)
+    refused = answered(rig, member, PhaseAct(delivery.operation, phase))  # type: ignore[arg-type]
     assert (refused.code, refused.value) == (ErrorCode.INVALID_VALUE, CallPhase.FAILED), "the highest one"
-    assert ask(rig, member, begun(told)) == 1
+    assert ask(rig, member, begun(delivery)) == 1
     rig.check()
 
 
@@ -230,11 +230,11 @@ def test_a_phase_out_of_range_is_refused(phase: int) -> None:
 def test_a_reason_is_refused_if_it_is_too_long_or_its_phase_has_none(phase: CallPhase, size: int) -> None:
     rig = Rig()
     member = handler(rig, b"job")
-    told = due(rig, member)
-    refused = answered(rig, member, PhaseAct(told.operation, phase, reason=bytes(size)))
+    delivery = due(rig, member)
+    refused = answered(rig, member, PhaseAct(delivery.operation, phase, reason=bytes(size)))
     most = CALL_REASON_SIZE_MAX if phase == CallPhase.FAILED else 0
     assert (refused.code, refused.value) == (ErrorCode.INVALID_VALUE, most)
-    fails(rig, member, told, bytes(CALL_REASON_SIZE_MAX))
+    fails(rig, member, delivery, bytes(CALL_REASON_SIZE_MAX))
     assert letters(rig) == [(1, bytes(CALL_REASON_SIZE_MAX), b"")]
     rig.check()
 
@@ -243,22 +243,22 @@ def test_a_reason_is_refused_if_it_is_too_long_or_its_phase_has_none(phase: Call
 def test_only_a_due_call_of_the_own_group_has_a_phase(phase: CallPhase) -> None:
     rig = Rig()
     member, other = handler(rig, b"job", most=2), rig.client(group=b"others", listens=True)
-    told = due(rig, member)
+    delivery = due(rig, member)
     pending = rig.arena.in_use()["OPS"]
-    rig.do(member, call(timeout_ns=HOUR), Register(told_keys(b"own"), timeout_ns=HOUR))
-    rig.do(other, Register(told_keys(b"k"), timeout_ns=0, for_group=True))
+    rig.do(member, call(timeout_ns=HOUR), Register(keys_of_call(b"own"), timeout_ns=HOUR))
+    rig.do(other, Register(keys_of_call(b"k"), timeout_ns=0, for_group=True))
     (outcome,) = other.delivered_for_group
     gone = letter(rig, member)
-    foreign = (told.operation, gone, pending, pending + 1, outcome.operation, 1 << 31, (1 << 64) - 1)
+    foreign = (delivery.operation, gone, pending, pending + 1, outcome.operation, 1 << 31, (1 << 64) - 1)
     for operation in foreign:
         assert ask(rig, other, PhaseAct(operation, phase)) == 0
-    for operation in (*foreign[1:], told.operation + (1 << 32)):
+    for operation in (*foreign[1:], delivery.operation + (1 << 32)):
         assert ask(rig, member, PhaseAct(operation, phase)) == 0
-    assert ask(rig, member, begun(told)) == 1
+    assert ask(rig, member, begun(delivery)) == 1
     rig.check()
 
 
-def told_keys(name: bytes) -> Any:
+def keys_of_call(name: bytes) -> Any:
     return call(name).keys
 
 
@@ -283,11 +283,11 @@ def test_a_call_that_was_given_up_is_a_dead_letter_when_it_is_done() -> None:
     rig = Rig()
     member = handler(rig, b"job")
     for number in (1, 2):
-        told = due(rig, member, payload=b"%d" % number, id=ID, if_exists=NEW)
-        rig.do(member, begun(told), given_up(told, b"reason %d" % number))
+        delivery = due(rig, member, payload=b"%d" % number, id=ID, if_exists=NEW)
+        rig.do(member, begun(delivery), given_up(delivery, b"reason %d" % number))
         assert len(letters(rig)) == number - 1, "it is not done"
         finished = OperationAct(
-            CommandKind.GROUP_ACK, told.operation, id=ID, frees_id=True, registered_ns=rig.now_ns, wants_answer=True
+            CommandKind.GROUP_ACK, delivery.operation, id=ID, frees_id=True, registered_ns=rig.now_ns, wants_answer=True
         )
         assert ask(rig, member, finished) == 1
     assert letters(rig) == [(1, b"reason 1", b"1"), (2, b"reason 2", b"2")]
@@ -308,9 +308,9 @@ def test_a_dead_letter_holds_no_id_however_it_became_one() -> None:
     assert not rig.arena.records(Region.OPS)[0].id_record
     again = call(id=ID, wants_answer=True, if_exists=NEW)
     assert answered(rig, member, again).code == ErrorCode.NONE
-    told = member.delivered_for_group[-1]
-    rig.do(member, begun(told), given_up(told))
-    follower = call(id=ID, timeout_ns=HOUR, if_exists="replace", follows=told.operation, wants_answer=True)
+    delivery = member.delivered_for_group[-1]
+    rig.do(member, begun(delivery), given_up(delivery))
+    follower = call(id=ID, timeout_ns=HOUR, if_exists="replace", follows=delivery.operation, wants_answer=True)
     assert answered(rig, member, follower).code == ErrorCode.NONE
     assert answered(rig, member, again).code == ErrorCode.OPERATION_EXISTS, "what follows has the id"
     assert ask(rig, member, cancel_id()) == 1
@@ -351,9 +351,9 @@ def test_a_dead_letter_is_retried_once_by_a_registration_that_follows_it() -> No
     assert member.delivered_for_group[-1].payload == b"again"
     assert answered(rig, member, retried).code == ErrorCode.UNKNOWN_OPERATION
     assert [payload for _, _, payload in letters(rig)] == [b"1"]
-    told = member.delivered_for_group[-1]
-    assert answered(rig, member, call(follows=told.operation, of_letter=True)).code == ErrorCode.UNKNOWN_OPERATION
-    assert ask(rig, member, drop(told.operation)) == 0, "it is no dead letter"
+    delivery = member.delivered_for_group[-1]
+    assert answered(rig, member, call(follows=delivery.operation, of_letter=True)).code == ErrorCode.UNKNOWN_OPERATION
+    assert ask(rig, member, drop(delivery.operation)) == 0, "it is no dead letter"
     assert second
     rig.check()
 
@@ -440,11 +440,11 @@ def test_dead_letters_give_way_where_the_arena_has_no_record_left(follows: bool)
     """Workers whose calls had to be retried held them for ever, because dead letters had filled the arena."""
     rig = Rig(capacity=32, quota_operations=32)
     member = handler(rig, b"job", most=2)
-    told = due(rig, member, payload=b"held")
+    delivery = due(rig, member, payload=b"held")
     for number in range(31):
         letter(rig, member, payload=b"%d" % number)
     assert ops(rig) == 32
-    another = call(timeout_ns=HOUR, wants_answer=True, follows=told.operation if follows else 0)
+    another = call(timeout_ns=HOUR, wants_answer=True, follows=delivery.operation if follows else 0)
     assert answered(rig, member, another).code == ErrorCode.NONE
     assert [payload for _, _, payload in letters(rig)] == [b"%d" % number for number in range(1, 31)]
     rig.check()
@@ -464,21 +464,21 @@ def test_a_reason_for_which_there_is_no_room_is_left_out() -> None:
     rig = Rig(capacity=16, blocks=16, quota_bytes=1 << 20)
     member = handler(rig, b"job")
     rig.do(member, fire(b"k"))
-    told = due(rig, member)
+    delivery = due(rig, member)
     for number in range(16):
-        rig.do(member, Register(told_keys(b"k"), timeout_ns=HOUR, payload=bytes(48 + number)))
-    fails(rig, member, told, bytes(CALL_REASON_SIZE_MAX))
+        rig.do(member, Register(keys_of_call(b"k"), timeout_ns=HOUR, payload=bytes(48 + number)))
+    fails(rig, member, delivery, bytes(CALL_REASON_SIZE_MAX))
     assert len(letters(rig)) == 1
     rig.check()
 
 
-def test_what_follows_a_call_is_not_refused_for_bytes_that_the_call_frees() -> None:
+def test_the_next_call_is_not_refused_for_bytes_that_the_call_before_frees() -> None:
     """Every worker of a full group would have waited for ever with a call to be retried."""
     rig = Rig(quota_bytes=1_000)
     member = handler(rig, b"job")
-    told = due(rig, member, payload=bytes(300))
+    delivery = due(rig, member, payload=bytes(300))
     rig.do(member, call(payload=bytes(700), timeout_ns=HOUR))
-    larger = call(payload=bytes(301), timeout_ns=HOUR, follows=told.operation, wants_answer=True)
+    larger = call(payload=bytes(301), timeout_ns=HOUR, follows=delivery.operation, wants_answer=True)
     assert answered(rig, member, larger).code == ErrorCode.QUOTA_EXCEEDED
     assert answered(rig, member, replace(larger, payload=bytes(300))).code == ErrorCode.NONE
     assert ops(rig) == 2

@@ -481,7 +481,7 @@ def test_flush_returns_false_after_its_timeout(scene: Scene) -> None:
     scene.play(act)
 
 
-def test_close_waits_for_all_and_takes_no_more(scene: Scene) -> None:
+def test_close_waits_for_all_records_and_refuses_new_ones(scene: Scene) -> None:
     async def act(producer: aio.Producer) -> None:
         await scene.send(producer, "a")
         assert await producer.close()

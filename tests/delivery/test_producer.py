@@ -220,7 +220,7 @@ def test_close_may_be_called_twice(client: td.Client) -> None:
     assert producer.close() and producer.close()
 
 
-def test_a_producer_that_has_ended_by_an_error_fails_its_records_and_says_so(client: td.Client) -> None:
+def test_a_producer_that_has_ended_by_an_error_fails_its_records_and_names_the_error(client: td.Client) -> None:
     go_on = threading.Event()
     producer = Producer(client, lambda lane, records: go_on.wait(PATIENCE_S), linger=0)
     futures = [producer.send(number, lane=number % 2) for number in range(4)]
@@ -237,7 +237,7 @@ def test_a_producer_that_has_ended_by_an_error_fails_its_records_and_says_so(cli
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
-def test_whatever_a_callback_raises_the_records_behind_it_settle(
+def test_records_behind_a_callback_that_raises_settle(
     client: td.Client, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     def raises(delivery: Any) -> None:
@@ -251,7 +251,7 @@ def test_whatever_a_callback_raises_the_records_behind_it_settle(
     assert "on_delivery=" in caplog.text
 
 
-def test_in_a_loop_whatever_a_callback_raises_the_records_behind_it_settle(daemon: Daemon) -> None:
+def test_in_a_loop_records_behind_a_callback_that_raises_settle(daemon: Daemon) -> None:
     called: list[str] = []
 
     async def program(kind: type[BaseException]) -> None:

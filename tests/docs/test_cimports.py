@@ -40,7 +40,7 @@ def cimported(text: str, module: str) -> set[str]:
 
 
 def graph(folder: Path) -> dict[str, set[str]]:
-    """What each .pxd file of the purgatory cimports, by names such as `wheel.wheel`."""
+    """The cimports of each .pxd file of the purgatory, by names such as `wheel.wheel`."""
     files = [path for path in folder.rglob("*.pxd") if path.name != "__init__.pxd"]
     names = {path: ".".join(path.relative_to(folder).with_suffix("").parts) for path in files}
     return {names[path]: cimported(path.read_text(), names[path]) for path in files}

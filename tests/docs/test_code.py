@@ -18,7 +18,7 @@ from timerd_shm.declare import layout
 from timerd_shm.declare.fields import Role, fields
 
 TYPED = ["shm_layout", "client", "timerd", "tests", "bench", "examples"]
-# What the user fixed, and what every Python project has beside it.
+# The folders that the user fixed, and those that every Python project has beside them.
 TOP_LEVEL = {"pyproject.toml", "README.md", "timerd", "client", "shm_layout", "tests", "bench", "systemd"}
 BESIDE = {"Makefile", "LICENSE", "CHANGELOG.md", ".gitignore", ".ci", "docs", "examples"}
 # Third-party modules that each package may import.
@@ -41,7 +41,7 @@ MAY_IMPORT = {
 # Of timerd these alone know the client: the lazy facade (`import timerd as td` hands out its names), and the room
 # `testing` (a daemon and a client for the tests of others), which stands above both.
 KNOW_THE_CLIENT = ("__init__.py", "testing")
-# What only the modules below some path may import: process facts are for where people look.
+# Modules that may be imported only below some path.
 ONLY_BELOW = {
     ("timerd", "mypyc"): PACKAGES["timerd"] / "compile_python.py",  # a step of the build
     ("timerd", "pytest"): PACKAGES["timerd"] / "testing/plugin.py",  # pytest itself imports it
@@ -55,7 +55,7 @@ ONLY_BELOW = {
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "pipeline/plots.py",
     ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline/machine.py",
 }
-# What Spark Connect does not have. Only a session of this machine's own may touch it.
+# Attributes that Spark Connect does not have. Only a session of this machine's own may touch them.
 CLASSIC_ONLY = {"sparkContext", "_sc", "_jsc", "_jvm", "_jdf", "_jsparkSession", "rdd"}
 # In our own words, so that this file does not find itself.
 LEFTOVERS = re.compile(

@@ -1,4 +1,4 @@
-"""timerd/DESIGN.md: each ground rule has an example, a cost and a test that exists; and what rule 12 says holds."""
+"""timerd/DESIGN.md: each ground rule has an example, a cost and a test that exists; and rule 12 holds."""
 
 from __future__ import annotations
 

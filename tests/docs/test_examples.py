@@ -1,4 +1,4 @@
-"""What the pages of docs/ show works: their code is run as it stands."""
+"""The examples on the pages of docs/ work: their code is run as it stands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/glossary.md: its terms stand in order, each tells where it lives, and what it names is there."""
+"""docs/glossary.md: its terms stand in order, each says where it lives, and the paths in it exist."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_each_promise_names_a_test_that_exists() -> None:
     found = promises()
     assert len(found) >= 30
     missing = [test for test in found if not exists(test)]
-    assert not missing, f"GUARANTEES.md names tests that there are not: {missing}"
+    assert not missing, f"GUARANTEES.md names tests that do not exist: {missing}"
 
 
 def exists(test: str) -> bool:

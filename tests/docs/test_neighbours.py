@@ -1,4 +1,4 @@
-"""docs/neighbours.md names each quota that there is, and the bounds of connections as the code has them."""
+"""docs/neighbours.md names every quota, and the bounds of connections as the code has them."""
 
 from __future__ import annotations
 

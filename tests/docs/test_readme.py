@@ -1,4 +1,4 @@
-"""What the README and docs/recipes.md show works: their code is run, as it stands, beside a process of the others."""
+"""The examples of README and docs/recipes.md work: their code is run as it stands, beside a process of the others."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_recipes_of_the_readme_run(daemon: Daemon, capsys: pytest.CaptureFix
 
 
 def loses_nothing(poll: Callable[..., tuple[int, bytes, str]], post: Callable[[str, bytes], int]) -> None:
-    """The long poll of the README: what is posted between two polls comes with the second one."""
+    """The long poll of the README: a message posted between two polls comes with the second one."""
     found: list[tuple[int, bytes, str]] = []
     waiting = threading.Thread(target=lambda: found.append(poll("7")))
     waiting.start()

@@ -185,7 +185,7 @@ def imported_by(path: Path) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def imported() -> dict[Path, dict[str, int]]:
-    """What each file of tests/ and bench/ imports."""
+    """The imports of each file of tests/ and bench/."""
     return {path: imported_by(path) for folder in ("tests", "bench") for path in sorted((ROOT / folder).rglob("*.py"))}
 
 
@@ -293,9 +293,9 @@ sys.modules["timerd.core"] = sys.modules["timerd.core_faults"] = None
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("how", ["--collect-only", pytest.param("-q", marks=pytest.mark.long)], ids=["import", "run"])
 def test_the_tests_of_the_client_need_no_compiled_core(how: str, tmp_path: Path, runtime_dir: Path) -> None:
-    """A Python that cannot import the core runs them. (A Python that a test starts with a path of its own can.)
+    """A Python that cannot import the core runs the tests. (A Python that a test starts with a path of its own can.)
 
-    Where a module of theirs imports the core, collecting them fails already.
+    If a module of the tests imports the core, their collection fails already.
     """
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_CORE)
     (tmp_path / "test_it.py").write_text("def test_it():\n    import timerd.core\n")

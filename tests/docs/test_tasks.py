@@ -1,4 +1,4 @@
-"""docs/tasks.md has some forty questions, docs/answers.md an answer to each, and what an answer names is there."""
+"""docs/tasks.md has some forty questions, docs/answers.md an answer to each, and the names in an answer exist."""
 
 from __future__ import annotations
 

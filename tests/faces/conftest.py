@@ -1,4 +1,4 @@
-"""Each test of this folder that asks for `face` or `client` runs over both faces, but where it says `@THREADED`.
+"""Each test of this folder that asks for `face` or `client` runs over both faces, unless it is marked `@THREADED`.
 
 Every test runs over both transports. Over packets `make test` runs those where the transport matters, of the threaded
 face alone; `make test-long` runs the others.

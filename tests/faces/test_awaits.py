@@ -1,4 +1,4 @@
-"""What a coroutine waits for when it is cancelled: it is withdrawn, and a limited event goes to the next one."""
+"""When a coroutine is cancelled, its operation is withdrawn, and a limited event goes to the next waiter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The asyncio client against real daemons: what it alone does, in the loop that it was made in.
+"""The asyncio client against real daemons: features that it alone has, in the loop that it was made in.
 
 Only in a loop is an operation awaited as it stands, and may an await be cancelled. Only there is a client one of a
 process and a loop, and may the loop be closed below it. A thread waits for room in the call; a loop awaits room().

@@ -1,4 +1,4 @@
-"""What a caller can know to be wrong is raised at once, by name, with the value and the limit."""
+"""Wrong arguments raise at once: the error names the argument, the value and the limit."""
 
 from __future__ import annotations
 
@@ -415,7 +415,7 @@ def test_a_delayed_operation_shows_its_keys_and_its_state(daemon: Daemon) -> Non
         assert repr(delayed) == "<DelayedOperation 'k' PENDING>"
 
 
-def test_a_client_that_was_closed_says_so(daemon: Daemon) -> None:
+def test_a_closed_client_raises_and_names_the_reason(daemon: Daemon) -> None:
     client = td.Client()
     client.close()
     with pytest.raises(td.ClosedError, match=r"^this client is closed: close\(\) was called; make another one"):
@@ -427,7 +427,7 @@ def test_a_loops_client_outside_of_a_loop_says_where_it_is_used() -> None:
         aio.Client().fire("k")
 
 
-def test_a_missing_daemon_is_told_in_one_traceback(runtime_dir: Path) -> None:
+def test_the_error_of_a_missing_daemon_has_one_traceback(runtime_dir: Path) -> None:
     with pytest.raises(TimerdUnavailableError) as raised:
         td.connect()
     assert raised.value.__cause__ is None

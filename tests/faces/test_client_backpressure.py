@@ -1,4 +1,4 @@
-"""A full window, a daemon that stands still, flush() and close(): what a client does with what is not acknowledged.
+"""A full window, a daemon that stands still, flush() and close(): how a client treats unacknowledged commands.
 
 In a full window a thread waits by itself for up to a second; a loop has `await client.room()` for that. So only the
 threaded client has a registration that waits in the window. And only a threaded client has a thread of its own, where

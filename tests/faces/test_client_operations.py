@@ -1,4 +1,4 @@
-"""What each call of a client promises, against a real daemon: the threaded face and the asyncio face keep the same."""
+"""The promises of each call of a client, against a real daemon: the same for the threaded and the asyncio face."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_a_mark_travels_to_another_process(client: Any) -> None:
 
 
 def test_if_another_client_has_the_id_it_may_keep_it(client: Any, fresh: str) -> None:
-    """This one settles as KEPT at once. The other one is as it was, and its owner alone gets its outcome."""
+    """The new operation settles as KEPT at once. The old one is unchanged, and its owner alone gets its outcome."""
     with td.connect() as other:
         theirs = other.register_wait("k", timeout=60, id=fresh, payload=b"theirs")
         mine = client.register_wait("k", timeout=1, id=fresh, if_exists="keep", payload=b"mine")
@@ -238,7 +238,7 @@ def test_a_client_and_a_purgatory_have_names_of_their_own(daemon: Daemon, face: 
         assert client.purgatory("fetch").name == "fetch"
 
 
-def test_what_is_no_operation_is_not_waited_for(client: Any, face: Face) -> None:
+def test_waits_refuse_objects_that_are_no_operations(client: Any, face: Face) -> None:
     batch = client.register_many(["k"], timeout=60)
     for wrong, says in (
         (next(iter(getattr(batch, "_target", batch))), "Row 0 PENDING.*whole batches"),
@@ -252,7 +252,7 @@ def test_what_is_no_operation_is_not_waited_for(client: Any, face: Face) -> None
     assert list(face.wait([batch]).done) == [batch] == list(face.as_completed([batch]))
 
 
-def test_what_belongs_to_one_process_refuses_pickle_and_copy_and_says_what_to_take(client: Any) -> None:
+def test_objects_of_one_process_refuse_pickle_and_copy_and_say_what_to_take(client: Any) -> None:
     inside = getattr(client, "_target", client)
     of = {
         "make a client in each process": (inside,),

@@ -1,4 +1,4 @@
-"""Operations of a client that ends: what becomes of all that is pending, said at once; and where its instance is."""
+"""Pending operations of a client that ends: one word decides about all of them; and where its instance is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threaded client against a real daemon: what it alone does.
+"""The threaded client against a real daemon: features that it alone has.
 
 Only the threaded client is shared by threads. Only it has `wait(until="first")`:
 a loop has tasks and asyncio.wait() for that. Its operations can be awaited in a loop, which is not its own.

@@ -1,7 +1,7 @@
-"""A garbage collection ends what was left, wherever it happens: also in a thread that holds the client's lock.
+"""A garbage collection ends an abandoned coroutine, wherever it happens: also in a thread that holds the client's lock.
 
-What is left is a coroutine, so there is one test for each way to have one: an operation of the threaded client that is
-awaited in a loop, and a wait of the asyncio client.
+There is a test for each way to have such a coroutine: an operation of the threaded client that is awaited in a loop,
+and a wait of the asyncio client.
 """
 
 from __future__ import annotations

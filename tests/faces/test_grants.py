@@ -77,7 +77,7 @@ print(*(operation.outcome().state.name for operation in kept if word == "close")
 
 
 class Worker:
-    """A process that has timed out for as many operations as there are jobs."""
+    """A process whose waits for JOBS operations have timed out."""
 
     def __init__(self, face: str, *, keeps: bool = False) -> None:
         program = PROGRAMS[face].format(jobs=JOBS, keep="kept.append(operation)" if keeps else "pass")

@@ -1,4 +1,4 @@
-"""A request ends while its view waits: each wait ends with RequestEnded, and what it was for is withdrawn."""
+"""A request ends while its view waits: each wait ends with RequestEnded, and its operations are withdrawn."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_wait_that_begins_in_an_ended_request_ends_at_once(client: td.Client, 
 
 @THREADED
 def test_questions_to_the_daemon_are_answered_in_an_ended_request(client: td.Client) -> None:
-    """Their commands were sent. A client that is told to try again would do them twice."""
+    """Their commands were sent. A caller that tried again after an error would do them twice."""
     scope = Scope()
     scope.end("drain")
     watch = client.register("k", timeout=PATIENCE_S)
@@ -195,7 +195,7 @@ def test_a_limited_event_of_an_ended_await_goes_to_another(daemon: Daemon) -> No
 
 @pytest.fixture
 def at_signal() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """What SIGUSR1 does, until the end of the test."""
+    """Installs a handler for SIGUSR1, until the end of the test."""
     before = signal.getsignal(signal.SIGUSR1)
 
     def install(handler: Callable[[], object]) -> None:

@@ -115,7 +115,7 @@ def test_a_subscription_goes_on_from_a_mark_that_was_text(face: Face, client: An
     assert [each.value for each in items] == [b"%d" % number for number in range(6)]
 
 
-def test_who_begins_at_an_older_mark_catches_up_and_shares_the_watch(client: Any) -> None:
+def test_a_subscriber_from_an_older_mark_catches_up_and_shares_the_watch(client: Any) -> None:
     start = client.mark()
     live = client.subscribe("k")
     client.fire_many(["k", "other"] * 20, values=[b"%d" % number for number in range(40)])
@@ -132,13 +132,13 @@ def test_who_begins_at_an_older_mark_catches_up_and_shares_the_watch(client: Any
 
 
 ZEROS = "0" * 16
-HOSTILE: list[Any] = ["", "1", "-", "x" * 16 + "-1", f"{ZEROS}-", f"{ZEROS}--1", f"{ZEROS}-1\n", f"{ZEROS}-{'9' * 20}"]
-HOSTILE += ["0" * 15 + "-1", f"{ZEROS}-1 OR 1=1", "\u0660" * 16 + "-\u0661", "f" * 10_000_000, "A" * 16 + "-1"]
-HOSTILE += [None, ZEROS.encode() + b"-1"]
+NO_MARKS: list[Any] = ["", "1", "-", "x" * 16 + "-1", f"{ZEROS}-", f"{ZEROS}--1", f"{ZEROS}-1\n", f"{ZEROS}-{'9' * 20}"]
+NO_MARKS += ["0" * 15 + "-1", f"{ZEROS}-1 OR 1=1", "\u0660" * 16 + "-\u0661", "f" * 10_000_000, "A" * 16 + "-1"]
+NO_MARKS += [None, ZEROS.encode() + b"-1"]
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text)[:24])
-def test_a_hostile_text_is_no_mark(text: Any) -> None:
+@pytest.mark.parametrize("text", NO_MARKS, ids=lambda text: repr(text)[:24])
+def test_a_text_of_another_form_is_no_mark(text: Any) -> None:
     with pytest.raises(td.InvalidValueError, match="not the text of a mark") as raised:
         td.Mark.parse(text)
     assert len(str(raised.value)) < 300
@@ -183,7 +183,7 @@ def test_a_slow_subscriber_gets_a_gap_and_the_others_do_not(client: Any) -> None
     assert [each.value for each in take(missed, 47)] == [each.value for each in everything[4:]] + [b"next"]
 
 
-def test_an_overwritten_ring_is_told_and_the_subscription_goes_on(client: Any) -> None:
+def test_an_overwritten_ring_is_a_gap_and_the_subscription_goes_on(client: Any) -> None:
     old = client.mark()
     for _ in range(4):
         client.fire_many(["k"] * 500)
@@ -219,7 +219,7 @@ def test_nothing_is_missed_when_the_daemon_is_killed(daemon: Daemon, face: Face,
     assert [int(each.value) for each in items] == list(range(30)) and in_order(items)
 
 
-def test_another_arena_is_told_and_nothing_of_it_is_missed(daemon: Daemon, face: Face, client: Any) -> None:
+def test_another_arena_is_a_gap_and_nothing_of_it_is_missed(daemon: Daemon, face: Face, client: Any) -> None:
     with client.subscribe("k") as subscription:
         client.fire("k", value=b"old")
         old = take(subscription, 1)[0].mark
@@ -249,7 +249,7 @@ def test_without_a_daemon_a_subscription_waits_for_the_first_event(daemon: Daemo
 # its end ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_loop_ends_when_nothing_has_come_for_so_long(client: Any) -> None:
+def test_the_loop_ends_when_nothing_has_come_for_its_timeout(client: Any) -> None:
     with client.subscribe("k", timeout=0.05) as subscription:
         client.fire_many(["k", "k"])
         assert len(take(subscription, 2)) == 2

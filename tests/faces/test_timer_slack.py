@@ -23,7 +23,7 @@ def test_the_threads_of_the_client_and_of_the_daemon_are_woken_in_time(daemon: D
         told.result(timeout=PATIENCE_S)
         until(lambda: late)
         assert slack_ns(threading.get_native_id()) == before > 1_000, "the program's own thread has what it had"
-        with suppress(PermissionError):  # who may look at another process's has CAP_SYS_NICE
+        with suppress(PermissionError):  # another process's slack needs CAP_SYS_NICE
             late.append(slack_ns(daemon.pid))
     assert set(late) == {1_000}
 

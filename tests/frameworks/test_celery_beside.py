@@ -46,7 +46,7 @@ class Workers:
             ]
 
     def reports(self) -> list[tuple[datetime, int]]:
-        """When each was due, and who has written it, in the order in which they were written."""
+        """When each was due, and its writer, in the order in which they were written."""
         rows: list[tuple[str, int]] = []
         with (
             closing(sqlite3.connect(self._directory / "reports.sqlite", timeout=30)) as connection,
@@ -56,7 +56,7 @@ class Workers:
         return [(datetime.fromisoformat(due), worker) for due, worker in rows]
 
     def wait_more(self, count: int) -> None:
-        """Until so many further reports are there."""
+        """Wait for `count` further reports."""
         wanted = len(self.reports()) + count
         eventually(lambda: len(self.reports()) >= wanted, f"no {wanted} reports: {self.log_path.read_text()[-5_000:]}")
 

@@ -18,7 +18,7 @@ PATCH = "from gevent import monkey; monkey.patch_all()\nimport gevent, time\nimp
 
 
 def run(program: str, *, patch: str = PATCH) -> str:
-    """What a program prints. It has to end by itself."""
+    """The output of a program. The program has to end by itself."""
     done = subprocess.run(
         [sys.executable, "-c", patch + program], capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
     )

@@ -109,7 +109,7 @@ def test_a_reload_drains_the_old_workers(daemon: Daemon, directory: Path, kind: 
         eventually(lambda: server.get("/pid").body != old)
 
 
-def test_what_a_peer_waited_for_is_withdrawn_when_it_has_gone(daemon: Daemon, directory: Path, kind: str) -> None:
+def test_the_waits_of_a_peer_are_withdrawn_when_it_has_gone(daemon: Daemon, directory: Path, kind: str) -> None:
     with (
         Server.gunicorn("pollers:application", directory, *KINDS[kind], workers=1) as server,
         Polls(server.port) as polls,

@@ -92,12 +92,12 @@ class Users:
                 self._over.wait(0.05)
 
     def wait_written(self, more: int) -> None:
-        """So many records more are written."""
+        """Wait until `more` further records are written."""
         wanted = len(self.written) + more
         eventually(lambda: len(self.written) >= wanted)
 
     def roles(self) -> dict[str, dict[str, Any]]:
-        """What each replica says of itself, by its number. Several requests are needed to meet all of them."""
+        """Each replica's own answer, by its number. Several requests are needed to meet all of them."""
         found: dict[str, dict[str, Any]] = {}
 
         def all_met() -> bool:

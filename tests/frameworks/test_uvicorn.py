@@ -49,7 +49,7 @@ def test_sigterm_answers_each_open_poll_with_503_and_the_workers_end(
     eventually(lambda: pending(daemon) == 0)
 
 
-def test_what_a_peer_waited_for_is_withdrawn_when_it_has_gone(daemon: Daemon, directory: Path) -> None:
+def test_the_waits_of_a_peer_are_withdrawn_when_it_has_gone(daemon: Daemon, directory: Path) -> None:
     with Server.uvicorn("pollers:asgi", directory, workers=1) as server, Polls(server.port) as polls:
         for kind in ("poll", "stream"):
             polls.open(f"/{kind}/k", 50)
@@ -81,7 +81,7 @@ def test_polls_of_each_worker_are_answered_by_one_post(daemon: Daemon, directory
 
 
 class Peer:
-    """What a server gives an ASGI application: messages to receive, and what was sent."""
+    """The peer of an ASGI application: messages for the application to receive, and messages that it sent."""
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self.messages = asyncio.Queue[dict[str, Any]]()
@@ -126,7 +126,7 @@ def test_a_task_after_the_answer_goes_on_when_the_peer_has_gone(daemon: Daemon) 
         async with td.aio.connect() as client:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"done"})
-            peer.messages.put_nowait(GONE)  # servers say so after a whole answer
+            peer.messages.put_nowait(GONE)  # servers send this after a whole answer
             found.append(await client.register("k", timeout=0.05))
 
     peer.serve(application)

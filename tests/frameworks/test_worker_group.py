@@ -29,10 +29,10 @@ from support.web.servers import Server
 from timerd_client.operations import Errors
 
 SESSION_S, REBALANCE_S, INITIAL_S = 2.0, 4.0, 0.5
-OUTAGE_S = 7.0  # longer than a rebalance: what was due in it is given up
+OUTAGE_S = 7.0  # longer than a rebalance: operations that were due in it are given up
 TIMES = {"GROUP_SESSION_S": SESSION_S, "GROUP_REBALANCE_S": REBALANCE_S, "GROUP_INITIAL_S": INITIAL_S}
 SHARDS = range(12)
-# Each storing of a result, as it happens: what the application's table alone would hide.
+# Each storing of a result, as it happens: the application's table alone would hide its order.
 AUDIT = """
     CREATE TABLE audit (sequence INTEGER PRIMARY KEY, job INTEGER, member TEXT, generation INTEGER, newest INTEGER);
     CREATE TRIGGER audits AFTER UPDATE ON jobs BEGIN
@@ -153,7 +153,7 @@ class Group:
         return self.owners()[0]
 
     def wait_stored(self, count: int) -> None:
-        """Until so many further results are stored."""
+        """Wait until `count` further results are stored."""
         query = "SELECT count(*) FROM audit"
         ((before,),) = self.rows(query)
         eventually(lambda: self.rows(query)[0][0] >= before + count, f"no {count} results: {self.ended()}")
@@ -168,7 +168,7 @@ class Group:
         return [Stored(*row) for row in rows]
 
     def check(self) -> None:
-        """All jobs that were accepted are done, each once and in order, by who owned the shard at that moment."""
+        """All jobs that were accepted are done, each once and in order, by the owner of the shard at that moment."""
         jobs = self.rows("SELECT id, text, result FROM jobs")
         numbers = [number for (number,) in self.rows("SELECT number FROM jobs ORDER BY number")]
         accepted = [id for writer in self.writers for id in writer.accepted]

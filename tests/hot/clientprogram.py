@@ -3,7 +3,7 @@
     python tests/support/run.py hot.clientprogram FIRST COUNT [STEPS]       modelprogram: the same over the model
 
 A program registers, fires, cancels and waits, with usual, unusual and wrong arguments, against a daemon in memory that
-is lost, restarted and slow, and that sends hostile frames. Its trace has what every call returned or raised, each frame
+is lost, restarted and slow, and that sends damaged frames. Its trace has what every call returned or raised, each frame
 up, the callbacks in their order, and how everything has settled. It is a JSON list for each seed, from FIRST on.
 """
 
@@ -157,7 +157,7 @@ class Program(World):
         steps = (
             (self.call_register, 8), (self.call_fire, 6), (self.register_many, 3), (self.fire_many, 3),
             (self.exchange, 6),
-            (self.watch, 2), (self.cancel, 1), (self.reschedule, 1), (self.pass_a_while, 2), (self.hostile, 3),
+            (self.watch, 2), (self.cancel, 1), (self.reschedule, 1), (self.pass_a_while, 2), (self.damaged, 3),
             (self.daemon_changes, 1), (self.daemon_settles, 3), (self.abandon, 1), (self.sleep, 2), (self.arena, 1),
             (self.look, 1), (self.drop, 1),
         )  # fmt: skip
@@ -316,11 +316,11 @@ class Program(World):
         self.protocol.ledger.use_arena(use, 3 if use is self.words else 0)
         self.note(self.protocol.ledger.newest())
 
-    def hostile(self) -> None:
+    def damaged(self) -> None:
         frame = self.report() if self.rng.random() < 0.7 else self.of_corpus()
         with self.link.lock:
             self.protocol.receive(frame, self.now, published=self.rng.random() < 0.5)
-        self.note(f"hostile: {self.protocol.incoming.complaints} {self.protocol.frames_ignored}")
+        self.note(f"damaged: {self.protocol.incoming.complaints} {self.protocol.frames_ignored}")
         self.protocol.incoming.complaints.clear()
         self.notify_waiters()
 

@@ -1,8 +1,8 @@
-"""What timerd_client.hot promises, in Python: the model of the compiled one.
+"""The promises of timerd_client.hot, in Python: the model of the compiled one.
 
-Random programs run over both (clientprogram.py, modelprogram.py). The names are those of hot/, whose .pyi say what each
-does. `takes_register` and `takes_fire` decorate a method. The compiled one takes the calls of the fast path itself, and
-gives all others to the method. Here the method takes every call.
+Random programs run over both (clientprogram.py, modelprogram.py). The names are those of hot/, whose .pyi say more.
+`takes_register` and `takes_fire` decorate a method. The compiled one takes the calls of the fast path itself, and gives
+all others to the method. Here the method takes every call.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Rows(Promised):
         self._settlement = self._callbacks = None
         self._unseen: set[int] = set()  # the rows that a grant has completed, and at which no caller has looked
         self.left = rows
-        self.listed = 0  # of its rows so many are in `grants` of settle_all
+        self.listed = 0  # the number of its rows in `grants` of settle_all
         self._settlements: list[RawSettlement | None] = [None] * rows
         self._parts: list[tuple[int, int, int]] = []  # (first command, first row, rows) of each part
         if not rows:
@@ -276,7 +276,7 @@ class Rows(Promised):
 
 
 Grant: TypeAlias = tuple[int, "Handle | Rows"]
-"""A registration that a limited event has completed: its command number, and who waits for it."""
+"""A registration that a limited event has completed: its command number, and its waiter."""
 
 
 def copy_records_in(settlements: Sequence[RawSettlement | None], into: bytearray, at: int) -> bool:

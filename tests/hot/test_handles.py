@@ -1,4 +1,4 @@
-"""What a handle of `register` keeps: how its operation has settled, its id, its callbacks."""
+"""The state of a handle of `register`: how its operation has settled, its id, its callbacks."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ HASHES = {hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest(): 
 FLAGS_AT = size_of(CommandHeader) + 2  # of a command in a frame
 
 
-def told(directory: Path) -> list[tuple[object, ...]]:
-    """What the OUTCOME rows say, in texts instead of numbers. Who is told is left out where nobody is."""
+def outcomes_in(directory: Path) -> list[tuple[object, ...]]:
+    """The OUTCOME rows, in texts instead of numbers. The owner is None where there is none."""
     found: list[tuple[object, ...]] = []
     with JournalReader(directory) as reader:
         for row in reader.rows():
@@ -99,7 +99,7 @@ def test_each_settled_operation_has_exactly_one_row_with_the_models_fields(
     tmp_path: Path, seed: int, level: JournalLevel
 ) -> None:
     made = play(seed, tmp_path, level=level)
-    rows, wanted = told(tmp_path), [expected(settled) for settled in made.model.settled]
+    rows, wanted = outcomes_in(tmp_path), [expected(settled) for settled in made.model.settled]
     assert without_owner(rows) == without_owner(wanted)
     owned = Counter(row for row in rows if row[-1] is not None)
     assert not owned - Counter(wanted)
@@ -111,7 +111,7 @@ def test_each_settled_operation_has_exactly_one_row_with_the_models_fields(
 def test_an_audit_computes_every_outcome_again_over_kills_at_any_instruction(tmp_path: Path, seed: int) -> None:
     made = play(seed, tmp_path, core_faults)
     assert made.crashes
-    assert without_owner(told(tmp_path)) == without_owner([expected(settled) for settled in made.model.settled])
+    assert without_owner(outcomes_in(tmp_path)) == without_owner([expected(settled) for settled in made.model.settled])
     found = audited(made)
     assert not found.wrong, f"seed={seed}: {found.wrong[:5]}"
     print(f"seed {seed}: {found.outcomes} outcomes audited, {made.crashes} crashes")
@@ -269,7 +269,7 @@ def test_a_journal_shows_that_a_silent_client_keeps_what_it_holds(tmp_path: Path
 def test_a_client_may_die_between_two_turns_of_one_event(
     tmp_path: Path, orphans: Orphans, event: KeyAct, budget: int
 ) -> None:
-    """The event reaches some of its operations after its death: they are adopted or swept before, and have no grant."""
+    """The event reaches some operations after their owner's death. They were adopted or swept before: no grant."""
     rig = JournaledRig(tmp_path)
     dying, other, firing = rig.client(orphans, group=b"g"), rig.client(group=b"g", listens=True), rig.client()
     for _ in range(8):

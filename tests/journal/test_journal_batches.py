@@ -27,7 +27,7 @@ FORM = (
     RowKind.CONTINUED,
     RowKind.ANCHOR,
     RowKind.TURN,
-)  # rows that tell nothing that happened
+)  # rows that record no event
 
 
 def watch(number: int) -> Register:
@@ -35,15 +35,15 @@ def watch(number: int) -> Register:
 
 
 def named(row: Row) -> tuple[object, ...]:
-    """What a row is about, without texts, whose numbers differ from journal to journal."""
+    """The content of a row without its texts, whose numbers differ from journal to journal."""
     record = row.record
     names = ("operation", "sequence", "command", "ordinal", "outcome", "state", "settled_ns", "command_kind")
     return (record.kind, *(getattr(record, name, None) for name in names))
 
 
 def of_operations(rows: list[Row]) -> set[tuple[int, ...]]:
-    """What is told of each operation, by its index: its generation may be another after a crash, and a start may tell
-    again what is pending."""
+    """The rows of operations, by index. The generation may be another after a crash, and a start writes rows of pending
+    operations again."""
     return {
         (record.kind, record.operation & 0xFFFF_FFFF, getattr(record, "ordinal", 0))
         for record in (row.record for row in rows)
@@ -52,17 +52,17 @@ def of_operations(rows: list[Row]) -> set[tuple[int, ...]]:
 
 
 def missing(rows: list[Row], whole: list[Row]) -> int:
-    """How many of the whole journal's rows are missing; each stretch of them is where a GAP says so, and as long."""
-    told = [named(row) for row in whole if row.record.kind not in FORM]
+    """How many of the whole journal's rows are missing. A GAP stands for each stretch of them, and has its length."""
+    known = [named(row) for row in whole if row.record.kind not in FORM]
     at = gaps = 0
     for row in rows:
         if row.record.kind == RowKind.GAP:
             at += row.record.rows
             gaps += row.record.rows
         elif row.record.kind not in FORM:
-            assert named(row) == told[at], f"row {at}"
+            assert named(row) == known[at], f"row {at}"
             at += 1
-    assert at == len(told)
+    assert at == len(known)
     return gaps
 
 
@@ -141,7 +141,7 @@ def test_after_a_crash_in_a_batch_that_a_full_buffer_drops_a_gap_counts_the_miss
 
     whole, frame = prepared(tmp_path / "whole", 4 * BUFFER_ROWS, timerd.core)
     act(whole, frame)
-    told = of_operations(end(whole))
+    known = of_operations(end(whole))
     rig, frame = prepared(tmp_path / "short", BUFFER_ROWS, core_faults)
     copies = record(rig, lambda _: act(rig, frame))
     for point, copy in enumerate(copies[:: len(copies) // 12 + 1]):
@@ -153,9 +153,9 @@ def test_after_a_crash_in_a_batch_that_a_full_buffer_drops_a_gap_counts_the_miss
         act(again, frame)
         found = end(again)
         more = sum(row.record.rows for row in found if row.record.kind == RowKind.GAP) - len(
-            told - of_operations(found)
+            known - of_operations(found)
         )
-        assert more == 0, f"point {point}: the GAP tells {more} rows too many"
+        assert more == 0, f"point {point}: the GAP has {more} rows too many"
         wrong = again.audit().wrong
         assert all(finding.what.partition(" ")[2] == DROPPED for finding in wrong), wrong
         again.drop_journal()

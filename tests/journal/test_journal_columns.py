@@ -38,7 +38,7 @@ TEXTS = {
     "purgatory": TextKind.PURGATORY,
     "id": TextKind.ID,
 }
-# Columns of which the journal has only what they do: a change shows where it changes an outcome or another row.
+# Columns that the journal shows only by their effects: a change is found if it changes an outcome or another row.
 BY_EFFECT = {
     (RowKind.TEXT, "length"): "a text is what the caller gave; it shows where it stands twice, or another row has it",
     (RowKind.TEXT, "text"): "the same",
@@ -70,9 +70,9 @@ BY_EFFECT = {
     (RowKind.ACTION, "orphans"): "the caller's, of SET_ORPHANS",
     (RowKind.ACTION, "deadline_ns"): "the caller's, of RESCHEDULE: the outcome has the last one",
     (RowKind.ACTION, "command"): "the client's; it only rises",
-    (RowKind.CLIENT, "state"): "SILENT may be LIVE: what is delivered shows it",
+    (RowKind.CLIENT, "state"): "SILENT may be LIVE: deliveries show it",
     (RowKind.CLIENT, "orphans"): "the caller's; all rows of a client have the same",
-    (RowKind.CLIENT, "flags"): "LISTENS is the caller's: what is delivered shows it",
+    (RowKind.CLIENT, "flags"): "LISTENS is the caller's: deliveries show it",
     (RowKind.CLIENT, "pid"): "the client's; all rows of a client have the same",
     (RowKind.CLIENT, "group"): "the client's; all rows of a client have the same",
     (RowKind.GROUP, "command"): "the client's; it only rises",
@@ -80,7 +80,7 @@ BY_EFFECT = {
     (RowKind.SEGMENT, "monotonic_ns"): "bounded by the rows around it; the first one has none before it",
     (RowKind.SEGMENT, "kept_ns"): "it shows where it ends something",
 }
-# Columns that are computed, but where another value may be possible, too: at most half of the changes are missed.
+# Columns that are computed, but that may have several right values: at most half of the changes are missed.
 NEARLY = {
     (RowKind.OUTCOME, "sequence"): "with an event in delivery that came too late, two values are possible",
     (RowKind.CLIENT, "client"): "a slot that no other row has is as good as any other",

@@ -49,7 +49,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
 
 
 def damaged(directory: Path, harm: Callable[[bytearray], bytes | bytearray], segment: int) -> list[Row | Damage]:
-    """What a reader gives of a copy with one segment harmed: only rows, damage, or JournalError."""
+    """The results of reading a copy with one harmed segment: only rows, damage, or JournalError."""
     copy = directory.parent / f"{directory.name}-copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(directory, copy)

@@ -62,7 +62,7 @@ def test_a_missing_last_segment_is_found_by_the_end_row_and_by_the_arena(tmp_pat
     assert f"to {rig.core.journal_rows - 1} are missing at the end" in finding.what
 
 
-def test_what_a_killed_daemon_had_written_is_known_at_the_next_start(tmp_path: Path) -> None:
+def test_the_next_start_knows_the_rows_of_a_killed_daemon(tmp_path: Path) -> None:
     rig = played(tmp_path)
     rows, last = rig.core.journal_rows, segments_of(tmp_path)[-1]
     path = segment_path(tmp_path, last)
@@ -103,7 +103,7 @@ def test_an_audit_of_a_directory_without_segments_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_all_segments_are_missing_and_the_arena_says_so(tmp_path: Path, ended: bool) -> None:
+def test_the_arena_shows_that_all_segments_are_missing(tmp_path: Path, ended: bool) -> None:
     rig = played(tmp_path)
     if ended:
         rig.end()
@@ -122,7 +122,7 @@ def test_the_rows_of_an_arena_are_missing_beside_those_of_the_one_before(tmp_pat
     rig.end()
     for number in set(segments_of(tmp_path)) - set(there):
         segment_path(tmp_path, number).unlink()
-    assert not audit_journal(tmp_path).wrong, "the files alone cannot say so"
+    assert not audit_journal(tmp_path).wrong, "the files alone do not show it"
     assert any("are missing in all files" in finding.what for finding in rig.audit().wrong)
 
 

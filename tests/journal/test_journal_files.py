@@ -45,13 +45,13 @@ def rig(tmp_path: Path) -> JournaledRig:
     return JournaledRig(tmp_path / "journal", level=JournalLevel.OUTCOMES, capacity=512, quota_operations=512)
 
 
-def told(reader: JournalReader) -> list[bytes | None]:
-    """Keys of the outcomes that there are now, from where the reader is."""
+def outcomes_in(reader: JournalReader) -> list[bytes | None]:
+    """Keys of the outcomes so far, from the reader's position on."""
     return [reader.text(row.record.key) for row in reader.rows() if row.record.kind == RowKind.OUTCOME]
 
 
 def errors(rig: JournaledRig) -> list[str]:
-    """What `timerctl errors` would show."""
+    """The errors that `timerctl errors` would show."""
     records = Memory(rig.memory).all_records(Region.ERRORS)
     return [record.message.rstrip(b"\0").decode() for record in records if record.count]
 
@@ -70,8 +70,8 @@ def test_a_reader_follows_new_rows_across_segments(rig: JournaledRig) -> None:
     found: list[bytes | None] = []
     for turn in range(150):
         settle(rig, client, *numbered(turn * 20, turn % 20))
-        found += told(reader)
-        assert len(found) == sum(each % 20 for each in range(turn + 1)), "what a turn told can be read after it"
+        found += outcomes_in(reader)
+        assert len(found) == sum(each % 20 for each in range(turn + 1)), "rows of a turn can be read after it"
     assert found == [key for turn in range(150) for key in numbered(turn * 20, turn % 20)]
     assert len(segments_of(rig.plan.directory)) > 2
     assert not reader.damage
@@ -133,7 +133,7 @@ def test_long_keys_span_rows_and_known_ones_are_written_once(rig: JournaledRig) 
     assert [row.record.length for row in texts] == [255, 60, 61]
     assert kinds(rows).count(RowKind.CONTINUED) == 4 + 0 + 1
     with JournalReader(rig.plan.directory) as reader:
-        assert told(reader) == [long, b"y" * 60, b"y" * 61, long, long]
+        assert outcomes_in(reader) == [long, b"y" * 60, b"y" * 61, long, long]
 
 
 def test_unique_keys_cost_one_row_more_than_the_outcomes(rig: JournaledRig) -> None:
@@ -164,7 +164,7 @@ def test_a_thread_writes_the_rows_of_each_turn(rig: JournaledRig) -> None:
         settle(rig, client, *numbered(turn * 20, 20))
     rig.journal.close()
     with JournalReader(rig.plan.directory) as reader:
-        assert told(reader) == numbered(0, 400)
+        assert outcomes_in(reader) == numbered(0, 400)
     assert isinstance(rig.journal, Journal)
 
 
@@ -180,7 +180,7 @@ def test_a_start_continues_where_the_killed_daemon_ended(rig: JournaledRig) -> N
         if turn % 3 == 0:
             rig.restart()
     with JournalReader(rig.plan.directory) as reader:
-        assert told(reader) == wanted
+        assert outcomes_in(reader) == wanted
     starts = starts_of(rig)
     assert len(starts) == 21
     assert all(start.flags & RowFlag.CONTINUES for start in starts[1:])
@@ -195,7 +195,7 @@ def test_the_next_daemon_writes_the_rows_that_a_killed_daemon_left_in_the_buffer
     assert not outcomes(rig.rows())
     rig.restart()
     with JournalReader(rig.plan.directory) as reader:
-        assert told(reader) == numbered(0, 120)
+        assert outcomes_in(reader) == numbered(0, 120)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 700, BLOCK_SIZE - 1])
@@ -208,10 +208,10 @@ def test_a_torn_open_block_is_written_again(rig: JournaledRig, cut: int) -> None
         file.seek((1 + block) * BLOCK_SIZE + cut)
         file.write(b"torn" if cut < BLOCK_SIZE - 4 else b"t")
     with JournalReader(rig.plan.directory) as reader:
-        before = told(reader)
+        before = outcomes_in(reader)
         assert not reader.damage, "the last block of the newest segment may be being written"
         rig.restart()
-        assert before + told(reader) == numbered(0, 100)
+        assert before + outcomes_in(reader) == numbered(0, 100)
 
 
 def test_a_segment_file_of_zeros_is_skipped(rig: JournaledRig) -> None:
@@ -222,7 +222,7 @@ def test_a_segment_file_of_zeros_is_skipped(rig: JournaledRig) -> None:
     rig.restart()
     settle(rig, client, *numbered(10, 10))
     with JournalReader(rig.plan.directory) as reader:
-        assert told(reader) == numbered(0, 20)
+        assert outcomes_in(reader) == numbered(0, 20)
         assert not reader.damage
 
 
@@ -234,7 +234,7 @@ def test_another_arena_begins_another_segment(tmp_path: Path, rig: JournaledRig)
     assert segments_of(tmp_path / "journal") == [1, 2]
     assert segment_path(tmp_path / "journal", 1).stat().st_size < SEGMENT_SIZE, "the old one is cut to what it holds"
     with JournalReader(tmp_path / "journal") as reader:
-        assert told(reader) == numbered(0, 20)
+        assert outcomes_in(reader) == numbered(0, 20)
         assert not reader.damage
 
 
@@ -274,7 +274,7 @@ def test_a_journal_that_begins_late_writes_the_existing_operations(tmp_path: Pat
     ]
     assert {row.progress for row in halves} == {0, 1}
     rig.restart()
-    assert len([row for row in rig.rows() if row.record.kind == RowKind.REGISTER]) == 3, "it is told once"
+    assert len([row for row in rig.rows() if row.record.kind == RowKind.REGISTER]) == 3, "no row is written again"
 
 
 def test_the_next_start_writes_the_segments_without_a_file(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_full_disk_stops_no_operation_is_reported_and_the_journal_resumes(
     assert sum(gap.rows for gap in gaps) == rig.core.journal_dropped
     assert len(gaps) == 1 and gaps[0].from_ns < gaps[0].to_ns
     with JournalReader(rig.plan.directory) as reader:
-        found = told(reader)
+        found = outcomes_in(reader)
     lost = len(keys) - len(found)
     assert lost == rig.core.journal_dropped
     first = next(at for at, key in enumerate(keys) if key != found[at])
@@ -425,11 +425,11 @@ def test_a_reader_overtaken_by_retention_reports_the_removed_rows_and_continues(
     rig = JournaledRig(tmp_path, level=JournalLevel.OUTCOMES, keep=SEGMENT_SIZE, capacity=512, quota_operations=512)
     client, reader = rig.client(), JournalReader(tmp_path)
     settle(rig, client, b"first")
-    assert told(reader) == [b"first"]
+    assert outcomes_in(reader) == [b"first"]
     reader.close()
     for turn in range(80):
         settle(rig, client, *numbered(turn * 40, 40))
-    assert told(reader)[-1] == b"key 3199"
+    assert outcomes_in(reader)[-1] == b"key 3199"
     assert ["removed before they were read" in damage.what for damage in reader.damage] == [True]
 
 
@@ -468,14 +468,14 @@ def test_removed_files_are_written_again_as_far_as_the_buffer_reaches(tmp_path: 
     rig.restart()
     settle(rig, client, *numbered(1600, 40))
     with JournalReader(rig.plan.directory) as reader:
-        assert told(reader) == numbered(0, 1640), "four segments' rows are still in the buffer"
+        assert outcomes_in(reader) == numbered(0, 1640), "four segments' rows are still in the buffer"
         assert not reader.damage
     for sequence in segments_of(rig.plan.directory):
         segment_path(rig.plan.directory, sequence).unlink()
     rig.restart()
     settle(rig, client, *numbered(1640, 40))
     with JournalReader(rig.plan.directory) as reader:
-        found = told(reader)
+        found = outcomes_in(reader)
     assert found[-40:] == numbered(1640, 40)
     assert found == numbered(1680 - len(found), len(found))
 
@@ -492,7 +492,7 @@ def test_rows_whose_buffer_is_lost_are_reported(rig: JournaledRig) -> None:
     settle(rig, client, b"after")
     assert any("are lost" in error for error in errors(rig))
     with JournalReader(rig.plan.directory) as reader:
-        assert told(reader) == [b"after"]
+        assert outcomes_in(reader) == [b"after"]
 
 
 def test_names_of_consumers_are_checked(tmp_path: Path) -> None:

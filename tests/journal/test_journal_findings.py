@@ -1,4 +1,4 @@
-"""What the audit says of a journal that is not whole: names for numbers and bytes, and the cause before its effects."""
+"""Findings of the audit in a journal that is not whole: names for numbers and bytes, and causes before effects."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_damaged_block_a_broken_header_and_a_file_of_zeros_come_first_as_well(
         assert third == FOLLOWS
 
 
-def test_what_disagrees_before_the_cause_does_not_follow_from_it(tmp_path: Path) -> None:
+def test_a_defect_before_the_cause_does_not_follow_from_it(tmp_path: Path) -> None:
     played(tmp_path)
     change(segment_path(tmp_path, 1), RowKind.OUTCOME, "error", 7)
     alone = audit_journal(tmp_path)

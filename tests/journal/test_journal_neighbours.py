@@ -1,4 +1,4 @@
-"""The journal beside members that plant files: whatever lies in holds/, its thread goes on; its end is seen."""
+"""The journal beside members that plant files: its thread goes on with any file in holds/, and its end is reported."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import timerd.journal.files
 import timerd.journal.writer
 from support.fakes.descriptors import free_files
 from support.real.daemons import Daemon
-from support.real.hostile import HOSTILE, within
 from support.real.patience import PATIENCE_S, eventually
+from support.real.planted_files import PLANTED, within
 from support.real.shell import Run
 from support.rig.arenas import Memory
 from support.rig.journals import SEGMENT_SIZE, JournaledRig, numbered, settle
@@ -27,7 +27,7 @@ from timerd_shm.read.segment import segments_of
 MakeDaemon = Callable[..., Daemon]
 
 
-ATTACKS: dict[str, Callable[[Path], object]] = HOSTILE | {
+ATTACKS: dict[str, Callable[[Path], object]] = PLANTED | {
     "5,000 digits": lambda path: path.write_text("9" * 5_000),
     "digits that are not ASCII": lambda path: path.write_text("\u0663"),
     "a number that no segment has": lambda path: path.write_text("9" * 25),
@@ -163,7 +163,7 @@ def test_a_thread_that_has_ended_is_an_error_that_stats_prometheus_and_the_log_s
     daemon = make_daemon(*flags, patch=patch)
     with td.connect(timeout=PATIENCE_S) as client:
         assert client.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
-        eventually(lambda: daemon.stats()["counters"]["journal_thread_dead"] == 1, "nobody says so")
+        eventually(lambda: daemon.stats()["counters"]["journal_thread_dead"] == 1, "no counter shows it")
         assert client.fire_wait("k") == 0, "the daemon goes on"
     said = "the thread that writes the journal has ended (SystemExit"
     assert said in daemon.log and "start the daemon again" in daemon.log

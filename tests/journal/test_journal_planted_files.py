@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.real.hostile import HOSTILE, within
+from support.real.planted_files import PLANTED, within
 from support.real.shell import Run
 from support.rig.arenas import Memory
 from support.rig.journals import SEGMENT_SIZE, JournaledRig, numbered, outcomes, settle
@@ -22,8 +22,8 @@ from timerd_shm.declare.layout import Region
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, segment_path, segments_of
 
-TIME_S = 20  # far more than any of it takes
-# Zeros, or nothing: as a file that its daemon has just begun. Root reads every file.
+TIME_S = 20  # far more than any reader takes
+# Files of zeros, or without content: as a file that its daemon has just begun. Root can read every file.
 SILENT = ("a gigabyte", *(["a file without a number, unreadable"] if os.geteuid() == 0 else []))
 
 
@@ -39,7 +39,7 @@ def rig(tmp_path: Path) -> JournaledRig:
 
 
 def errors(rig: JournaledRig) -> str:
-    """What `timerctl errors` would show."""
+    """The errors that `timerctl errors` would show."""
     records = Memory(rig.memory).all_records(Region.ERRORS)
     return " ".join(record.message.rstrip(b"\0").decode() for record in records if record.count)
 
@@ -54,12 +54,12 @@ def audited(directory: Path) -> Audited:
 # readers --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attack", HOSTILE)
+@pytest.mark.parametrize("attack", PLANTED)
 def test_an_audit_names_a_planted_file_behind_the_newest_segment(rig: JournaledRig, run: Run, attack: str) -> None:
     directory = rig.plan.directory
     rig.end()
     newest = segments_of(directory)[-1] + 1
-    HOSTILE[attack](segment_path(directory, newest))
+    PLANTED[attack](segment_path(directory, newest))
     found = audited(directory)
     if attack in SILENT:
         assert found.wrong == []
@@ -70,23 +70,23 @@ def test_an_audit_names_a_planted_file_behind_the_newest_segment(rig: JournaledR
     assert f"{found.arenas[0].outcomes} outcomes" in out
 
 
-@pytest.mark.parametrize("attack", HOSTILE)
+@pytest.mark.parametrize("attack", PLANTED)
 def test_an_audit_names_a_planted_file_among_the_segments(rig: JournaledRig, attack: str) -> None:
     directory = rig.plan.directory
     rig.end()
     path = segment_path(directory, 2)
     path.unlink()
-    HOSTILE[attack](path)
+    PLANTED[attack](path)
     causes = [finding.what for finding in audited(directory).arenas[0].causes]
     assert len(causes) == 2 and "2" in causes[0] and "are in no segment" in causes[1]
 
 
-@pytest.mark.parametrize("attack", HOSTILE)
+@pytest.mark.parametrize("attack", PLANTED)
 def test_the_newest_rows_are_printed_beside_a_planted_file(rig: JournaledRig, run: Run, attack: str) -> None:
     directory = rig.plan.directory
     rig.end()
     wanted = run("journal", "tail", "--directory", str(directory))
-    HOSTILE[attack](segment_path(directory, segments_of(directory)[-1] + 1))
+    PLANTED[attack](segment_path(directory, segments_of(directory)[-1] + 1))
     assert run("journal", "tail", "--directory", str(directory)) == wanted
     assert wanted[0] == 0
 
@@ -138,13 +138,13 @@ def test_a_directory_of_many_segments_is_not_listed_for_each_of_them(
 # the daemon's start ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attack", HOSTILE)
+@pytest.mark.parametrize("attack", PLANTED)
 def test_a_start_goes_on_behind_a_planted_file_and_loses_no_row(rig: JournaledRig, attack: str) -> None:
     directory = rig.plan.directory
     before = len(outcomes(rig.rows()))
     newest = segments_of(directory)[-1] + 1
     path = segment_path(directory, newest)
-    HOSTILE[attack](path)
+    PLANTED[attack](path)
     there = path.lstat().st_mode
     assert within(TIME_S, rig.restart), "the start hangs, or has raised"
     client = rig.client()
@@ -173,7 +173,7 @@ def test_a_start_writes_nothing_through_a_link_that_leads_to_its_own_segment(rig
 
 
 def test_a_start_refuses_a_segment_with_the_last_number(rig: JournaledRig) -> None:
-    """Behind it there is no number for another, and readers would not see the file."""
+    """No number is left for the next segment, and readers would not see its file."""
     path = segment_path(rig.plan.directory, 999_999_999_999)
     path.touch()
     path.write_text("no segment")
@@ -181,8 +181,8 @@ def test_a_start_refuses_a_segment_with_the_last_number(rig: JournaledRig) -> No
         rig.restart()
 
 
-ENTRIES: dict[str, Callable[[Path], object]] = {name: HOSTILE[name] for name in ("a FIFO", "a directory", "a socket")}
-ENTRIES["a link to nothing"] = HOSTILE["a link to nothing"]
+ENTRIES: dict[str, Callable[[Path], object]] = {name: PLANTED[name] for name in ("a FIFO", "a directory", "a socket")}
+ENTRIES["a link to nothing"] = PLANTED["a link to nothing"]
 ENTRIES["a file of somebody"] = lambda path: path.write_text("precious")
 
 
@@ -206,7 +206,7 @@ def test_a_running_daemon_passes_over_the_names_that_are_taken(tmp_path: Path, a
 
 @pytest.mark.parametrize("attack", ["a FIFO", "a directory", "a link to nothing"])
 def test_old_segments_are_removed_beside_planted_files(tmp_path: Path, attack: str) -> None:
-    HOSTILE[attack](segment_path(tmp_path, 1))
+    PLANTED[attack](segment_path(tmp_path, 1))
     rig = JournaledRig(tmp_path, keep=3 * SEGMENT_SIZE, capacity=512, quota_operations=512)
     client = rig.client()
     for turn in range(100):
@@ -258,7 +258,7 @@ def test_a_forged_header_ends_no_reader_and_no_start_and_makes_no_file_large(
 
 
 def test_rows_behind_a_header_with_a_forged_number_are_read(rig: JournaledRig) -> None:
-    """No row of such a segment is good. So the number that it says is not that of a row that was read."""
+    """No row of such a segment is good. So the first row that its header states was never read."""
     directory = rig.plan.directory
     rig.end()
     with JournalReader(directory) as reader:

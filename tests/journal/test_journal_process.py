@@ -163,7 +163,7 @@ def test_a_daemon_without_a_journal_leaves_no_link_to_one(make_daemon: MakeDaemo
 
 
 def test_the_log_says_from_which_row_on_a_start_writes(make_daemon: MakeDaemon, directory: Path) -> None:
-    """It named the row behind its first: an audit needs row 0, and the log of the first start said row 1."""
+    """Before, the log named the row behind the first: an audit needs row 0, and the first start logged row 1."""
     daemon = make_daemon(*flags(directory))
     daemon.stop()
     assert f"in {directory}, from row 0\n" in daemon.log

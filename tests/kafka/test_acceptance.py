@@ -12,13 +12,13 @@ import pytest
 
 from support.real.trees import ROOT
 
-# Bounds of time, which a machine that does other things may miss: a member whose session is two seconds must get to its
-# heartbeats meanwhile. And what only a client says that is faster than its quota. The full form holds them.
+# Bounds of time, which a busy machine may miss: a member with a session of two seconds must get to its heartbeats
+# meanwhile. And claims about quotas, which need clients that are faster than their quota. The full form holds them.
 TIMED = {"timed_out_in_time", "empty_in_time", "woken", "killed_member", "leaving_member", "slow_rejoiner"}
 TIMED |= {"quota_rate", "muted", "clients_throttled", "bystander_served", "refused_in_time", "answered_in_time"}
 TIMED |= {"all_answered", "producers_go_on", "works_again_in_time", "members_stay"}
 TIMED |= {"at_once_in_time", "sum_in_time", "goes_on_in_time", "throttled", "throttle_reported"}
-PARTS = ("daemon,quota", "hostile,storm,full", "groups,records,stopped", "fetch,no_wait,counts")
+PARTS = ("daemon,quota", "damaged,storm,full", "groups,records,stopped", "fetch,no_wait,counts")
 SHORT = ("--short", "--records=300", "--mutations=1k", "--seconds=3", "--between=1")
 
 
@@ -28,7 +28,7 @@ def test_each_check_is_in_a_part() -> None:
 
 
 @pytest.mark.timeout(400)
-def test_what_the_broker_promises_holds(tmp_path: Path, seed: int) -> None:
+def test_the_promises_of_the_broker_hold(tmp_path: Path, seed: int) -> None:
     document = tmp_path / "kafka.json"
     parts = [f"--only={part}" for part in PARTS]
     command = [str(ROOT / "tests/kafka/acceptance/accept.py"), *SHORT, *parts, f"--seed={seed}", f"--json={document}"]

@@ -124,7 +124,7 @@ def test_threads_of_a_test_each_get_their_own_answer(cluster: KafkaCluster) -> N
     assert all("partitions" in answer["0"] for answer in answers[1::2])
 
 
-def test_what_is_to_be_given_is_said() -> None:
+def test_errors_say_which_arguments_to_give() -> None:
     with pytest.raises(KafkaClusterError, match="give a list"):
         KafkaCluster("--workers 4")
     with pytest.raises(KafkaClusterError, match="start"):
@@ -218,7 +218,7 @@ def test_a_process_with_many_connections_has_a_cluster_too() -> None:
         assert cluster.topic(partitions=1) in cluster.state()["0"]["partitions"].popitem()[0]
 
 
-def test_it_is_there_within_seconds_and_says_so(tmp_path: Path) -> None:
+def test_a_cluster_is_ready_within_seconds_and_prints_it(tmp_path: Path) -> None:
     begun = time.monotonic()
     process = subprocess.Popen(
         [
@@ -399,7 +399,7 @@ def test_a_muted_connection_goes_on_although_the_timer_daemon_is_stopped(tmp_pat
                 cluster.kill_daemon(signal.SIGCONT)
 
 
-def test_who_joins_a_group_while_the_timer_daemon_is_stopped_is_told_to_try_again(tmp_path: Path) -> None:
+def test_a_join_while_the_timer_daemon_is_stopped_gets_an_error_to_try_again(tmp_path: Path) -> None:
     with (
         KafkaCluster(["--workers", "1", "--replicas", "1"], data=tmp_path) as cluster,
         RawKafka(cluster.bootstrap) as first,
@@ -420,7 +420,7 @@ def test_who_joins_a_group_while_the_timer_daemon_is_stopped_is_told_to_try_agai
 
 
 def join(raw: RawKafka) -> Any:
-    """Join a group (version 3: without being told an id before)."""
+    """Join a group (version 3: a member needs no id before)."""
     module = Question(JOIN_GROUP, 3).module
     return raw.ask(
         JOIN_GROUP,

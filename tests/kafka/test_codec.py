@@ -1,4 +1,4 @@
-"""Frames: what is sound passes, what is not is refused before it costs memory."""
+"""Frames: sound ones pass, others are refused before they cost memory."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def test_a_backlog_of_one_partition_holds_up_no_other(cluster: KafkaCluster, raw
     eventually(lambda: ends() == Counter({24: 2}))
 
 
-def test_who_waits_by_its_id_for_a_topic_that_is_deleted_is_told_that_the_id_is_unknown(
+def test_a_fetch_that_waits_for_a_deleted_topic_by_its_id_gets_unknown_topic_id(
     cluster: KafkaCluster, raw: RawKafka
 ) -> None:
     name = cluster.topic(replicas=1)

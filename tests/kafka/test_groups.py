@@ -495,7 +495,7 @@ def test_requests_out_of_bounds_are_refused_and_leave_nothing(run: Run, monkeypa
         monkeypatch.setattr(coordinator_module, "HELD_MAX", 40)
         large = (GroupProtocol("range", bytes(40)),)
         assert await error(protocols=large) is ErrorCode.group_max_size_reached
-        assert a.heartbeat() is NONE and (await a.join()).error is NONE, "it says no more than before"
+        assert a.heartbeat() is NONE and (await a.join()).error is NONE, "it states nothing new"
         assert (await a.sync({a.member: bytes(40)})).error is ErrorCode.invalid_request
         assert (await a.sync({a.member: bytes(9)})).error is NONE
 

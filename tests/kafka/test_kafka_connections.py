@@ -1,4 +1,4 @@
-"""What clients send that they should not, and what becomes of the others meanwhile."""
+"""Clients that send damaged or excessive data, and the service of the others meanwhile."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def closed(connection: RawKafka) -> bool:
 def test_a_frame_that_is_no_request_ends_its_connection_alone(
     raw: RawKafka, cluster: KafkaCluster, data: bytes
 ) -> None:
-    with RawKafka(cluster.bootstrap) as hostile:
-        hostile.send(data)
-        assert closed(hostile)
+    with RawKafka(cluster.bootstrap) as sender:
+        sender.send(data)
+        assert closed(sender)
     assert raw.metadata("nothing").brokers
 
 
@@ -119,13 +119,13 @@ def test_damaged_requests_harm_no_other_client_and_fill_no_memory(
         ]
         for _ in range(150):
             host, _, port = leader.rpartition(":")
-            with socket.create_connection((host, int(port)), 10) as hostile:
+            with socket.create_connection((host, int(port)), 10) as sender:
                 for _ in range(10):
                     frame = bytearray(rng.choice(valid))
                     for _ in range(rng.randint(1, 5)):
                         frame[rng.randrange(4 if rng.random() < 0.9 else 0, len(frame))] = rng.randrange(256)
                     try:
-                        hostile.sendall(frame)
+                        sender.sendall(frame)
                     except OSError:
                         break
             begun = time.monotonic()
@@ -159,10 +159,10 @@ def test_many_connections_at_once_are_all_served(cluster: KafkaCluster, raw: Raw
         client.close()
 
 
-def test_what_a_client_has_sent_with_acks_0_before_it_closed_its_connection_is_kept(
+def test_records_sent_with_acks_0_before_the_connection_was_closed_are_kept(
     cluster: KafkaCluster, raw: RawKafka
 ) -> None:
-    """And what another one waits for is withdrawn, although requests are behind it."""
+    """The operations of another connection are withdrawn, although requests are behind the waiting one."""
     topic = cluster.topic(replicas=1)
     address = raw.leaders(topic)[0]
     with RawKafka(address) as client:
@@ -251,8 +251,8 @@ def test_every_version_of_every_api_is_answered(cluster: KafkaCluster, key: int)
             assert question.read(client.frame()) is not None, version
 
 
-def test_a_client_that_is_gone_waits_no_more_whatever_it_has_sent(cluster: KafkaCluster, raw: RawKafka) -> None:
-    """So much lies behind its request that nothing is read, and its end is not seen by reading."""
+def test_a_client_that_is_gone_no_longer_waits_whatever_it_has_sent(cluster: KafkaCluster, raw: RawKafka) -> None:
+    """Many bytes lie behind the waiting request. The broker does not read them, so reading does not show the end."""
     topic = cluster.topic(replicas=1)
     with RawKafka(raw.leaders(topic)[0]) as client:
         client.send(client.question(FETCH, 12, **fetch_fields(topic, {0: 0}, 1_000.0))[1])
@@ -291,7 +291,7 @@ def test_answers_that_nobody_takes_are_bounded() -> None:
 def test_a_throttle_time_of_no_millisecond_mutes_nothing(
     manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer states whole milliseconds, and who is told of none is not muted."""
+    """An answer states whole milliseconds. A client whose answer states none is not muted."""
 
     async def main() -> list[float]:
         with brokers(tmp_path, 1, produce_quota=1e6) as (broker,):

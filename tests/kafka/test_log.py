@@ -172,7 +172,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(log: PartitionLog, monkeypatch: py
 
 
 def claiming(records: int) -> bytes:
-    """A batch of one record that says it has so many."""
+    """A batch of one record whose header states `records`."""
     made = bytearray(batch([b"a"]))
     struct.pack_into(">i", made, 23, records - 1)
     struct.pack_into(">i", made, 57, records)
@@ -192,7 +192,7 @@ def claiming(records: int) -> bytes:
         (batch([b"a"], magic=3), "format 3"),
     ],
 )
-def test_what_is_damaged_is_corrupt(data: bytes, error: str) -> None:
+def test_a_damaged_batch_is_corrupt(data: bytes, error: str) -> None:
     with pytest.raises(CorruptBatch, match=error) as raised:
         read_produced(data)
     assert raised.type is CorruptBatch, "to send it again may help"
@@ -211,7 +211,7 @@ def test_what_is_damaged_is_corrupt(data: bytes, error: str) -> None:
         (batch([b"a"], producer=1), "no epoch"),
     ],
 )
-def test_what_no_leader_takes_is_invalid(data: bytes, error: str) -> None:
+def test_data_that_no_leader_takes_is_invalid(data: bytes, error: str) -> None:
     with pytest.raises(InvalidBatch, match=error):
         read_produced(data)
 

@@ -1,4 +1,4 @@
-"""What the page of the broker shows works: its code is run by pytest, as a user's would be."""
+"""The examples on the page of the broker work: pytest runs their code, as it would run a user's."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_acks_all_is_answered_when_all_replicas_have_the_records(cluster: KafkaC
     [(0, 3, 0), (1, 3, 0), (-1, 1, 0), (-1, 3, 7)],
     ids=["acks=0", "acks=1", "one replica", "all partitions in error"],
 )
-def test_what_needs_no_wait_registers_nothing(
+def test_a_request_that_needs_no_wait_registers_nothing(
     cluster: KafkaCluster, raw: RawKafka, acks: int, replicas: int, partition: int
 ) -> None:
     topic = cluster.topic(replicas=replicas)
@@ -223,7 +223,7 @@ def test_min_bytes_is_the_sum_over_all_partitions_also_beyond_64_of_them(cluster
     ],
     ids=["no time", "enough bytes", "no partitions", "out of range", "unknown"],
 )
-def test_what_can_be_answered_at_once_is(
+def test_a_fetch_that_can_be_answered_at_once_is(
     cluster: KafkaCluster, raw: RawKafka, offsets: dict[int, int], more: dict[str, float], code: ErrorCode | None
 ) -> None:
     topic = cluster.topic(replicas=3)
@@ -249,7 +249,7 @@ def test_the_first_batch_is_sent_whatever_the_limits_say(cluster: KafkaCluster, 
         assert not leader.fetch(topic, {0: 2})[0].records
 
 
-def test_a_consumer_may_read_from_a_follower_and_is_told_when_another_broker_takes_records(
+def test_a_consumer_may_read_from_a_follower_and_learns_when_another_broker_takes_records(
     cluster: KafkaCluster, raw: RawKafka
 ) -> None:  # KIP-392
     topic = cluster.topic(replicas=3)
@@ -355,7 +355,7 @@ def test_a_topic_that_is_created_again_inherits_nothing(cluster: KafkaCluster, r
     answer = raw.ask(DELETE_TOPICS, 6, topics=(module.DeleteTopicState(name=name, topic_id=None),), timeout=seconds(10))
     assert answer.responses[0].error_code == ErrorCode.none
     gone = Question(FETCH, 12).read(waiting.frame()).responses[0].partitions[0]
-    assert gone.error_code == ErrorCode.unknown_topic_or_partition, "who waited for it is answered"
+    assert gone.error_code == ErrorCode.unknown_topic_or_partition, "requests that wait for it are answered"
     waiting.close()
     assert raw.metadata(name).topics[0].error_code == ErrorCode.unknown_topic_or_partition
     assert cluster.topic(name, replicas=3) == name
@@ -381,7 +381,7 @@ def test_a_topic_that_cannot_be_is_refused_with_the_reason(cluster: KafkaCluster
         cluster.topic(**more)
 
 
-def test_who_waits_for_a_topic_that_is_deleted_is_answered(cluster: KafkaCluster, raw: RawKafka) -> None:
+def test_requests_that_wait_for_a_deleted_topic_are_answered(cluster: KafkaCluster, raw: RawKafka) -> None:
     name = cluster.topic(replicas=3)
     cluster.stop_follower(name)
     address = raw.leaders(name)[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 from support.real.imports import PACKAGES
 
 SOURCES = PACKAGES["timerd_kafka"]
-# What lets time pass, or waits for another thread, process or socket.
+# Names of functions that let time pass, or wait for another thread, process or socket.
 WAITS = {
     *("sleep", "wait_for", "timeout", "timeout_at", "call_later", "call_at"),
     *("Event", "Condition", "Semaphore", "Barrier", "Lock", "RLock", "Queue", "Timer"),
@@ -27,7 +27,7 @@ EXCEPTIONS = {
     ("testing/cluster.py", "wait"): "a test waits for its cluster",
     ("testing/cluster.py", "Lock"): "threads of a test ask one after the other",
 }
-# What a request may await: an answer of timerd's, its own module, or room in its connection's buffer.
+# A request may await an answer of timerd's, its own module, or room in its connection's buffer.
 AWAITED = {
     "wire/connection.py": {"self._handle(...)", "self._drained"},
     "waits/waits.py": {"wait.future"},
@@ -35,7 +35,7 @@ AWAITED = {
 
 
 def calls_in(path: Path) -> set[str]:
-    """The names of what is called there."""
+    """The names of called functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
@@ -63,8 +63,8 @@ def awaited_in(path: Path) -> set[str]:
     return found
 
 
-def test_what_an_api_awaits_is_a_function_of_its_own_room_that_ends_in_an_operation() -> None:
-    """The chain is read backwards: what `until` awaits is an operation; all else that is awaited leads there."""
+def test_an_api_awaits_functions_of_its_own_room_that_end_in_an_operation() -> None:
+    """The chain is read backwards: `until` awaits an operation, and everything else that is awaited leads there."""
     for name, allowed in AWAITED.items():
         assert awaited_in(SOURCES / name) == allowed
     leads_there = {"broker.waits.until"}

@@ -29,8 +29,8 @@ from timerd_kafka.wire.codec import Question
 API_VERSIONS, DESCRIBE_CONFIGS = 18, 32
 
 
-def test_a_broker_tells_of_changes_that_it_has_read_with_its_own(manual: Manual, tmp_path: Path) -> None:
-    """Two brokers create topics at once: the second one has read the first one's topic before it says what is new."""
+def test_a_broker_reports_changes_that_it_has_read_with_its_own(manual: Manual, tmp_path: Path) -> None:
+    """Two brokers create topics at once: the second one has read the first one's topic before it reports its own."""
 
     async def main() -> list[list[str]]:
         told: list[list[str]] = []
@@ -52,7 +52,7 @@ def test_a_broker_tells_of_changes_that_it_has_read_with_its_own(manual: Manual,
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a purgatory is made while the loop stands still
-def test_who_waits_for_a_topic_sees_brokers_read_others_behind_it(manual: Manual, tmp_path: Path) -> None:
+def test_a_wait_for_a_topic_sees_brokers_that_have_read_a_newer_version(manual: Manual, tmp_path: Path) -> None:
     """The creator has read a newer version than its own. Another broker reads its topic, and then that version."""
 
     async def main() -> int:
@@ -75,7 +75,7 @@ def test_who_waits_for_a_topic_sees_brokers_read_others_behind_it(manual: Manual
 def test_a_broker_acknowledges_no_topics_that_it_has_read_and_not_taken_up(
     manual: Manual, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its disk is full, so its own change fails behind the newest topics, while it opens the partitions of others."""
+    """The disk is full. So the own change of the broker fails while it opens the partitions of newer topics."""
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -190,7 +190,7 @@ def test_a_log_that_cannot_be_read_leaves_no_descriptor(tmp_path: Path, monkeypa
 # requests -------------------------------------------------------------------------------------------------------------
 
 
-def test_old_librdkafka_is_told_of_produce_v0_which_is_refused(raw: RawKafka) -> None:
+def test_old_librdkafka_is_offered_produce_v0_which_is_refused(raw: RawKafka) -> None:
     answer = raw.ask(API_VERSIONS, 3, client_software_name="raw", client_software_version="1")
     versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
     assert versions[PRODUCE][0] == 0 and versions[METADATA][0] == 0

@@ -83,7 +83,7 @@ def test_at_its_deadline_a_wait_ends(manual: Manual, waits: Waits, loop: Loop) -
     assert wait.future.done()
 
 
-def test_what_is_answered_at_once_registers_nothing(manual: Manual, waits: Waits, loop: Loop) -> None:
+def test_a_request_that_is_answered_at_once_registers_nothing(manual: Manual, waits: Waits, loop: Loop) -> None:
     partition = Partition()
     partition.size = 9
     wait = begin(waits, partition)

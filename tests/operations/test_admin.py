@@ -34,7 +34,7 @@ def test_a_client_within_its_burst_is_not_throttled_and_beyond_it_until_the_rate
     assert quota.record(0, 5.0) == 0.0
     assert quota.record(10_000, 5.0) == 100.0, "no bound: a request of 10,000 takes 100 s at this rate"
     assert quota.record(0, 1_000.0) == 0.0
-    assert quota.record(1_500, 1_000.0) == 5.0, "a long pause gives the burst, and no more"
+    assert quota.record(1_500, 1_000.0) == 5.0, "a long pause gives only the burst"
 
 
 def test_over_any_time_a_client_uses_the_rate_and_the_burst_at_most() -> None:

@@ -15,7 +15,7 @@ P0, P1 = partition_key("orders", 0), partition_key("orders", 1)
 
 
 class Log:
-    """What each partition has behind the asked offset."""
+    """The records and bytes of each partition behind the asked offset."""
 
     def __init__(self) -> None:
         self.there = {P0: Available(100, 0, epoch=3), P1: Available(100, 0, epoch=3)}
@@ -34,7 +34,7 @@ def fetch(client: td.Client, log: Log, **more: Any) -> list[str]:
     return answers
 
 
-def test_it_waits_for_so_many_bytes_over_all_partitions(client: td.Client, manual: Manual) -> None:
+def test_it_waits_for_min_bytes_over_all_partitions(client: td.Client, manual: Manual) -> None:
     log = Log()
     answers = fetch(client, log)
     log.there[P0] = Available(160, 500, epoch=3)

@@ -126,7 +126,7 @@ def test_another_generation_ends_a_sync_without_effect(client: td.Client, manual
     assert not late.done()
     group = Group()
     late = sync(client, group, expired)
-    group.generation = 2  # and nobody said so
+    group.generation = 2  # without a check_and_complete()
     manual.advance(60)
     assert expired == [["a", "b"]]
 

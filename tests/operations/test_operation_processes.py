@@ -1,7 +1,7 @@
 """Each named operation across four processes: two that wait, two that act; each of them, and the daemon, is killed.
 
-The state that the operations look at is a folder: a file that is there has happened. Who acts makes a file, and fires
-its key.
+The state that the operations look at is a folder: each file stands for something that has happened. A process that acts
+makes a file, and fires its key.
 """
 
 from __future__ import annotations

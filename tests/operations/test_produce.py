@@ -1,4 +1,4 @@
-"""DelayedProduce: who waits, for which offsets, and what each partition is answered."""
+"""DelayedProduce: its waits, for which offsets, and the answer for each partition."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_large_frame_goes_in_parts_both_ways(transport: PolledTransport, peer:
 def test_the_largest_packet_is_sent_where_the_system_gives_small_buffers(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with net.core.wmem_default of 64 KiB: each such packet was dropped, also when it was sent again."""
+    """As with net.core.wmem_default of 64 KiB. Before, each such packet was dropped, also when it was sent again."""
     accept = socket.socket.accept
 
     def accept_with_little(listener: socket.socket) -> tuple[socket.socket, Any]:
@@ -200,7 +200,7 @@ def test_a_turn_answers_a_bounded_number_of_sessions_that_are_shown(
         assert len(list(transport.outlet_messages(20))) == 10 and not transport.has_input()
 
 
-def test_what_one_look_does_not_report_is_not_taken_for_silence(
+def test_sockets_that_one_look_does_not_report_are_not_taken_for_silent(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timerd.host.selector.EVENTS_PER_POLL", 2)
@@ -217,7 +217,7 @@ def test_what_one_look_does_not_report_is_not_taken_for_silence(
 # what waits ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_client_does_not_read_is_dropped_beyond_a_bound(transport: PolledTransport, peer: PacketPeer) -> None:
+def test_packets_that_a_client_leaves_unread_are_bounded(transport: PolledTransport, peer: PacketPeer) -> None:
     connection, size = number_of(transport, peer), 100_000
     began = time.monotonic()
     for number in range(100):
@@ -236,7 +236,7 @@ def test_what_a_client_does_not_read_is_dropped_beyond_a_bound(transport: Polled
     assert not would_wake(transport.selector)
 
 
-def test_what_waits_for_many_clients_that_read_nothing_is_bounded_for_their_process(
+def test_packets_for_many_clients_that_read_nothing_are_bounded_for_their_process(
     transport: PolledTransport, paths: InstancePaths
 ) -> None:
     with ExitStack() as stack:
@@ -350,7 +350,7 @@ def test_a_frame_of_which_parts_are_lost_does_not_come(
         ([(FRAME, bytes(PACKET_SIZE_MAX + 1))], "a packet has "),
     ],
 )
-def test_what_no_client_sends_ends_its_connection_and_is_named(
+def test_a_packet_that_no_client_sends_ends_its_connection_and_is_named(
     transport: PolledTransport, peer: PacketPeer, packets: list[tuple[int, bytes]], complaint: str
 ) -> None:
     for packet in packets:
@@ -408,14 +408,14 @@ def test_parts_of_a_process_are_bounded_and_frames_still_become_complete(
 def admit(transport: PolledTransport, peer: PacketPeer, session: bytes, slot: int) -> None:
     peer.send(SUBSCRIBE, session)
     received(transport)
-    heard = list(transport.outlet_messages(10))
-    number = heard[-1].connection
-    assert heard[-1][1:] == (NOT_ADMITTED, session)
+    messages = list(transport.outlet_messages(10))
+    number = messages[-1].connection
+    assert messages[-1][1:] == (NOT_ADMITTED, session)
     transport.admit(number, slot)
     assert [each[1:] for each in transport.outlet_messages(10)] == [(slot, SUBSCRIBED)]
 
 
-def test_the_newest_connection_that_shows_a_session_hears_it(transport: PolledTransport, paths: InstancePaths) -> None:
+def test_reports_go_to_the_newest_connection_of_a_session(transport: PolledTransport, paths: InstancePaths) -> None:
     with PacketPeer(paths.packets) as first, PacketPeer(paths.packets) as second:
         admit(transport, first, SESSION, 3)
         transport.publish(3, b"outcome")
@@ -423,7 +423,7 @@ def test_the_newest_connection_that_shows_a_session_hears_it(transport: PolledTr
         admit(transport, second, SESSION, 3)
         transport.publish(3, b"second")
         assert second.receive() == (FRAME, b"second") and first.is_ended()
-        assert list(transport.outlet_messages(10)) == [], "the end of a connection that was replaced is nobody's news"
+        assert list(transport.outlet_messages(10)) == [], "the end of a replaced connection is not reported"
         assert transport.adopted == [(1, SESSION), (1, False), (2, SESSION)], "its client has not ended"
         assert share_of(transport).clients == 1
         second.close()
@@ -455,7 +455,7 @@ def test_a_connection_that_shows_another_session_is_watched_for_that_one_alone(
     assert transport.adopted[3:] == [(2, True)] and not transport._shares._by_pid
 
 
-def test_a_stranger_hears_nothing_and_may_still_say_hello(transport: PolledTransport, peer: PacketPeer) -> None:
+def test_a_stranger_gets_nothing_and_may_still_say_hello(transport: PolledTransport, peer: PacketPeer) -> None:
     peer.send(SUBSCRIBE, bytes(16))
     received(transport)
     ((connection, slot, message),) = transport.outlet_messages(10)
@@ -465,7 +465,7 @@ def test_a_stranger_hears_nothing_and_may_still_say_hello(transport: PolledTrans
     assert received(transport) == [(connection, b"hello")] and peer.drain() == []
 
 
-def test_a_connection_whose_session_has_ended_is_no_clients_any_more(
+def test_a_connection_whose_session_has_ended_belongs_to_no_client(
     transport: PolledTransport, peer: PacketPeer
 ) -> None:
     admit(transport, peer, SESSION, 3)
@@ -478,7 +478,7 @@ def test_a_connection_whose_session_has_ended_is_no_clients_any_more(
     assert share_of(transport).clients == 1
 
 
-def test_a_process_has_only_so_many_connections_over_all_sockets(
+def test_the_connections_of_a_process_are_bounded_over_all_sockets(
     transport: PolledTransport, paths: InstancePaths
 ) -> None:
     with ExitStack() as stack:
@@ -498,7 +498,7 @@ def test_a_process_has_only_so_many_connections_over_all_sockets(
 # ends ---------------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_client_sent_before_its_end_comes_although_it_left_something_unread(
+def test_packets_from_before_a_clients_end_arrive_although_it_left_something_unread(
     transport: PolledTransport, peer: PacketPeer
 ) -> None:
     """The kernel reports ECONNRESET once, before the last packets (unix(7))."""

@@ -82,7 +82,7 @@ def test_the_end_comes_behind_the_last_packets(pair: tuple[Packets, socket.socke
 
 
 @pytest.mark.parametrize("sends", [False, True], ids=["receives", "sends first"])
-def test_what_is_unread_at_the_other_end_keeps_no_packet_back(pair: tuple[Packets, socket.socket], sends: bool) -> None:
+def test_unread_packets_at_the_other_end_keep_no_packet_back(pair: tuple[Packets, socket.socket], sends: bool) -> None:
     packets, there = pair
     assert packets.send(FRAME, b"unread")
     there.send(b"\1last")
@@ -115,7 +115,7 @@ def test_closed_packets_raise_an_error_and_close_nothing_else(pair: tuple[Packet
     other.close()
 
 
-def test_what_is_dropped_closes_its_socket() -> None:
+def test_dropped_packets_close_their_socket() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with there:
         packets = Packets(here.detach())

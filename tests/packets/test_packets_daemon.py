@@ -1,4 +1,4 @@
-"""A daemon and bare packets: whose end is whose, and what may not hold the daemon up."""
+"""A daemon and bare packets: which end ends which client, and connections that must not hold the daemon up."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_a_descriptor_whose_close_takes_long_does_not_hold_the_daemon_up(daemon:
     """The receive that gets the last copy of a TCP socket with SO_LINGER would wait until its data is sent."""
     kind = socket.SOCK_SEQPACKET if name == "packets" else socket.SOCK_STREAM
     with td.connect(timeout=PATIENCE_S) as client, socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.socket(socket.AF_UNIX, kind) as hostile:
-            hostile.connect(str(getattr(daemon.paths, name)))
+        with socket.socket(socket.AF_UNIX, kind) as stranger:
+            stranger.connect(str(getattr(daemon.paths, name)))
             full = socket.create_connection(server.getsockname())
             full.setblocking(False)
             with contextlib.suppress(BlockingIOError):
@@ -68,7 +68,7 @@ def test_a_descriptor_whose_close_takes_long_does_not_hold_the_daemon_up(daemon:
             full.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 10))
             with pytest.raises(PermissionError):
                 along = array.array("i", [full.fileno()])
-                hostile.sendmsg([b"\1x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, along)])
+                stranger.sendmsg([b"\1x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, along)])
             full.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
             full.close()
         assert client.fire_wait("nothing") == 0
@@ -81,7 +81,7 @@ def test_a_session_that_nobody_has_is_answered_by_hello_first(daemon: Daemon) ->
         assert ReportHeader._make(struct_of(ReportHeader).unpack_from(frame)).kind == DownKind.HELLO_FIRST
 
 
-# What every step of connect() needs: it fails with one file less, whichever step that is.
+# Each step of connect() in turn has no file left, and fails.
 WITHOUT_FILES = """
 import gc, os, resource, sys, threading
 import timerd as td
@@ -117,7 +117,7 @@ assert 3 < fails < 29, fails
 
 
 def test_connect_without_a_file_left_names_the_limit_at_once_and_leaves_nothing(daemon: Daemon) -> None:
-    """Where the client's thread had none for itself, connect() waited in vain, and blamed the daemon."""
+    """Before, if the client's thread got no file, connect() waited in vain, and blamed the daemon."""
     subprocess.run([sys.executable, "-X", "dev", "-c", WITHOUT_FILES], check=True, timeout=2 * PATIENCE_S)
 
 

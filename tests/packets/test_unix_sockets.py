@@ -36,7 +36,7 @@ class Clock:
 
 
 class Listening:
-    """A daemon's end, which does what the test says."""
+    """A daemon's end, which the test controls."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -166,7 +166,7 @@ def test_parts_are_received_as_one_frame(listening: Listening, sockets: UnixSock
 
 
 @pytest.mark.parametrize("packet", [b"\3abc", b"\1" + bytes(PACKET_SIZE_MAX + 1), b""], ids=["short", "large", "empty"])
-def test_what_no_daemon_sends_ends_the_connection_and_another_one_is_made(
+def test_a_packet_that_no_daemon_sends_ends_the_connection_and_another_one_is_made(
     listening: Listening, sockets: UnixSockets, clock: Clock, packet: bytes
 ) -> None:
     listening.accept().send(packet)
@@ -226,7 +226,7 @@ def test_an_end_soon_after_the_beginning_is_a_refusal_and_later_the_daemons(
 def test_a_connection_that_the_daemon_refuses_is_a_trouble_until_a_session_is_shown(
     listening: Listening, sockets: UnixSockets, clock: Clock
 ) -> None:
-    """The process may have as many as it may; connect() said that the daemon is stopped or overloaded."""
+    """The process has all connections that it may have. Before, connect() took the daemon for stopped or overloaded."""
     for _ in range(3):
         listening.accept().close()
         assert sockets.receive(published=True) is None
@@ -336,7 +336,7 @@ def test_a_path_that_is_too_long_is_an_error_that_names_both_lengths_and_leaves_
 def test_a_system_whose_buffers_are_smaller_than_a_packet_is_named_with_the_remedy(
     listening: Listening, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large frame would be sent for ever."""
+    """Otherwise a large frame would be sent for ever."""
     monkeypatch.setattr(unix_sockets, "BUFFER", 10_000)
     sockets = UnixSockets(paths)
     assert re.search(r"needs a buffer of 131105 bytes, and the system gives 20000: raise net\.core", sockets.trouble())
@@ -366,7 +366,7 @@ class Tended(UnixSockets):
 def test_an_end_that_another_thread_finds_while_this_one_tends_is_followed_by_a_connection(
     listening: Listening, paths: InstancePaths, clock: Clock
 ) -> None:
-    """Without a lock tend() said NEVER after the other thread had said when to connect again."""
+    """Without a lock tend() returned NEVER, although the other thread had set a time to connect again."""
     sockets = Tended(paths, clock)
     accepted = listening.accept()
     fill(sockets)

@@ -121,7 +121,7 @@ def through_handler(worker: Worker, delivered: DeliveredOutcome) -> Steps:
 
 
 def falls_silent(world: World, worker: Worker) -> None:
-    """The daemon does not hear the worker for a lease, then it hears it again."""
+    """No frame of the worker reaches the daemon for a lease. Then its frames arrive again."""
     session = world.sessions.find(worker.protocol.session.secret)
     assert session is not None
     world.core.silence(session.slot, worker.now_ns)
@@ -131,7 +131,7 @@ def falls_silent(world: World, worker: Worker) -> None:
 
 
 def session_gone(worker: Worker) -> bytes:
-    """Close the client's session in the daemon; the frame that says so to the client."""
+    """Close the client's session in the daemon; the frame that reports it to the client."""
     world = worker.world
     session = world.sessions.find(worker.protocol.session.secret)
     assert session is not None

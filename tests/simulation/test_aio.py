@@ -64,7 +64,7 @@ def test_a_seed_takes_the_same_steps_each_time() -> None:
 
 
 def found() -> str:
-    """What the fixed seeds find, where every client is an asyncio one."""
+    """The first failure of the fixed seeds, where every client is an asyncio one."""
     for seed in SEEDS[:SHORT]:
         try:
             simulate(seed, share=1.0)

@@ -121,21 +121,21 @@ def test_handled_names_are_known_again_after_a_restart_and_in_another_arena(worl
 # what is done is done -------------------------------------------------------------------------------------------------
 
 
-def told_again_to_the_same(world: World, worker: Worker) -> None:
-    """It is taken for silent, and comes back, with nobody else there."""
+def redelivered_to_the_same(world: World, worker: Worker) -> None:
+    """The worker is taken for silent, and comes back. There is no other worker."""
     falls_silent(world, worker)
-    worker.hear()
+    worker.receive()
 
 
 @pytest.mark.parametrize("periodic", [True, False])
 def test_a_call_redelivered_while_its_done_is_on_its_way_does_not_run_again(world: World, periodic: bool) -> None:
     job = Job()
-    worker, told = due_call(world, job, periodic=periodic)
-    steps = through_handler(worker, told)
+    worker, delivered = due_call(world, job, periodic=periodic)
+    steps = through_handler(worker, delivered)
     step = next(steps)
     assert isinstance(step, Ask | Acknowledge)
     issue(worker.link, step.command, step.done)  # and it is not sent yet
-    told_again_to_the_same(world, worker)
+    redelivered_to_the_same(world, worker)
     assert not worker.inbox.calls, "it is done"
     run(world, [worker], S)
     assert len(job.calls) == 1
@@ -143,27 +143,27 @@ def test_a_call_redelivered_while_its_done_is_on_its_way_does_not_run_again(worl
 
 
 def test_a_done_is_not_sent_to_another_arena(world: World) -> None:
-    """Op ids of two arenas are the same numbers: what another arena has told would be lost."""
+    """Op ids of two arenas are the same numbers: a call of another arena would be lost."""
     job = Job()
-    worker, told = due_call(world, job, periodic=False)
-    steps = through_handler(worker, told)
-    told.client = b"another incarnation"
-    assert worker.ack(told) == 0
+    worker, delivered = due_call(world, job, periodic=False)
+    steps = through_handler(worker, delivered)
+    delivered.client = b"another incarnation"
+    assert worker.ack(delivered) == 0
     worker.do(steps)
     assert len(job.calls) == 1
-    told.client = worker.protocol.session.incarnation
-    assert worker.holds(told), "this one is another"
+    delivered.client = worker.protocol.session.incarnation
+    assert worker.holds(delivered), "this one is another"
 
 
 @pytest.mark.parametrize("began", [False, True])
 def test_a_call_that_outlived_its_arena_neither_begins_in_the_next_nor_schedules_one_there(
     world: World, began: bool
 ) -> None:
-    """There it has begun anew, and may be being done."""
+    """The call has begun anew in the other worker, which may be running it."""
     job = Job()
-    worker, told = due_call(world, job)
-    steps = through_handler(worker, told) if began else worker.calls.carry_out(told)
-    told.arena += 1
+    worker, delivered = due_call(world, job)
+    steps = through_handler(worker, delivered) if began else worker.calls.carry_out(delivered)
+    delivered.arena += 1
     before = registrations(world)
     worker.do(steps)
     assert len(job.calls) == began
@@ -171,15 +171,15 @@ def test_a_call_that_outlived_its_arena_neither_begins_in_the_next_nor_schedules
 
 
 def test_a_call_whose_next_registration_lost_its_answer_is_not_scheduled_twice(world: World) -> None:
-    """The daemon is lost when the answer is due: what was asked may have been done."""
+    """The daemon is lost when the answer is due: the command may have been applied."""
     job = Job()
-    worker, told = due_call(world, job)
-    steps, _ = begun(worker, told)
+    worker, delivered = due_call(world, job)
+    steps, _ = begun(worker, delivered)
     step = next(steps)
     assert isinstance(step, Ask)
     worker.issue(step.command, step.done)
     before = registrations(world)
-    world.run(PERIOD_NS)  # and the next one has been told by now
+    world.run(PERIOD_NS)  # and the next one is delivered by now
     step = steps.send((None, TimerdUnavailableError("lost")))
     assert isinstance(step, Ask)
     answer = worker.issue(step.command, step.done)
@@ -189,15 +189,15 @@ def test_a_call_whose_next_registration_lost_its_answer_is_not_scheduled_twice(w
 
 
 def test_a_call_is_done_even_if_the_next_one_is_due_when_it_is_registered(world: World) -> None:
-    """Else its worker would hold it for ever, and be told nothing more."""
+    """Else its worker would hold it for ever, and get no other call."""
     job = Job()
-    worker, told = due_call(world, job)
-    steps, _ = begun(worker, told)
+    worker, delivered = due_call(world, job)
+    steps, _ = begun(worker, delivered)
     step = next(steps)
     assert isinstance(step, Ask)
-    world.run(2 * PERIOD_NS)  # the way takes so long
+    world.run(2 * PERIOD_NS)  # the command is on its way for that long
     worker.issue(step.command, step.done)
-    assert not worker.holds(told)
+    assert not worker.holds(delivered)
     run(world, [worker], 3 * PERIOD_NS)
     assert len(job.calls) >= 3
     assert pending(world) == 1
@@ -205,8 +205,8 @@ def test_a_call_is_done_even_if_the_next_one_is_due_when_it_is_registered(world:
 
 def test_a_worker_taken_for_silent_in_a_handler_does_not_free_a_name_used_again(world: World) -> None:
     job = Job()
-    slow, heir, told = due_call_of_two(world, job, periodic=False)
-    steps, _ = begun(slow, told)
+    slow, heir, delivered = due_call_of_two(world, job, periodic=False)
+    steps, _ = begun(slow, delivered)
     for _ in range(20):
         world.run(S)
         heir.do_all()
@@ -288,14 +288,14 @@ def test_a_call_that_was_replaced_while_it_ran_goes_on_under_an_id_of_its_own(wo
 
 
 def test_a_redelivered_call_runs_although_another_one_has_its_id(world: World) -> None:
-    """What follows the one must not end the other."""
+    """The end of the one must not end the other."""
     job = Job()
     maker, victim = Worker(world), worker_of(world, job, periodic=False)
     assert later(victim, delay=0, payload=b"old")
     world.run(S)
-    told = victim.take(victim.inbox.calls)
-    assert told is not None
-    through_handler(victim, told)
+    delivered = victim.take(victim.inbox.calls)
+    assert delivered is not None
+    through_handler(victim, delivered)
     assert later(maker, delay=60, payload=b"new", if_exists="replace"), "while the other one runs"
     victim.die()
     heir = worker_of(world, job, periodic=False)
@@ -359,7 +359,7 @@ def test_a_call_may_be_rescheduled_by_its_id_also_one_of_a_moment(world: World) 
 
 
 def fail_times(job: Job, times: int) -> None:
-    """Have a handler fail so many times."""
+    """Have a handler fail `times` times."""
 
     def during(call: Call) -> None:
         if len(job.calls) <= times:
@@ -490,7 +490,7 @@ def test_two_groups_may_use_the_same_name(world: World) -> None:
 
 
 def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World) -> None:
-    """Its worker notices. To the daemon, which does not, the call is due."""
+    """The worker notices the clock. The daemon does not, so the call is due for it."""
     world.conductor._wall.was_set = lambda: False  # type: ignore[method-assign]
     job, ran_ns = Job(), list[int]()
     job.during = lambda call: ran_ns.append(world.wall_ns())
@@ -504,15 +504,15 @@ def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World
 
 
 def test_a_call_whose_worker_has_died_runs_at_once_though_the_clock_was_set_back(world: World) -> None:
-    """It was in time. Registered again, it would come as if nobody had run it."""
+    """The call was in time. If it were registered again, it would come as if no worker had run it."""
     job = Job()
     victim, heir = (worker_of(world, job, periodic=False) for _ in range(2))
     when = datetime_of(world.wall_ns()) + timedelta(seconds=10)
     assert made(victim, victim.calls.commands.at("job", when))
     world.run(11 * S)
     for one, other in ((victim, heir), (heir, victim)):
-        if (told := one.take(one.inbox.calls)) is not None:
-            through_handler(one, told)
+        if (delivered := one.take(one.inbox.calls)) is not None:
+            through_handler(one, delivered)
             one.die()
             world.wall_ahead_ns -= 3_600 * S
             run(world, [other], S)

@@ -1,4 +1,4 @@
-"""The wall clock jumps: a period goes on, and a cron schedule runs no point twice and all that was missed as one call.
+"""The wall clock jumps: a period goes on, and a cron schedule runs no point twice, and all missed points as one call.
 
 The client's steps against the real conductor, on a manual clock.
 """
@@ -172,7 +172,7 @@ def test_a_worker_that_starts_after_a_jump_forward_makes_the_missed_call(world: 
 
 
 def test_a_worker_that_starts_after_a_jump_back_goes_on_and_runs_no_point_twice(world: World) -> None:
-    """The clock was a day ahead when the schedule began. What is pending is a day away, and must not stay so."""
+    """The clock was a day ahead when the schedule began. The pending call is a day away, and must not stay there."""
     job = Job()
     jump(world, 24 * HOUR)
     first = member(world, job, EACH_MINUTE)

@@ -191,7 +191,7 @@ def test_a_test_fails_with_its_seeded_defect(defect: str) -> None:
 
 
 def incarnation_is_its_own_proof(patch: pytest.MonkeyPatch) -> None:
-    """Who says an incarnation is its client."""
+    """A frame that states an incarnation is taken for its client's."""
     patch.setattr(messages, "incarnation_of", lambda proof: proof)
 
 
@@ -213,15 +213,15 @@ def lease_over_a_stop(patch: pytest.MonkeyPatch) -> None:
 
 
 def lease_over_downtime(patch: pytest.MonkeyPatch) -> None:
-    """A start counts as silence what has passed since the client was heard by the daemon before it."""
+    """A start counts the time since the client's last frame, to the daemon before it, as silence."""
     add = Sessions._add
 
-    def since_it_was_heard(self: Sessions, slot: int, *given: Any) -> Session:
+    def since_its_last_frame(self: Sessions, slot: int, *given: Any) -> Session:
         session = add(self, slot, *given)
         session.silent_ns = max(0, given[-1] - self._record_of(slot).last_frame_ns)
         return session
 
-    patch.setattr(Sessions, "_add", since_it_was_heard)
+    patch.setattr(Sessions, "_add", since_its_last_frame)
 
 
 DAEMON_DEFECTS: dict[Callable[[pytest.MonkeyPatch], None], Callable[[World], None]] = {
@@ -253,7 +253,7 @@ def test_a_test_fails_with_its_defect_of_the_daemon(
 
 
 def cannot_be_written(reader: ArenaReader, memory: memoryview) -> None:
-    """Rule 1: who maps the arena to read it cannot change a byte of it."""
+    """Rule 1: a process that maps the arena to read it cannot change a byte of it."""
     assert memory.readonly, "the mapping can be written"
     with pytest.raises(TypeError):
         reader.words[0] = 0

@@ -32,7 +32,7 @@ from timerd_client.protocol.state import LinkState
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader
 
-AFTER_HANDLER = 2  # steps: it is said that the handler begins, and the handler
+AFTER_HANDLER = 2  # steps: the report that the handler begins, and the handler
 
 
 class Failures:
@@ -125,8 +125,8 @@ def test_after_the_first_end_a_call_runs_again_at_once_and_after_the_second_alon
     world.run(S)
     after = third.take(third.inbox.calls)
     assert after is not None and after.name == "other", "and others do not wait for it"
-    for told in (beside, after):
-        third.do(third.calls.carry_out(told))
+    for delivered in (beside, after):
+        third.do(third.calls.carry_out(delivered))
     alone = third.take(third.inbox.calls)
     assert alone is not None and alone.name == "job"
     made(third, third.calls.commands.later("other", 0, b""))
@@ -138,7 +138,7 @@ def test_after_the_first_end_a_call_runs_again_at_once_and_after_the_second_alon
 
 
 def test_innocents_beside_a_killer_are_never_given_up(world: World) -> None:
-    """They run in the same process when it ends, some of them each time."""
+    """Some of the innocents run in the process each time when the killer ends it."""
     killer, innocent, failures = Job(), Job(), Failures()
 
     def worker() -> Worker:
@@ -155,16 +155,16 @@ def test_innocents_beside_a_killer_are_never_given_up(world: World) -> None:
     for _ in range(40):
         world.run(S)
         running, ends = [], False
-        while (told := now.take(now.inbox.calls)) is not None:
-            steps = now.calls.carry_out(told)
+        while (delivered := now.take(now.inbox.calls)) is not None:
+            steps = now.calls.carry_out(delivered)
             step = next(steps)
             assert isinstance(step, Ask)
             try:
                 step = steps.send(now.ask(step))
             except StopIteration:  # it rests
                 continue
-            ends = ends or (told.name == "killer" and isinstance(step, Run) and not failures.errors)
-            running.append((told, steps, step))
+            ends = ends or (delivered.name == "killer" and isinstance(step, Run) and not failures.errors)
+            running.append((delivered, steps, step))
         is_given_up = any(isinstance(step, Run) and step.function is failures for _, _, step in running)
         if ends and not is_given_up:
             now.die()
@@ -239,8 +239,8 @@ def test_a_failing_schedule_leaves_dead_letters_and_goes_on(world: World) -> Non
 
 def test_a_call_whose_worker_closes_in_it_is_not_counted(world: World) -> None:
     job = Job()
-    holder, heir, told = due_call_of_two(world, job, periodic=False)
-    begun(holder, told)
+    holder, heir, delivered = due_call_of_two(world, job, periodic=False)
+    begun(holder, delivered)
     session = world.sessions.find(holder.protocol.session.secret)
     assert session is not None
     world.sessions.close(session, holder.now_ns, goodbye=True)
@@ -252,9 +252,9 @@ def test_a_call_whose_worker_closes_in_it_is_not_counted(world: World) -> None:
 
 def test_a_cancelled_call_that_was_delivered_does_not_run(world: World) -> None:
     job = Job()
-    worker, told = due_call(world, job, periodic=False)
+    worker, delivered = due_call(world, job, periodic=False)
     assert cancel(worker)
-    worker.do(worker.calls.carry_out(told))
+    worker.do(worker.calls.carry_out(delivered))
     assert not job.calls and world.rig.arena.in_use()["OPS"] == 0
     assert later(worker, delay=0)
     run(world, [worker], S)
@@ -263,8 +263,8 @@ def test_a_cancelled_call_that_was_delivered_does_not_run(world: World) -> None:
 
 def test_a_call_that_runs_is_not_cancelled(world: World) -> None:
     job = Job()
-    worker, told = due_call(world, job, periodic=False)
-    steps = through_handler(worker, told)
+    worker, delivered = due_call(world, job, periodic=False)
+    steps = through_handler(worker, delivered)
     assert not cancel(worker)
     worker.do(steps)
     assert len(job.calls) == 1
@@ -290,8 +290,8 @@ def test_calls_of_an_id_that_were_made_again_while_it_ran_are_one_more(world: Wo
 
 def test_a_call_of_an_id_does_not_begin_while_another_one_runs(world: World) -> None:
     job = Job()
-    holder, idle, told = due_call_of_two(world, job, periodic=False)
-    steps = through_handler(holder, told)
+    holder, idle, delivered = due_call_of_two(world, job, periodic=False)
+    steps = through_handler(holder, delivered)
     assert later(idle, delay=0, payload=b"next", if_exists="replace")
     world.run(5 * S)
     assert idle.take(idle.inbox.calls) is None
@@ -301,7 +301,7 @@ def test_a_call_of_an_id_does_not_begin_while_another_one_runs(world: World) -> 
 
 
 def test_a_call_of_a_group_whose_bytes_are_used_up_is_retried() -> None:
-    """Its error makes it longer than the room that it leaves. Each worker would have waited with one, for ever."""
+    """Its error makes the call larger than the room that it frees. Before, each worker waited with a call, for ever."""
     world = World(quota_bytes=2_000)
     world.until_quiet()
     job = Job()
@@ -323,13 +323,13 @@ def test_a_call_of_a_group_whose_bytes_are_used_up_is_retried() -> None:
 def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_one(world: World) -> None:
     """The next holder would have kept it for ever."""
     job = Job()
-    slow, heir, told = due_call_of_two(world, job, periodic=False)
+    slow, heir, delivered = due_call_of_two(world, job, periodic=False)
 
     def fails(call: Call) -> None:
         raise Failed("too late")
 
     job.during = fails
-    steps, step = begun(slow, told)
+    steps, step = begun(slow, delivered)
     falls_silent(world, slow)
     next_step = steps.send(slow.error_of(step))
     assert isinstance(next_step, Ask), "it gives the call up"
@@ -345,10 +345,10 @@ def test_a_call_that_its_former_holder_has_given_up_is_acknowledged_by_the_next_
 
 
 def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_that_runs_it(world: World) -> None:
-    """The former holder acknowledged it, so the other member's result counted for nothing."""
+    """Before, the former holder acknowledged the call, and the other member's result did not count."""
     job = Job()
-    slow, heir, told = due_call_of_two(world, job, periodic=False)
-    steps, _ = begun(slow, told)
+    slow, heir, delivered = due_call_of_two(world, job, periodic=False)
+    steps, _ = begun(slow, delivered)
     falls_silent(world, slow)
     again = heir.take(heir.inbox.calls)
     assert again is not None
@@ -365,10 +365,10 @@ def test_a_call_that_fails_in_its_former_holder_ends_as_it_does_in_the_member_th
 
 
 def test_deliveries_count_those_before_a_pause_too(world: World) -> None:
-    """One worker fell silent in the handler, and two processes ended in it: the pause forgot the first one."""
+    """One worker fell silent in the handler, and two processes ended in it. Before, the pause forgot the first one."""
     job = Job()
-    slow, heir, told = due_call_of_two(world, job, periodic=False)
-    begun(slow, told)
+    slow, heir, delivered = due_call_of_two(world, job, periodic=False)
+    begun(slow, delivered)
     falls_silent(world, slow)
     slow.die()
     dies_in_it(world, heir)
@@ -379,7 +379,7 @@ def test_deliveries_count_those_before_a_pause_too(world: World) -> None:
 
 
 def test_a_call_of_which_only_the_on_failure_is_left_keeps_no_other_call_of_its_id_away(world: World) -> None:
-    """A call that was asked for "again" meanwhile was taken for the pending one, whose handler never ran again."""
+    """Before, a call that was asked for "again" was taken for the pending one, whose handler never ran again."""
     job, failures = Job(), Failures()
     failing: list[Call] = []
 

@@ -1,4 +1,4 @@
-"""A member and what it is told for its group: the real protocol against the real conductor, on a manual clock."""
+"""A member and the outcomes of its group: the real protocol against the real conductor, on a manual clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def register(worker: Worker, key: bytes = b"job", payload: bytes = b"load", *, t
     assert answer.come and answer.error is None, answer.error
 
 
-def told(worker: Worker) -> DeliveredOutcome | None:
+def taken(worker: Worker) -> DeliveredOutcome | None:
     return worker.take(worker.inbox.outcomes)
 
 
@@ -52,7 +52,7 @@ def test_an_outcome_is_delivered_to_one_listening_member_with_all_its_fields(wor
     deaf, first, second = Worker(world), Worker(world).listen(), Worker(world).listen()
     register(deaf, b"topic/\xff", b"what to do")
     world.run(20 * MS)
-    found = [(worker, given) for worker in (deaf, first, second) if (given := told(worker)) is not None]
+    found = [(worker, given) for worker in (deaf, first, second) if (given := taken(worker)) is not None]
     assert len(found) == 1
     worker, given = found[0]
     assert worker is not deaf
@@ -64,56 +64,56 @@ def test_an_outcome_is_delivered_to_one_listening_member_with_all_its_fields(wor
     assert worker.ack(given) == 0, "it was done before"
     worker.die()
     world.run(S)
-    assert [told(each) for each in (first, second) if each is not worker] == [None]
+    assert [taken(each) for each in (first, second) if each is not worker] == [None]
 
 
 def test_overlapping_reports_deliver_no_outcome_twice(world: World) -> None:
-    """What is asked for again may be on its way already, with what followed it."""
+    """A report that is asked for again may be on its way already, with its successors."""
     worker = Worker(world).listen()
     register(worker, payload=b"first")
     register(worker, payload=b"second", timeout_ns=30 * MS)
     world.run(20 * MS)
-    worker.hear()
+    worker.receive()
     world.run(20 * MS)
     session = world.sessions.find(worker.protocol.session.secret)
     assert session is not None
     both = world.core.report(session.slot, 0, 0, worker.now_ns)
     worker.protocol.receive(bytes(both), worker.now_ns, published=False)
-    given = [one for _ in range(3) if (one := told(worker)) is not None]
+    given = [one for _ in range(3) if (one := taken(worker)) is not None]
     assert [one.payload for one in given] == [b"first", b"second"]
     assert [worker.ack(one) for one in given] == [1, 1]
 
 
 def test_a_done_outcome_is_not_redelivered_while_its_done_is_on_its_way(world: World) -> None:
-    """A member that stops listening and begins again may be told the same once more; the caller acts once."""
+    """A member that stops listening and begins again may get the same outcome again; the caller acts once."""
     worker = Worker(world).listen()
     register(worker)
     world.run(20 * MS)
-    given = told(worker)
+    given = taken(worker)
     assert given is not None
     worker.inbox.leave()
     worker.pump()
     worker.listen()
     world.run(100 * MS)
-    worker.hear()
+    worker.receive()
     assert [one.record.deliveries for one in worker.inbox.outcomes] == [2]
     assert worker.ack(given) == 1
-    assert told(worker) is None
+    assert taken(worker) is None
     register(worker, payload=b"another")
     world.run(20 * MS)
-    assert [one.payload for one in (told(worker), told(worker)) if one is not None] == [b"another"]
+    assert [one.payload for one in (taken(worker), taken(worker)) if one is not None] == [b"another"]
 
 
 def test_an_outcome_that_a_dead_member_held_is_redelivered(world: World) -> None:
     first = Worker(world).listen()
     register(first)
     world.run(20 * MS)
-    given = told(first)
+    given = taken(first)
     assert given is not None
     second = Worker(world).listen()
     first.die()
     world.run(20 * MS)
-    again = told(second)
+    again = taken(second)
     assert again is not None
     assert (again.record.operation, again.record.deliveries, again.payload) == (given.record.operation, 2, b"load")
     assert GroupOutcome(None, again).redelivered  # type: ignore[arg-type]
@@ -123,12 +123,12 @@ def test_an_outcome_that_is_not_done_when_its_member_stops_listening_is_redelive
     first = Worker(world).listen()
     register(first)
     world.run(20 * MS)
-    given = told(first)
+    given = taken(first)
     assert given is not None
     second = Worker(world).listen()
     first.inbox.leave()
     first.pump()
-    again = told(second)
+    again = taken(second)
     assert again is not None and again.record.deliveries == 2
     assert first.ack(given) == 0, "it is another's"
     assert second.ack(again) == 1
@@ -141,41 +141,41 @@ def test_a_member_that_leaves_and_listens_again_at_once_listens(world: World) ->
     worker.listen()
     register(worker)
     world.run(20 * MS)
-    assert told(worker) is not None
+    assert taken(worker) is not None
 
 
 def test_an_outcome_that_is_not_done_is_redelivered_to_a_member_that_listens_again_at_once(world: World) -> None:
     worker = Worker(world).listen()
     register(worker)
     world.run(20 * MS)
-    given = told(worker)
+    given = taken(worker)
     assert given is not None
     worker.inbox.leave()
     worker.listen()
-    again = told(worker)
+    again = taken(worker)
     assert again is not None and again.record.deliveries == 2
     assert worker.ack(again) == 1
 
 
 def test_a_member_that_listens_again_is_given_nothing_that_may_be_requeued(world: World) -> None:
-    """It has left, and the daemon has not answered that it knows this. Another member may hold the outcome by then."""
+    """The member has left, and the daemon has not confirmed it. Another member may hold the outcome by then."""
     worker = Worker(world).listen()
     register(worker, payload=b"first")
     register(worker, payload=b"second")
     world.run(20 * MS)
-    given = told(worker)
+    given = taken(worker)
     assert given is not None and worker.inbox.may_have(worker.inbox.outcomes)
     worker.inbox.leave()
     worker.protocol.tick(worker.now_ns)  # "listen" off is on its way
     worker.inbox.listen(worker.now_ns)
     assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is None
     assert not worker.inbox.may_have(worker.inbox.outcomes)
-    again = told(worker), told(worker)
+    again = taken(worker), taken(worker)
     assert {(one.payload, one.record.deliveries) for one in again if one} == {(b"first", 2), (b"second", 2)}
 
 
 def test_an_outcome_that_was_sent_while_the_daemon_requeued_it_is_checked_with_the_daemon(world: World) -> None:
-    """The member has left, but held outcomes still when the daemon sent them again. It reads that after it listens."""
+    """The daemon sent outcomes again before it knew that the member left. The member reads them after it listens."""
     worker, other = Worker(world).listen(), Worker(world)
     register(worker)
     world.run(20 * MS)
@@ -186,38 +186,38 @@ def test_an_outcome_that_was_sent_while_the_daemon_requeued_it_is_checked_with_t
     worker.inbox.leave()
     worker.pump()
     other.listen()
-    again = told(other)
+    again = taken(other)
     assert again is not None and again.record.deliveries == 2
     world.clock.move(2 * MS)
     worker.inbox.listen(worker.now_ns)
     worker.protocol.receive(late, worker.now_ns, published=True)
     assert len(worker.inbox.outcomes) == 1
     worker.pump()
-    assert told(worker) is None and worker.inbox.requeued == 1
+    assert taken(worker) is None and worker.inbox.requeued == 1
 
 
 def test_a_member_that_left_while_the_daemon_was_lost_and_serves_calls_gets_no_outcome(world: World) -> None:
-    """The daemon has kept that it listens. What is delivered to it would reach nobody while it lives."""
+    """For the daemon it still listens. Outcomes that were delivered to it would reach nobody while it lives."""
     worker = Worker(world).listen()
     worker.inbox.handle(["job"], 1, worker.now_ns)
     worker.pump()
     worker.inbox.leave()
     lose_daemon(worker)
-    world.network.up.clear()  # the daemon goes on, and has not been told
+    world.network.up.clear()  # the daemon goes on, and has no message of this
     while worker.protocol.lost:
         world.clock.move(S)
         worker.protocol.tick(worker.now_ns)
         while (frame := worker.protocol.next_frame(worker.now_ns)) is not None:
             world.network.up.append((worker.routing, frame))
         world.settle()
-        worker.hear(published=False)  # the answer to its hello, before any report
+        worker.receive(published=False)  # the answer to its hello, before any report
     worker.wait(lambda: worker.protocol.state is LinkState.LIVE)
     worker.pump()
     heir = Worker(world).listen()
     for payload in (b"first", b"second"):
         register(heir, payload=payload)
     world.run(20 * MS)
-    assert [one.payload for one in (told(heir), told(heir)) if one is not None] == [b"first", b"second"]
+    assert [one.payload for one in (taken(heir), taken(heir)) if one is not None] == [b"first", b"second"]
 
 
 def test_an_answer_lost_with_a_dead_client_fails_when_the_client_returns(world: World) -> None:
@@ -229,7 +229,7 @@ def test_an_answer_lost_with_a_dead_client_fails_when_the_client_returns(world: 
     assert frame is not None
     world.network.up.append((worker.routing, frame))
     world.settle()
-    del world.network.published[worker.routing]  # nor does it hear the report
+    del world.network.published[worker.routing]  # the report is lost, too
     world.lifelines.cut(worker.lifeline)
     world.run(50 * MS)
     assert not answer.come
@@ -243,7 +243,7 @@ def test_an_outcome_in_two_reports_is_delivered_once(world: World) -> None:
     register(worker)
     register(worker, b"later", timeout_ns=S)
     world.run(20 * MS)
-    worker.hear()  # the acknowledgement has not gone out when the daemon is killed
+    worker.receive()  # the acknowledgement has not gone out when the daemon is killed
     world.run(S)
     world.network.published.clear()
     world.restart()
@@ -252,12 +252,12 @@ def test_an_outcome_in_two_reports_is_delivered_once(world: World) -> None:
     first, second = worker.take(worker.inbox.outcomes), worker.take(worker.inbox.outcomes)
     assert first is not None and second is not None
     assert (first.keys, second.keys) == (("job",), ("later",))
-    assert told(worker) is None
+    assert taken(worker) is None
     assert worker.protocol.statistics().outcomes_unknown == 0
 
 
 def lose_daemon(worker: Worker) -> None:
-    """The daemon is stopped until it is lost; what is sent to it meanwhile stands in its socket."""
+    """The daemon is stopped until it is lost; frames that are sent to it meanwhile wait in its socket."""
     world, protocol = worker.world, worker.protocol
     while not protocol.lost:
         world.clock.move(S // 2)
@@ -275,7 +275,7 @@ def go_on_without_hello(worker: Worker) -> None:
         if unpack(CommandHeader, sent[1]).kind != UpKind.HELLO:
             world.network.up.append(sent)
     world.settle()
-    worker.hear()
+    worker.receive()
 
 
 def test_a_listen_command_without_an_answer_in_time_may_be_in_force(world: World) -> None:
@@ -283,8 +283,8 @@ def test_a_listen_command_without_an_answer_in_time_may_be_in_force(world: World
     register(deaf, timeout_ns=5 * S)
     worker.inbox.listen(worker.now_ns)
     lose_daemon(worker)
-    world.run(3 * S)  # it goes on, finds the question, and tells this member before it has asked again
-    given = told(worker)
+    world.run(3 * S)  # the daemon goes on, finds the question, and delivers to this member before it asks again
+    given = taken(worker)
     assert given is not None and worker.holds(given)
 
 
@@ -298,7 +298,7 @@ def test_a_member_that_left_before_the_answer_to_its_listen_gets_no_outcome(worl
     worker.pump()
     world.run(3 * S)
     heir = Worker(world).listen()
-    assert told(heir) is not None
+    assert taken(heir) is not None
 
 
 def test_a_member_whose_leaving_was_not_answered_in_time_asks_before_it_goes_on(world: World) -> None:
@@ -306,16 +306,16 @@ def test_a_member_whose_leaving_was_not_answered_in_time_asks_before_it_goes_on(
     register(worker, payload=b"first")
     register(worker, payload=b"second")
     world.run(20 * MS)
-    assert told(worker) is not None
+    assert taken(worker) is not None
     other.listen()
     worker.inbox.leave()
     lose_daemon(worker)
     go_on_without_hello(worker)
-    taken = {one.payload for one in (told(other), told(other)) if one is not None}
-    assert taken == {b"first", b"second"}
+    payloads = {one.payload for one in (taken(other), taken(other)) if one is not None}
+    assert payloads == {b"first", b"second"}
     worker.inbox.listen(worker.now_ns)
     assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is None, "another member has it"
-    assert told(worker) is None
+    assert taken(worker) is None
 
 
 def test_a_member_taken_for_dead_within_its_lease_dispatches_no_requeued_outcome(world: World) -> None:
@@ -326,11 +326,11 @@ def test_a_member_taken_for_dead_within_its_lease_dispatches_no_requeued_outcome
     other.listen()
     world.lifelines.cut(worker.lifeline)  # something in its process has closed the descriptor
     world.run(50 * MS)
-    again = told(other)
+    again = taken(other)
     assert again is not None and again.record.deliveries == 2
     world.run(S)
     worker.pump()
-    assert told(worker) is None and worker.inbox.requeued == 1
+    assert taken(worker) is None and worker.inbox.requeued == 1
     assert other.ack(again) == 1
 
 
@@ -339,21 +339,21 @@ def test_a_stopped_member_dispatches_no_outcome_that_was_requeued_meanwhile(worl
     register(stopped)
     world.run(20 * MS)
     stopped.pump()
-    assert len(stopped.inbox.outcomes) == 1, "told, but not handed over yet"
+    assert len(stopped.inbox.outcomes) == 1, "it is delivered, and the caller has not got it yet"
     other = Worker(world).listen()
     for _ in range(20):
         world.run(S)
         other.pump()
-    again = told(other)
+    again = taken(other)
     assert again is not None and again.record.deliveries == 2
 
     assert stopped.inbox.next(stopped.inbox.outcomes, stopped.now_ns) is None, "before it has asked"
-    assert told(stopped) is None
+    assert taken(stopped) is None
     assert stopped.inbox.requeued == 1
     assert other.ack(again) == 1
     register(other)
     world.run(20 * MS)
-    assert (told(stopped) is None) != (told(other) is None), "it takes part again"
+    assert (taken(stopped) is None) != (taken(other) is None), "it takes part again"
 
 
 def test_an_outcome_read_late_is_checked_with_the_daemon_even_with_a_renewed_lease(world: World) -> None:
@@ -364,14 +364,14 @@ def test_an_outcome_read_late_is_checked_with_the_daemon_even_with_a_renewed_lea
     for _ in range(20):
         world.run(S)
         other.pump()
-    assert told(other) is not None
+    assert taken(other) is not None
 
     late = world.network.published.pop(stopped.routing)
     stopped.pump()  # it pings, and is answered, before it reads
     for frame in late:
         stopped.protocol.receive(frame, stopped.now_ns, published=True)
     assert len(stopped.inbox.outcomes) == 1
-    assert told(stopped) is None
+    assert taken(stopped) is None
     assert stopped.inbox.requeued == 1
 
 
@@ -400,7 +400,7 @@ def test_without_a_daemon_no_outcome_is_dispatched_after_the_lease(world: World)
     for _ in range(5):
         worker.pump()
         world.run(S)
-    given = told(worker)
+    given = taken(worker)
     assert given is not None and given.record.deliveries == 1, "it was this one's all the time"
     assert worker.ack(given) == 1
 
@@ -411,7 +411,7 @@ def test_an_outcome_of_a_dead_member_is_delivered_to_its_group(world: World) -> 
     owner.pump()
     owner.die()
     world.run(100 * MS)
-    given = told(heir)
+    given = taken(heir)
     assert given is not None and given.keys == ("own",)
 
 

@@ -1,4 +1,4 @@
-"""What a silent client holds of its group: it keeps that while its process runs, until its takeover."""
+"""A silent client keeps what it holds of its group while its process runs, until its takeover."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def world() -> World:
 
 
 def holder(world: World, **said: object) -> Peer:
-    """A member, of the process PID unless it says otherwise, to which the one outcome of its group was delivered."""
+    """A member that holds the one outcome of its group; of the process PID, unless `said` names another."""
     said = {"pid": PID, "start_ticks": TICKS} | said
     alice = world.client("alice", group="workers", listens=True, **said)
     alice.send(work(b"k"), fire())
@@ -54,7 +54,7 @@ def heir(world: World) -> Peer:
 
 
 def got(peer: Peer) -> list[int]:
-    """The delivery counts of what was delivered to it for its group."""
+    """The delivery counts of the group's outcomes that it got."""
     peer.take_published()
     return [delivered.deliveries for delivered in peer.delivered_for_group]
 
@@ -75,7 +75,7 @@ def test_a_silent_client_whose_process_runs_keeps_what_it_holds_until_its_takeov
     assert violations(world.rig.memory) == []
 
 
-def test_a_client_that_is_heard_again_before_its_takeover_has_lost_nothing(world: World) -> None:
+def test_a_client_whose_frames_come_again_before_its_takeover_has_lost_nothing(world: World) -> None:
     alice, bob = holder(world), heir(world)
     operation = alice.delivered_for_group[0].operation
     keep_alive(bob, LEASE + 60 * S)

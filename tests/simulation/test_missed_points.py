@@ -46,7 +46,7 @@ def run(world: World, workers: list[Worker], for_ns: int, step_ns: int = S) -> N
 
 
 def takes(world: World, for_ns: int, starts: list[int], calls: int) -> Callable[[Call], None]:
-    """A handler that takes so long, so often. `starts` gets when it begins, in seconds of the daemon's clock."""
+    """A handler whose first `calls` runs take `for_ns`. `starts` gets all starts, in seconds of the daemon's clock."""
 
     def handler(call: Call) -> None:
         starts.append(world.clock.now_ns() // S)
@@ -124,7 +124,7 @@ def test_hours_over_which_the_clock_is_set_in_a_handler_are_one_call(world: Worl
 
 
 def test_nights_without_a_worker_are_one_call_when_one_is_back(world: World) -> None:
-    """Its id is forgotten by then, so the worker that is back has begun the schedule as well."""
+    """The schedule's id is forgotten by then, so the worker that is back begins the schedule, too."""
     job = Job()
     first = member(world, job, NIGHTLY)
     until(world, 86_000, 86_400)

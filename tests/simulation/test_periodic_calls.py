@@ -41,7 +41,7 @@ def test_each_occurrence_runs_once_however_many_workers_name_the_schedule(world:
     ("cut", "runs", "point"),
     [
         (0, 1, "before the handler"),
-        (1, 1, "before the handler, which it has said to begin"),
+        (1, 1, "before the handler, whose begin it has reported"),
         (2, 2, "after the handler"),
         (3, 1, "after the next one is registered, and it is acknowledged"),
     ],
@@ -67,22 +67,22 @@ def test_a_worker_that_dies_at_any_point_neither_ends_nor_doubles_the_schedule(
 
 def test_a_call_runs_again_on_another_worker_if_its_worker_dies_in_the_handler(world: World) -> None:
     job = Job()
-    victim, heir, told = due_call_of_two(world, job)
-    through_handler(victim, told)
+    victim, heir, delivered = due_call_of_two(world, job)
+    through_handler(victim, delivered)
     victim.die()
     run(world, [heir], S)
     assert [call.deliveries for call in job.calls] == [1, 2]
 
 
 def test_a_requeued_call_does_not_run_again_once_it_is_done(world: World) -> None:
-    """Taken for silent in its handler, it ends all the same. The daemon answers 0 to the next holder."""
+    """A worker is taken for silent in its handler. The call still ends, and the daemon answers 0 to the next holder."""
     job = Job()
-    slow, heir, told = due_call_of_two(world, job)
-    steps = through_handler(slow, told)
+    slow, heir, delivered = due_call_of_two(world, job)
+    steps = through_handler(slow, delivered)
     for _ in range(20):
         world.run(S)
         heir.pump()
-    assert len(heir.inbox.calls) == 1, "it was handed on"
+    assert len(heir.inbox.calls) == 1, "it was requeued"
     step = next(steps)
     assert isinstance(step, Ask)
     assert slow.issue(step.command, step.done).error is None
@@ -94,10 +94,10 @@ def test_a_requeued_call_does_not_run_again_once_it_is_done(world: World) -> Non
 
 
 def test_a_call_whose_worker_stood_still_before_the_handler_is_not_run_by_both(world: World) -> None:
-    """The daemon has said that it may begin. Then it stands still, and the call is requeued."""
+    """The daemon has let the worker begin. Then the worker stands still, and the call is requeued."""
     job = Job()
-    slow, heir, told = due_call_of_two(world, job)
-    steps = slow.calls.carry_out(told)
+    slow, heir, delivered = due_call_of_two(world, job)
+    steps = slow.calls.carry_out(delivered)
     asks = next(steps)
     assert isinstance(asks, Ask)
     answer = slow.ask(asks)
@@ -115,14 +115,14 @@ def test_a_call_whose_worker_stood_still_before_the_handler_is_not_run_by_both(w
 
 def test_a_refused_registration_of_the_next_call_leaves_the_call_undone(world: World) -> None:
     job = Job()
-    worker, told = due_call(world, job)
-    steps = through_handler(worker, told)
+    worker, delivered = due_call(world, job)
+    steps = through_handler(worker, delivered)
     step = next(steps)
     assert isinstance(step, Ask)
-    assert worker.holds(told)
+    assert worker.holds(delivered)
     assert isinstance(steps.send((0, ArenaFullError("full"))), Pause)
     worker.do(steps)
-    assert not worker.holds(told)
+    assert not worker.holds(delivered)
     assert pending(world) == 1
 
 
@@ -185,10 +185,10 @@ def test_a_schedule_whose_group_was_empty_past_its_retention_begins_again() -> N
 
 
 def test_a_call_that_was_cut_runs_again_after_hours_and_its_schedule_does_not_begin_beside_it(world: World) -> None:
-    """Its id was forgotten after an hour: the heir found no schedule, and began a second one."""
+    """Before, the call's id was forgotten after an hour: the heir found no schedule, and began a second one."""
     job = Job()
-    victim, told = due_call(world, job)
-    through_handler(victim, told)
+    victim, delivered = due_call(world, job)
+    through_handler(victim, delivered)
     victim.die()
     world.run(2 * GROUP_KEPT_NS)
     heir = worker_of(world, job)
@@ -214,7 +214,7 @@ def test_a_schedule_begins_again_in_another_arena() -> None:
 
 
 def test_a_schedule_outlives_random_deaths_stops_and_restarts(rng: random.Random) -> None:
-    """Told again only where somebody died or was stopped; in order; never ended; never two of them."""
+    """A call is redelivered only if a worker died or was stopped. Calls come in order, never end, and never overlap."""
     world = World(clients=64)
     world.until_quiet()
     job = Job()
@@ -279,7 +279,7 @@ def test_a_changed_schedule_takes_effect_when_the_first_worker_with_it_starts(
 
 
 def test_a_worker_with_the_same_schedule_keeps_the_pending_call_even_if_it_is_overdue(world: World) -> None:
-    """What was missed while nobody was there is one call, not none: whoever starts first must not replace it."""
+    """Points that were missed while nobody was there are one call, not none: the next worker must not replace it."""
     job = Job()
     first = worker_of(world, job)
     first.begin()

@@ -26,7 +26,7 @@ from timerd_client.protocol.outgoing import Outgoing
 from timerd_client.transport.unix_sockets import UnixSockets
 from timerd_shm.generate import DEFECTS
 
-# What is measured runs three times as long: as few as go through nearly all of it, those with groups first.
+# A measured seed takes three times as long. So there are few, which together run nearly all lines; groups first.
 MEASURED_SEEDS = (45, 102, 22, 15, 128, 52, 62, 99, 8)
 OTHER_SEEDS = [seed for seed in range(22) if seed not in MEASURED_SEEDS]
 FAULTS = (
@@ -82,7 +82,7 @@ def test_a_seed_takes_the_same_steps_each_time(transports: str) -> None:
 
 
 def test_a_seed_draws_nothing_from_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ids of calls were drawn from there: so a seed took other steps now and then."""
+    """Before, ids of calls were drawn from the system: so a seed took other steps now and then."""
 
     def urandom(size: int) -> bytes:
         raise AssertionError("drawn from the system")
@@ -102,7 +102,7 @@ def no_defect_is_left() -> Iterator[None]:
 
 
 def found(*first: int) -> str:
-    """What the fixed seeds find, if they do: `first`, which did when this was written, and then the others."""
+    """The first failure of the fixed seeds: of `first`, which failed when this was written, then of the others."""
     for seed in (*first, *MEASURED_SEEDS, *OTHER_SEEDS):
         try:
             simulate(seed)

@@ -16,7 +16,7 @@ from timerd_shm.declare.states import OpState
 from timerd_shm.declare.wire import CommandKind
 
 HOUR, DAY = 3_600 * S, 86_400 * S
-AHEAD_NS = 1_800_000_000 * S  # the wall clock is so much ahead
+AHEAD_NS = 1_800_000_000 * S  # the wall clock is ahead by this
 
 
 def set_clock(rig: Rig, ahead_ns: int) -> None:
@@ -26,7 +26,7 @@ def set_clock(rig: Rig, ahead_ns: int) -> None:
 
 
 def at(rig: Rig, after_ns: int, ahead_ns: int = AHEAD_NS, **more: Any) -> Register:
-    """A call that is due so long after the rig's time by the wall clock, as its caller sees both clocks."""
+    """A call that is due `after_ns` from the rig's time, by the wall clock, as its caller sees both clocks."""
     return call(timeout_ns=max(0, after_ns), wall_ns=rig.now_ns + ahead_ns + after_ns, **more)
 
 
@@ -68,7 +68,7 @@ def test_a_call_whose_time_is_past_then_comes_at_once_and_no_worker_need_live() 
     rig.check()
 
 
-def test_what_differs_by_less_than_a_millisecond_stays() -> None:
+def test_deadlines_stay_when_the_clock_moves_by_a_millisecond() -> None:
     rig, worker = worker_at()
     rig.do(worker, at(rig, HOUR))
     set_clock(rig, AHEAD_NS + MS)
@@ -144,7 +144,7 @@ def test_a_start_plans_anew_if_the_clock_was_set_while_no_daemon_ran_or_its_walk
 
 
 def test_a_call_that_was_on_its_way_when_the_clock_was_set_is_planned_by_the_clock_of_now() -> None:
-    """Its caller has read the wall clock before."""
+    """The call's caller has read the wall clock before it was set."""
     rig, worker = worker_at()
     worker.issue(at(rig, 5 * HOUR))
     worker.issue(at(rig, HOUR))

@@ -33,7 +33,7 @@ from timerd_wire.refusals import NO_SUBJECT, Subject
 
 
 class Failed(Exception):
-    """What a handler of a test raises, where that is the subject."""
+    """An error that a test's handler raises on purpose."""
 
 
 class Answer:
@@ -111,7 +111,7 @@ class Worker:
             while protocol.session.subscriptions:
                 network.asking.append((self.routing, protocol.session.subscriptions.popleft()))
             self.world.settle()
-            if not self.hear() and not frames:
+            if not self.receive() and not frames:
                 if protocol.state is LinkState.LIVE and self._lifelines is not self.world.lifelines:
                     self._lifelines = self.world.lifelines  # another daemon's, after a restart
                     self.lifeline = self._lifelines.connect(protocol.session.secret)
@@ -119,15 +119,15 @@ class Worker:
                 return
         raise AssertionError("the two never stop talking")
 
-    def hear(self, *, published: bool = True) -> bool:
+    def receive(self, *, published: bool = True) -> bool:
         """Take in the frames that have come; with `published` = False, leave those of the subscription."""
         network = self.world.network
-        heard = [(frame, True) for frame in (network.published.pop(self.routing, []) if published else [])]
-        heard += [(frame, False) for frame in network.answers.pop(self.routing, [])]
-        for frame, was_published in heard:
+        received = [(frame, True) for frame in (network.published.pop(self.routing, []) if published else [])]
+        received += [(frame, False) for frame in network.answers.pop(self.routing, [])]
+        for frame, was_published in received:
             self.protocol.receive(frame, self.now_ns, published=was_published)
         self.protocol.incoming.take_ready()
-        return bool(heard)
+        return bool(received)
 
     def listen(self) -> Worker:
         self.inbox.listen(self.now_ns)
@@ -135,7 +135,7 @@ class Worker:
         return self
 
     def add(self, name: str, handler: Callable[[Call], Any], schedule: Schedule | None = None, **more: Any) -> None:
-        """Have a handler; `handle` tells the daemon."""
+        """Add a handler. `handle` registers it with the daemon."""
         self.calls.jobs[name] = Job(handler, schedule, **more)
 
     def handle(self, at_once: int = 1) -> Worker:
@@ -202,7 +202,7 @@ class Worker:
             assert isinstance(steps.send(self.ask(step)), Pause)
 
     def do(self, steps: Steps, cut: int | None = None) -> bool:
-        """Do the steps; with `cut`, so many of them, and then die. Returns whether the worker lives."""
+        """Do the steps; with `cut`, only `cut` of them, and then die. Returns whether the worker lives."""
         value: Any = None
         for number in count():
             if number == cut:

@@ -95,7 +95,7 @@ def connected(settings: dict[str, str]) -> SparkSession:
     for name, value in {**DEFAULTS, **settings, **own}.items():
         builder = builder.config(name, value)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the server has its settings: it is told some of them again
+        warnings.simplefilter("ignore", UserWarning)  # the server has its settings, and gets some of them again
         return builder.getOrCreate()
 
 

@@ -1,4 +1,4 @@
-"""What numpy accepts without an Audit: only what an Audit would accept, whatever is falsified."""
+"""Rows that numpy accepts without an Audit: only those that an Audit would accept, whatever is falsified."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OF_OPERATIONS = (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY, RowKind.OUTC
 
 
 class Judged(NamedTuple):
-    """What becomes of a journal's rows."""
+    """The judgement of a journal's rows."""
 
     accepted: set[int]  # numbers of the rows that no Audit gets
     found: set[Any]  # what an Audit finds in the others
@@ -91,7 +91,7 @@ def judged(rows: Rows, schema: pa.Schema) -> Judged:
 
 
 def findings_of(packed: pa.Table) -> set[Any]:
-    """What an Audit finds in packed rows."""
+    """The findings of an Audit in packed rows."""
     task = Task(("h", "i"), is_first=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audit_tasks, "HELD_MAX", 0)
@@ -184,7 +184,7 @@ def forged(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
 
 
 def moved(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
-    """Rows of clients at other places: what a client did is before its beginning, or behind its end."""
+    """Rows of clients at other places: commands of a client are before its beginning, or behind its end."""
     for one in of_kind(rows, RowKind.CLIENT):
         for _ in range(MOVED):
             others = [row for row in rows if row is not one]
@@ -244,9 +244,7 @@ def agreed(rows: Rows, rng: random.Random) -> Iterator[tuple[str, Rows]]:
 
 
 @pytest.mark.timeout(240)
-def test_what_is_accepted_has_no_finding_whatever_is_falsified(
-    rows: Rows, schema: pa.Schema, rng: random.Random
-) -> None:
+def test_accepted_rows_have_no_finding_whatever_is_falsified(rows: Rows, schema: pa.Schema, rng: random.Random) -> None:
     truth = judged(rows, schema)
     assert not truth.found and not truth.wanted
     plain = [len([row for row in of_kind(rows, kind) if row["row"] in truth.accepted]) for kind in

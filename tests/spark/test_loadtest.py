@@ -83,7 +83,7 @@ def test_a_played_plan_settles_as_it_was_planned(
     assert sorted(rows) == sorted(planned)
     for op, row in rows.items():
         plain = planned[op]
-        # A busy machine registers late, and a late registration waits so much less for its event.
+        # A busy machine registers late, and a late registration waits less for its event.
         if plain.delay_ns - row.behind_ns > plain.timeout_ns + 50_000_000:
             assert row.outcome == "expired"
         assert row.wait_ns > min(plain.delay_ns, plain.timeout_ns) - 5_000_000, "counted from the intended time"

@@ -1,4 +1,4 @@
-"""What the page of a run says: sentences, times that are left, and which operations share an axis."""
+"""The page of a run: sentences, times that are left, and which operations share an axis."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def test_windows_at_the_ends_are_left_out_where_work_did_not_fill_them() -> None
     assert shown(100, 99, 100, 101) == [[0, 1, 2, 3]], "all are full"
     assert shown(100, 10, 100, 100, 100) == [[0, 1, 2, 3, 4]], "a dip in the middle is one"
     assert shown(10, 100, 100, 100, None, 5, 100, 100, 100, 7) == [[1, 2, 3], [6, 7, 8]], "so are those beside a pause"
-    assert shown(1, 100, 1) == [[0, 1, 2]], "too few to tell"
+    assert shown(1, 100, 1) == [[0, 1, 2]], "too few to judge"
     no_time = [{"start": 0, "end": 0, "rate": None}] * 5  # of groups of a report without windows
     assert list(plots._parts(no_time)) == [no_time]
 
 
-def test_the_audit_is_told_with_what_was_audited() -> None:
+def test_the_page_shows_the_audit_and_its_extent() -> None:
     kind, text = verdicts.of_audit(0, [ARENA, ARENA | {"gaps": 1}])
     assert (kind, text) == (
         "good",
@@ -88,7 +88,7 @@ def test_the_audit_is_told_with_what_was_audited() -> None:
     assert none == ("", "There was no audit: the journal of web1 begins with row 9.")
 
 
-def test_another_timeout_is_told_if_it_saves_a_tenth() -> None:
+def test_another_timeout_is_proposed_if_it_saves_a_tenth() -> None:
     asked = [estimated(50, 0.29, 300.0), estimated(100, 0.162, 334.0), estimated(150, 0.108, 430.0)]
     beyond = estimated(500, 0.079, 471.0, beyond=True)
     found = verdicts.of_timeouts(reported(), [*asked, beyond])
@@ -103,13 +103,13 @@ def test_another_timeout_is_told_if_it_saves_a_tenth() -> None:
     assert verdicts.of_timeouts(reported(in_flight_mean=None), asked) is None
 
 
-def test_outcomes_are_told_with_the_cancelled_and_the_failed() -> None:
+def test_outcomes_are_shown_with_the_cancelled_and_the_failed() -> None:
     told = "7.90% of 1,000 operations expired, 1.25 ms late at p99 and 4 ms at most"
     assert verdicts.of_outcomes(reported()).text == f"{told}."
     assert verdicts.of_outcomes(reported(cancelled=4, failed=1)).text == f"{told}; 4 were cancelled and 1 were failed."
 
 
-def test_times_are_told_in_the_unit_that_fits() -> None:
+def test_times_are_shown_in_the_unit_that_fits() -> None:
     assert [verdicts.ms(at) for at in (None, 0.4217, 9.5, 184.4, 999.6, 1_502.0, 2e6)] == [
         *("", "0.422 ms", "9.5 ms", "184 ms", "1e+03 ms", "1.5 s", "2,000 s")
     ]

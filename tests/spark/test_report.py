@@ -124,7 +124,7 @@ def test_rates_and_means_leave_out_the_pauses_between_rounds(spark: SparkSession
         assert asked.rate == pytest.approx(600 / (busy - 0.05), rel=0.01)
 
 
-def test_what_is_rare_has_no_pauses_and_who_waits_does_not_rest(spark: SparkSession) -> None:
+def test_rare_operations_have_no_pauses_and_a_waiting_one_is_no_rest(spark: SparkSession) -> None:
     rare = lives(spark, *(life(10_000 * at, 50) for at in range(20)))
     (row,) = report(rare).collect()
     assert row.idle_s == 0 and row.rate == pytest.approx(20 / 190.05)

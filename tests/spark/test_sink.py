@@ -370,7 +370,7 @@ def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: Spark
         done = threading.Event()
 
         def cancel() -> None:
-            # What fire_wait() returns is no sign: an event between a mark and its registration completes that later.
+            # The result of fire_wait() is no sign: an event between a mark and its registration completes it later.
             while not completed(sidecar) and not done.is_set():
                 client.fire_wait("order-300")
             spark.interruptAll()

@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of what timerd reads, with atheris (opt-in: `make fuzz`).
+"""Coverage-guided fuzzing of timerd's readers, with atheris (opt-in: `make fuzz`).
 
     python tests/support/run.py support.fuzz daemon [OPTIONS]     frames up, against the real conductor and core
     python tests/support/run.py support.fuzz client               frames down, against the client's protocol

@@ -23,7 +23,7 @@ class Passage(NamedTuple):
 
 
 def passages(path: Path) -> list[Passage]:
-    """What a reader of this file reads, besides the code."""
+    """The prose of this file, without the code."""
     text = path.read_text()
     found = of_python(text) if path.suffix in PYTHON else of_page(text) if path.suffix == ".md" else of_script(text)
     return [Passage(line, " ".join(CODE.sub("X", prose).split())) for line, prose in found]

@@ -96,7 +96,7 @@ def application(environ, start_response):
 
 
 class Note(NamedTuple):
-    """What the application has noted."""
+    """A note of the application."""
 
     word: str
     due: str
@@ -149,7 +149,7 @@ def test_under_gunicorn_that_recycles_its_workers_every_occurrence_runs_once(
     begun, ended = notes[::2], notes[1::2]
     assert [note.due for note in begun] == [note.due for note in ended]
     due = [float(note.due) for note in begun]
-    # What was done while no daemon was there to hear it is done again if its worker ended before one was: one at most.
+    # A call that is done while no daemon runs is done again if its worker ends before one runs: one call at most.
     again = [number for number in range(1, len(due)) if due[number] == due[number - 1]]
     assert due == sorted(due), "in order"
     assert len(again) <= 1, f"each point once: {due}"

@@ -1,4 +1,4 @@
-"""Connections of real attackers: more than there may be, and what libzmq 4.3.5 ends its process by. Nobody is hurt."""
+"""Connections of real attackers: too many, and frames that end a process with libzmq 4.3.5. Nobody is hurt."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ sys.stdin.read()
 
 @contextmanager
 def attackers(daemon: Daemon, program: str, *arguments: str, count: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that keep what they have opened until the end."""
+    """Processes that keep their connections until the end."""
     paths = (str(daemon.paths.commands), str(daemon.paths.outcomes))
     command = [sys.executable, "-c", program, *paths, *arguments]
     processes = [

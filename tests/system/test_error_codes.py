@@ -56,7 +56,7 @@ WAYS: dict[ErrorCode, tuple[Way, tuple[str, ...]]] = {}
 
 
 def meets(code: ErrorCode, *words: str) -> Callable[[Way], Way]:
-    """Declare how a user meets a code, and what the message says: values, limits, remedies."""
+    """Declare how a user meets a code, and words of its message: values, limits, remedies."""
 
     def declare(way: Way) -> Way:
         assert code not in WAYS
@@ -67,7 +67,7 @@ def meets(code: ErrorCode, *words: str) -> Callable[[Way], Way]:
 
 
 def refused_frame(daemon: Daemon, version: int) -> TimerdError:
-    """What a client of that version of the protocol is answered."""
+    """The answer to a client of that version of the protocol."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with context, context.socket(zmq.DEALER) as socket:
         socket.set(zmq.LINGER, 0)

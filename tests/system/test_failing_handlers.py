@@ -1,4 +1,4 @@
-"""Handlers that fail, with real daemons: whatever they raise, and retries of their dead letters."""
+"""Handlers that fail, with real daemons: errors of any kind, and retries of their dead letters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 class Abort(BaseException):
-    """What some libraries raise, so that nobody catches it."""
+    """As errors that some libraries raise, which no `except Exception` catches."""
 
 
 class Mute(Exception):
@@ -36,7 +36,7 @@ class Mute(Exception):
 @pytest.mark.parametrize("kind", [SystemExit, Abort, Mute])
 @pytest.mark.parametrize("face", ["threads", "tasks", "tasks, plain function"])
 def test_a_handler_has_failed_whatever_it_raises(daemon: Daemon, face: str, kind: type[BaseException]) -> None:
-    """The process of a loop ended with a goodbye, so each worker in turn; or the call was held for ever."""
+    """Before, a loop's process ended with a goodbye, and so did each worker in turn; or the call was held for ever."""
 
     def raises(call: td.Call) -> None:
         raise kind
@@ -71,7 +71,7 @@ def test_a_handler_has_failed_whatever_it_raises(daemon: Daemon, face: str, kind
 
 @pytest.mark.parametrize("name", ["mail", "größe", "a\ttab", "no\u00a0break"])
 def test_a_dead_letter_is_retried_whatever_its_name(daemon: Daemon, name: str) -> None:
-    """It is shown with its unprintable characters escaped, and the call was made of that name, which nobody handles."""
+    """Names are shown with escapes. Before, the retried call had the escaped name, which no worker handles."""
     attempts: list[int] = []
 
     def fails_first(call: td.Call) -> None:
@@ -91,7 +91,7 @@ def test_a_dead_letter_is_retried_whatever_its_name(daemon: Daemon, name: str) -
 def test_a_call_of_another_program_is_a_dead_letter_that_is_listed_and_dropped(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no plan before its payload. It was in no list, so nobody could drop it."""
+    """The call has no plan before its payload. Before, it was in no list, so nobody could drop it."""
     with td.connect(group="web", timeout=PATIENCE_S) as client:
         with monkeypatch.context() as patched:
             patched.setattr(Plan, "pack", lambda self: b"")

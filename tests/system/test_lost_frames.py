@@ -1,6 +1,6 @@
-"""Frames that real sockets lose: slow subscribers, late joiners, connections cut in the middle. Nothing is told twice.
+"""Frames that real sockets lose: slow subscribers, late joiners, connections cut in the middle. Nothing comes twice.
 
-What PUB drops, and what a cut connection had in it, is asked for again: every outcome, refusal and answer comes once.
+Clients ask again for frames that PUB drops or a cut connection loses: every outcome, refusal and answer comes once.
 """
 
 from __future__ import annotations

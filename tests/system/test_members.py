@@ -68,9 +68,9 @@ def test_an_outcome_with_ack_is_done_and_one_without_is_redelivered(client: td.C
     assert not second.ack_wait() or not again.ack_wait(), "done once"
 
 
-def test_a_member_whose_loop_has_ended_listens_no_more(client: td.Client) -> None:
+def test_a_member_whose_loop_has_ended_stops_listening(client: td.Client) -> None:
     for _ in client.outcomes(timeout=0.05):
-        raise AssertionError("there is nothing to be told")
+        raise AssertionError("there is no outcome yet")
     leave_to_group(b"later")
     with member() as other:
         outcome = next(other.outcomes(timeout=PATIENCE_S))
@@ -98,7 +98,7 @@ def test_a_loop_ends_when_the_client_is_closed(client: td.Client) -> None:
         client.outcomes()
 
 
-def test_a_call_that_needs_a_group_says_so(daemon: Daemon) -> None:
+def test_a_call_that_needs_a_group_raises_without_one(daemon: Daemon) -> None:
     with pytest.raises(td.NotAMemberError, match="group=NAME"):
         td.connect(orphans="group")
     with pytest.raises(td.InvalidNameError):
@@ -159,7 +159,7 @@ def test_an_asyncio_member_iterates_outcomes(daemon: Daemon) -> None:
 
 
 def test_an_iterating_member_gets_no_calls_and_a_handling_member_no_outcomes(client: td.Client) -> None:
-    """However many of the one wait, the others are told."""
+    """Outcomes that wait do not keep calls from a handling member, nor the other way round."""
     calls: list[td.Call] = []
     serve(client, "job", calls.append)
     leave_to_group(*(b"%d" % number for number in range(300)))

@@ -16,7 +16,7 @@ from timerd_client import Client, State, connect, total
 from timerd_client.link.operation import ThreadedOperation
 
 RUN_S = 0.4  # from kill to kill
-CHUNK = 7  # amounts are fired in pieces of so much
+CHUNK = 7  # amounts are fired in pieces of this size
 STEPS_MAX = 700  # for each kill: a slow machine makes no more, however long its daemons take to start
 GRACE_S = 1.0  # after its deadline an operation is given up, if the daemon is lost
 LONG_S = 60.0  # beyond it, it has not come: a daemon may take seconds to start
@@ -27,7 +27,7 @@ def pace(rng: random.Random) -> None:
 
 
 class Waited:
-    """An operation, and when its client was told of its outcome."""
+    """An operation, and the times at which its client got an outcome."""
 
     def __init__(self, client: Client, key: str, timeout: float, fired: bool) -> None:
         self.fired = fired
@@ -40,11 +40,11 @@ class Waited:
         """How it ended; AssertionError if that is not what was promised.
 
         On a slow machine a daemon takes seconds to start. Its clients take it for lost, and give up an operation a
-        second after its deadline. UNAVAILABLE says so: it is neither a loss nor a repetition, and it is final.
+        second after its deadline, as UNAVAILABLE. That is neither a loss nor a repetition, and it is final.
         """
         outcome = self.operation.result(timeout=LONG_S)
-        eventually(lambda: self.told_s, f"{self.operation}: nobody was told")
-        assert len(self.told_s) == 1, f"{self.operation}: told {len(self.told_s)} times"
+        eventually(lambda: self.told_s, f"{self.operation}: no outcome came")
+        assert len(self.told_s) == 1, f"{self.operation}: {len(self.told_s)} outcomes came"
         if outcome.state is State.UNAVAILABLE:
             assert self.told_s[0] >= self.given_up_s, f"{self.operation}: given up too soon"
             return outcome.state
@@ -122,6 +122,6 @@ def test_a_daemon_killed_again_and_again_loses_and_repeats_no_operation(
     print(f"{dict(states)}, {done} amounts and credits, {kills} kills")
     stats = daemon.stats()
     assert stats["counters"]["starts"] == kills + 1
-    # What the clients left is swept, a part of it in a turn.
+    # The operations that the clients left are swept, a part of them in a turn.
     eventually(lambda: daemon.stats()["counters"]["pending"] == 0, "what its clients left is pending")
     eventually(lambda: daemon.stats()["capacity"]["ops"]["used"] == 0, "what its clients left is kept")

@@ -22,7 +22,7 @@ from timerd_wire.transports import TRANSPORTS
 LEASE = "--lease=2s"
 SHORT = 4.0  # a takeover
 
-# Each runs a call until it gets a byte, and tells when it begins and ends.
+# Each runs a call until it gets a byte, and prints when it begins and ends.
 THREADED = """
 import ctypes, sys, threading
 import timerd as td

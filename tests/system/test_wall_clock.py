@@ -30,14 +30,14 @@ def points(calls: list[td.Call], since: datetime) -> list[float]:
 
 @pytest.fixture
 def wall(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How much the wall clock of this process's clients is ahead of the machine's, in ns: [0] may be changed."""
+    """The ns by which the wall clock of this process's clients is ahead of the machine's. A test may set [0]."""
     ahead = [0]
     monkeypatch.setattr(Wall, "now_ns", lambda wall: time.time_ns() + ahead[0])
     return ahead
 
 
 def judge_jumps(calls: list[td.Call], start: datetime) -> None:
-    """The clock was an hour ahead for two seconds, after two seconds."""
+    """Judge the calls: after two seconds, the clock was an hour ahead for two seconds."""
     found = points(calls, start)
     assert len(set(found)) == len(found), "no point runs twice"
     assert len([each for each in found if each > 3_500]) >= 1, "it was called in the wrong time, too"

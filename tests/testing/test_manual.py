@@ -1,4 +1,4 @@
-"""A daemon on a manual clock: what moves it, what waits for it, and what a test is told that would wait for ever."""
+"""A daemon on a manual clock: what moves it, what waits for it, and the error of a test that would wait for ever."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_daemon_that_runs_is_not_started_again(manual: Manual, client: td.Clie
     assert waits.result()
 
 
-def test_what_was_fired_arrives_without_the_clock(manual: Manual, client: td.Client) -> None:
+def test_events_arrive_without_the_clock(manual: Manual, client: td.Client) -> None:
     waits = client.register("inbox/7", timeout=30)
     client.fire("inbox/7", value=b"hello")
     assert waits.result().value == b"hello"
@@ -77,7 +77,7 @@ def test_the_test_of_a_timeout_takes_milliseconds(manual: Manual, client: td.Cli
     assert time.thread_time() - start < 2
 
 
-def test_a_wait_that_nothing_can_end_is_told(manual: Manual, client: td.Client) -> None:
+def test_a_wait_that_nothing_can_end_raises(manual: Manual, client: td.Client) -> None:
     waits = client.register("inbox/7", timeout=30)
     manual.advance(10)
     with pytest.raises(WouldBlockError, match=r"before the clock moves \(now 10 s\): timerd_manual.advance\(20\)"):
@@ -343,7 +343,7 @@ def test_a_loop_on_the_clock_takes_no_time(manual: Manual) -> None:
     assert manual.now == pytest.approx(43)
 
 
-def test_a_coroutine_that_nothing_wakes_is_told(manual: Manual) -> None:
+def test_a_coroutine_that_nothing_wakes_raises(manual: Manual) -> None:
     async def main() -> None:
         await aio.client().register("never", timeout=None)
 

@@ -1,4 +1,4 @@
-"""What the marks of tests do: `files` raises the soft limit of open files, or skips."""
+"""The marks of tests: `files` raises the soft limit of open files, or skips."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def environment(path: Path) -> dict[str, str]:
 
 
 def left_in(path: Path) -> list[str]:
-    """What runs of pytest have left of daemons: directories and arenas."""
+    """Remains of daemons after runs of pytest: directories and arenas."""
     directories = list((path / "tmp").glob("timerd-*"))
     return [str(left) for directory in directories for left in (directory, *arenas_of(directory))]
 
@@ -149,7 +149,7 @@ def test_a_users_tests_on_a_manual_clock_pass(place: Path) -> None:
 
 @pytest.fixture
 def place(runtime_dir: Path) -> Path:
-    """Where a user's tests lie. Not below tmp_path, which is too long for the path of a socket."""
+    """The directory of a user's tests. It is not below tmp_path, which is too long for the path of a socket."""
     return runtime_dir
 
 

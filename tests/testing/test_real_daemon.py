@@ -63,7 +63,7 @@ def test_a_process_that_is_given_its_environment_reaches_it(served: Daemon) -> N
     assert psutil.pid_exists(served.pid)
 
 
-def test_a_wrong_flag_is_told_with_what_the_daemon_said(runtime_dir: Path) -> None:
+def test_the_error_of_a_wrong_flag_quotes_the_daemon(runtime_dir: Path) -> None:
     daemon = Daemon(runtime_dir, ["--capacity=none"])
     with pytest.raises(DaemonEndedError, match="capacity"):
         daemon.start()

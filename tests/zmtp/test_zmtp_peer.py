@@ -1,4 +1,4 @@
-"""The bytes of one peer: what libzmq's peers say is understood, and everything else has a bound."""
+"""The bytes of one peer: those of libzmq's peers are understood, and all others have a bound."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ XPUB = Side(b"XPUB", (b"XSUB",), 64, is_plain=True)
 
 
 def greeting(mechanism: bytes = b"NULL", version: int = 3) -> bytes:
-    """What libzmq's peer greets with."""
+    """The greeting of libzmq's peer."""
     return SIGNATURE + bytes((version, 1)) + mechanism.ljust(20, b"\0") + bytes(32)
 
 
@@ -132,7 +132,7 @@ def test_a_ping_is_answered_and_thousands_of_them_are_steps_of_their_own() -> No
         (NULL_HELLO + bytes((LONG,)) + (MOST + 1).to_bytes(8, "big"), "100,001 bytes"),
     ],
 )
-def test_what_is_not_the_protocol_is_an_error_that_says_what_was_wrong(wire: bytes, why: str) -> None:
+def test_bytes_that_break_the_protocol_are_an_error_that_says_what_was_wrong(wire: bytes, why: str) -> None:
     with pytest.raises(ProtocolError, match=why):
         taken(Peer(ROUTER), wire)
 
@@ -147,8 +147,8 @@ def test_a_large_frame_is_announced_before_its_bytes_are_kept() -> None:
     assert (peer.large, peer.wanted) == (0, READ_SIZE)
 
 
-def test_whatever_comes_it_keeps_no_more_than_it_may(rng: random.Random) -> None:
-    """A frame of EASY_SIZE_MAX and one read, or a large frame of the size that was said."""
+def test_a_peer_keeps_a_bounded_number_of_bytes_whatever_comes(rng: random.Random) -> None:
+    """At most a frame of EASY_SIZE_MAX and one read, or a large frame of its stated size."""
     for _ in range(3_000):
         peer = ready(rng.choice((ROUTER, XPUB))) if rng.random() < 0.7 else Peer(rng.choice((ROUTER, XPUB)))
         sizes = [rng.choice((0, 3, 300, 50_000)) for _ in range(3)]

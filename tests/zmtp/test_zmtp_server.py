@@ -70,7 +70,7 @@ def received(transport: PolledTransport) -> list[tuple[int, bytes]]:
 # as libzmq's sockets do ---------------------------------------------------------------------------------------------
 
 
-def test_a_dealer_is_heard_and_answered(transport: PolledTransport, paths: InstancePaths, context: Any) -> None:
+def test_a_dealers_frames_are_answered(transport: PolledTransport, paths: InstancePaths, context: Any) -> None:
     dealer = context.socket(zmq.DEALER)
     dealer.connect(paths.commands_endpoint)
     for frame in (b"", b"up", os.urandom(255), os.urandom(256), os.urandom(FRAME_SIZE_MAX)):
@@ -86,7 +86,7 @@ def test_a_dealer_is_heard_and_answered(transport: PolledTransport, paths: Insta
         assert dealer.recv() == frame[: 1 << 20] + b"!"
 
 
-def test_an_xsub_hears_its_slot_and_a_newer_one_takes_its_place(
+def test_an_xsub_gets_the_frames_of_its_slot_and_a_newer_one_takes_its_place(
     transport: PolledTransport, paths: InstancePaths, context: Any
 ) -> None:
     subscribers = []
@@ -95,19 +95,19 @@ def test_an_xsub_hears_its_slot_and_a_newer_one_takes_its_place(
         xsub.set(zmq.RECONNECT_IVL, -1)
         xsub.send(SUBSCRIBE)
         connect_outlet(xsub, paths.outcomes_endpoint, SESSION)
-        heard: list[tuple[int, bytes]] = []
-        while len(heard) < 2:
+        messages: list[tuple[int, bytes]] = []
+        while len(messages) < 2:
             for connection, slot, message in transport.outlet_messages(10):
-                heard.append((slot, message))
+                messages.append((slot, message))
                 if slot == NOT_ADMITTED:
                     transport.admit(connection, 3)
-        assert heard == [(NOT_ADMITTED, SESSION), (3, SUBSCRIBE)]
+        assert messages == [(NOT_ADMITTED, SESSION), (3, SUBSCRIBE)]
         transport.publish(3, b"outcome")
         assert xsub.poll(int(PATIENCE_S * 1_000)) and xsub.recv() == b"outcome"
         subscribers.append(xsub)
     transport.publish(3, b"second")
     assert subscribers[1].poll(int(PATIENCE_S * 1_000)) and not subscribers[0].poll(50)
-    assert list(transport.outlet_messages(10)) == [], "the end of a connection that was replaced is nobody's news"
+    assert list(transport.outlet_messages(10)) == [], "the end of a replaced connection is not reported"
     subscribers[1].close()
     assert [each[1:] for each in until(lambda: list(transport.outlet_messages(10)))] == [(3, UNSUBSCRIBE)]
 
@@ -119,8 +119,8 @@ def test_a_stranger_is_closed_and_nothing_is_published_to_it(
     stranger.set(zmq.RECONNECT_IVL, -1)
     stranger.send(SUBSCRIBE)
     connect_outlet(stranger, paths.outcomes_endpoint, bytes(16))
-    heard = until(lambda: list(transport.outlet_messages(10)))
-    assert [(each.slot, each.message) for each in heard] == [(NOT_ADMITTED, bytes(16))]
+    messages = until(lambda: list(transport.outlet_messages(10)))
+    assert [(each.slot, each.message) for each in messages] == [(NOT_ADMITTED, bytes(16))]
     assert transport.connections() == 0
     transport.publish(NOT_ADMITTED, b"secret")
     assert not stranger.poll(50)
@@ -142,11 +142,11 @@ def test_a_process_with_many_connections_has_no_more_turns_than_one_with_one(
     transport: PolledTransport, paths: InstancePaths
 ) -> None:
     with loud_process(paths.commands, connections=40), raw(paths.commands, HELLO + b"\0\1c"):
-        heard = [frame for _ in range(5) for _, frame in transport.receive(1)]
-        assert b"L" in heard, "the other process is not heard"
-        while b"c" not in heard:
-            heard += [frame for _, frame in transport.receive(10)]
-            assert len(heard) < 40, "each connection had a turn of its own"
+        frames = [frame for _ in range(5) for _, frame in transport.receive(1)]
+        assert b"L" in frames, "the other process had no turn"
+        while b"c" not in frames:
+            frames += [frame for _, frame in transport.receive(10)]
+            assert len(frames) < 40, "each connection had a turn of its own"
 
 
 @contextmanager
@@ -188,7 +188,7 @@ def test_a_call_reads_a_bounded_amount(transport: PolledTransport, paths: Instan
     assert BYTES_PER_CALL >= 1 << 20
 
 
-def test_what_one_look_does_not_report_is_not_taken_for_silence(
+def test_sockets_that_one_look_does_not_report_are_not_taken_for_silent(
     transport: PolledTransport, paths: InstancePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timerd.host.selector.EVENTS_PER_POLL", 2)
@@ -203,7 +203,7 @@ def test_what_one_look_does_not_report_is_not_taken_for_silence(
         peer.close()
 
 
-def test_a_process_has_only_so_many_connections(transport: PolledTransport, paths: InstancePaths) -> None:
+def test_the_connections_of_a_process_are_bounded(transport: PolledTransport, paths: InstancePaths) -> None:
     with ExitStack() as stack:
         for number in range(MOST + 30):
             stack.enter_context(raw((paths.commands, paths.outcomes)[number % 2], b""))
@@ -287,7 +287,7 @@ def test_the_memory_of_a_process_is_bounded(transport: PolledTransport, paths: I
         peer.close()
 
 
-def test_what_waits_for_many_peers_that_read_nothing_is_bounded_for_their_process(
+def test_frames_for_many_peers_that_read_nothing_are_bounded_for_their_process(
     transport: PolledTransport, paths: InstancePaths
 ) -> None:
     peers = [raw(paths.commands, HELLO + b"\0\1x") for _ in range(40)]
@@ -317,7 +317,7 @@ def test_a_large_frame_that_waits_ends_with_its_connection(transport: PolledTran
     assert not transport.has_input() and not would_wake(transport.selector)
 
 
-def test_what_a_peer_does_not_read_is_dropped_beyond_a_bound(transport: PolledTransport, paths: InstancePaths) -> None:
+def test_frames_that_a_peer_leaves_unread_are_bounded(transport: PolledTransport, paths: InstancePaths) -> None:
     peer = raw(paths.commands, HELLO + b"\0\1x")
     ((connection, _),) = received(transport)
     for _ in range(20):

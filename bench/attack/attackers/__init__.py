@@ -1,8 +1,8 @@
-"""The attacks of the suite `overload`: what one hostile process does beside a bystander, in a module for each target.
+"""The attacks of the suite `overload`: one hostile process beside a bystander. Each target has a module.
 
 An attack is a function of an `Attacker`. It goes on while `attacker.is_on()`, and counts in `attacker.acts` what it
-did. It uses the public client, libzmq or bare sockets, so it says what any member of the group may say. To add one:
-write the function, and enter it below.
+did. It uses the public client, libzmq or bare sockets, so it sends only what any neighbour may send. To add one: write
+the function, and enter it below.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .attacker import Act
 
 
 class Attack(NamedTuple):
-    """What the attacker does, and beside which daemon."""
+    """An attack, and the daemon beside which it runs."""
 
     act: Act
     flags: tuple[str, ...] = ()  # of the daemon; {journal}: a directory, {group}: the group of this process

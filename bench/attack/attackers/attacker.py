@@ -1,4 +1,4 @@
-"""What every attack is given: the instance, when to end, and a count of what was done."""
+"""The context of every attack: the instance, when to end, and a count of the attacker's acts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_S = 10.0
 
 
 class Attacker:
-    """One hostile process. `seed` makes what it draws the same in each run."""
+    """One hostile process. With the same `seed` it draws the same in each run."""
 
     def __init__(self, paths: InstancePaths, stop: Any, acts: Any, seed: int = 1) -> None:
         self.paths = paths
@@ -76,7 +76,7 @@ def attack_from(
 
 @contextlib.contextmanager
 def attacking(act: Act, transport: Transport, paths: InstancePaths, seed: int) -> Iterator[Any]:
-    """Attack while the block runs. Gives the count of what was done."""
+    """Attack while the block runs. Gives the count of acts."""
     context = multiprocessing.get_context("spawn")
     ready, stop, acts = context.Event(), context.Event(), context.Value(ctypes.c_longlong, 0, lock=False)
     process = context.Process(target=attack_from, args=(act, transport, paths, ready, stop, acts, seed), daemon=True)

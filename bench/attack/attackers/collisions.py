@@ -1,4 +1,4 @@
-"""Against the tables of keys and of ids: names that shared one chain while the hashes had no secret.
+"""Attacks on the tables of keys and of ids: names that shared one chain while the hashes had no secret.
 
 The attacker is a member, so it reads the arena. It does not know the seed, which stands in a file of the daemon's user.
 So it takes what it can: what the old hash (the finalizer of MurmurHash3) makes one chain of, with the number that
@@ -21,14 +21,14 @@ from timerd_shm.host.paths import open_arena_file
 from .attacker import Attacker
 
 NAMES = 30_000  # of a round; a client may have more than twice as many keys
-HEADS_MOST = 1 << 20  # of a table, more than one has: what is one chain of so many heads is one of fewer
+HEADS_MOST = 1 << 20  # of a table, more than any has: keys that share a chain here share one in a smaller table, too
 SEED_AT = offset_of(ArenaHeader, "size") + 8  # where the seed stood
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 MULTIPLIERS = (0xC4CE_B9FE_1A85_EC53, 0xFF51_AFD7_ED55_8CCD)
 
 
 def unmix(h: int) -> int:
-    """The number of which the old hash made this one."""
+    """The number from which the old hash made this one."""
     h ^= h >> 33
     for multiplier in MULTIPLIERS:
         h = h * pow(multiplier, -1, 1 << 64) & MASK

@@ -1,4 +1,4 @@
-"""Against the listening sockets, without libzmq."""
+"""Attacks on the listening sockets, without libzmq."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONNECTIONS = 4_000
 
 
 def connect_raw(attacker: Attacker) -> None:
-    """Hold as many connections as possible, and say nothing."""
+    """Hold as many connections as possible, and send nothing."""
     _hold(attacker, [attacker.paths.commands, attacker.paths.liveness, attacker.paths.outcomes], socket.SOCK_STREAM)
 
 
@@ -84,7 +84,7 @@ def hang_in_large_frames(attacker: Attacker) -> None:
 
 
 def _greeted(attacker: Attacker) -> socket.socket:
-    """A connection for commands that has said what libzmq's DEALER says."""
+    """A connection for commands that has sent the handshake of libzmq's DEALER."""
     ready = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
     greeting = b"\xff" + bytes(8) + b"\x7f\3\0" + b"NULL".ljust(20, b"\0") + bytes(32)
     connection = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,4 @@
-"""Against the files that a member may open or write."""
+"""Attacks on the files that a neighbour may open or write."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lock_everything(attacker: Attacker) -> None:
 
 
 def fill_holds(attacker: Attacker) -> None:
-    """Fill the journal's holds with what is no number, and with what blocks a reader."""
+    """Fill the journal's holds with files that have no number, and with files that block a reader."""
     holds = Path(os.path.realpath(attacker.paths.journal)) / "holds"
     number = 0
     while attacker.is_on():

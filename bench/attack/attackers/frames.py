@@ -1,4 +1,4 @@
-"""Against the conductor, by frames that a client of ours would not send so often."""
+"""Attacks on the conductor: valid frames, in numbers that no client of ours sends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ask_again(attacker: Attacker) -> None:
 
 
 def be_refused_differently(attacker: Attacker) -> None:
-    """Be refused for a reason of another wording each time."""
+    """Cause refusals, each with another wording."""
     with attacker.socket(zmq.DEALER) as socket:
         socket.connect(attacker.paths.commands_endpoint)
         number = 0

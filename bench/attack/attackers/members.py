@@ -1,4 +1,4 @@
-"""Against the table of clients, and what a hello may ask for."""
+"""Attacks on the table of clients, and on the rights that a hello may ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Against the records of operations, by ordinary calls."""
+"""Attacks on the records of operations, by ordinary calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Against the sockets over which outcomes go out."""
+"""Attacks on the sockets for outcomes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def connect_often(attacker: Attacker) -> None:
 
 
 def read_nothing(attacker: Attacker) -> None:
-    """Cause outcomes with large values, and hear nothing of them: the own reports fill the daemon's queue."""
+    """Cause outcomes with large values, and read none of them: the attacker's reports fill the daemon's queue."""
     with attacker.client(name="attacker") as client:
         session = client._link.protocol.session.secret
         with attacker.socket(zmq.XSUB) as socket:

@@ -1,4 +1,4 @@
-"""Against NAME.unix, with bare packets."""
+"""Attacks on NAME.unix, with bare packets."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What bench/suites/longpolls.py runs: an application, the servers behind it, and a client that keeps to its plan."""
+"""Programs of bench/suites/longpolls.py: an application, the servers behind it, and a client that keeps to its plan."""

@@ -18,7 +18,7 @@ from timerd_client.web import WSGI
 
 POLL_S = 60.0
 CONNECTIONS = 4_000  # to Redis, of a worker: one for each poll that waits
-Found = tuple[bytes, str] | None  # a value, and the place behind it
+Found = tuple[bytes, str] | None  # a value, and the position behind it
 
 
 class OverTimerd:

@@ -14,15 +14,15 @@ from collections import deque
 from typing import NamedTuple
 
 POSTERS = 64  # connections for posts
-SETTLE_S = 10.0  # what has not come by then is lost
+SETTLE_S = 10.0  # messages that have not come by then are lost
 AGAIN_S = 0.05  # after 503 or a broken connection
 
 
 class Result(NamedTuple):
-    """What became of the posts of a run."""
+    """The results of the posts of a run."""
 
     planned: int
-    accepted: set[int]  # the server has said so
+    accepted: set[int]  # numbers of posts that were answered with 204
     received: dict[int, int]  # number -> how often a reader got it
     latencies: list[float]  # seconds from the planned time of the post to its reader
 
@@ -112,7 +112,7 @@ class Load:
             self._poll(reader)
 
     def run(self, rate: float, seconds: float) -> Result:
-        """Posts at this rate for so long. The readers go on; `rest` waits for what is under way."""
+        """Post at this rate for `seconds`. The readers go on; `rest` waits for posts that are under way."""
         first, count = self._next, round(rate * seconds)
         self._result = Result(count, set(), {}, [])
         began = time.monotonic()
@@ -143,7 +143,7 @@ class Load:
                 return
 
     def turn(self, seconds: float) -> None:
-        """Take answers for so long at most."""
+        """Take answers for `seconds` at most."""
         if self._later:
             seconds = min(seconds, self._later[0][0] - time.monotonic())
         for key, _ in self.selector.select(max(seconds, 0.0)):

@@ -41,7 +41,7 @@ class Server:
 
 
 def commands(way: str, directory: Path) -> tuple[list[str], Callable[[], bool]]:
-    """How the server is started, and whether it answers. Redis writes what it is told to its log, as its default is."""
+    """The command that starts the server, and a check whether it answers. Redis appends writes to its log."""
     if way == "timerd":
         return [sys.executable, "-m", "timerd", "--capacity=65536", "--clients=64"], timerd_answers
     address = directory / "redis.sock"
@@ -143,6 +143,6 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 
 
 def memory(*pids: int) -> int:
-    """The bytes of these processes and their children; what several share counts once."""
+    """The bytes of these processes and their children; shared memory counts once."""
     every = [one for pid in pids for one in (psutil.Process(pid), *psutil.Process(pid).children())]
     return sum(int(one.memory_full_info().pss) for one in every)

@@ -1,4 +1,4 @@
-"""What the two processes of a run do in each way: they make calls at the plan's times, and note the outcomes."""
+"""The two processes of a run, in each way: they make calls at the plan's times, and note the outcomes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timerd_client.outcome import State
 from timerd_client.workload import Workload, fire_plan, key_names, plan
 
 PREFIX = "k"  # of every key; the rest is the row, in hexadecimal
-EACH_MAX = 10_000.0  # operations a second. At a higher rate what is due is sent once a millisecond: each way needs that
+EACH_MAX = 10_000.0  # operations a second. At a higher rate calls are sent once a millisecond: each way needs that
 GRACE_NS = 3_000_000_000  # after the last deadline. An operation without an outcome is lost by then
 POLL_S = 0.001
 COMPLETED, EXPIRED = int(State.COMPLETED.value), int(State.EXPIRED.value)
@@ -97,11 +97,11 @@ class Firer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End what was begun. Everything is sent when it returns."""
+        """End all that was begun. Everything is sent when it returns."""
 
 
 class Way(ABC):
-    """One thing that a user would build instead of timerd."""
+    """One way to build the same without timerd."""
 
     name: str
 

@@ -1,6 +1,6 @@
-"""The poller of a Redis sorted set: python -m alternative.poller DIRECTORY
+"""The poller of a Redis sorted set: python -m bench.rivals.alternative.poller DIRECTORY
 
-Each millisecond it asks Redis for what is due. After a full answer (1,000 operations) it asks again at once.
+Each millisecond it asks Redis for due operations. After a full answer (1,000 operations) it asks again at once.
 """
 
 from __future__ import annotations

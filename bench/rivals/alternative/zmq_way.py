@@ -1,4 +1,4 @@
-"""Clients of the asyncio daemon: one frame for what is due at one time, and a thread that receives answers."""
+"""Clients of the asyncio daemon: one frame for calls that are due at one time, and a thread that receives answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ZmqOwner(Owner):
 
 
 class ZmqFirer(Firer):
-    """Fires what is due at one time in one frame."""
+    """Fires events that are due at one time in one frame."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -38,10 +38,10 @@ MakeDaemon = Callable[..., Daemon]
 Spawn = Callable[..., "Child"]
 AT_ONCE_S = 0.1
 
-# What is about NAME.live, which clients over packets do not use.
+# For tests of NAME.live, which clients over packets do not use.
 OVER_ZEROMQ = pytest.mark.parametrize("transport", ["zeromq"], indirect=True)
 
-# What the tests patch into their daemons.
+# Patches that the tests apply to their daemons.
 NO_PIDFD = """
 import os
 def refuse(pid, flags=0): raise PermissionError(1, "Operation not permitted")
@@ -119,7 +119,7 @@ def spawn() -> Iterator[Spawn]:
 
 
 class Look:
-    """What the arena of a daemon says now."""
+    """A view of a daemon's arena as it is now."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -326,7 +326,7 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
     daemon.start()
     eventually(lambda: held_connections(daemon) == 2, "they hold no connection to the new daemon")
     for victim in victims:
-        victim.do("client.fire('nobody'); client.flush(timeout=15)")  # who gets an answer has shown its session
+        victim.do("client.fire('nobody'); client.flush(timeout=15)")  # after an answer the client has shown its session
     victims[0].end()
     eventually(lambda: look.pending() == 1, "its operation was not cancelled")
 

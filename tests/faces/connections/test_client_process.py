@@ -1,7 +1,7 @@
 """A client and its process: fork, autostart, the end of a script, many clients, and what people are shown of them.
 
 Only a threaded client has a lock that another thread may hold in a fork, a thread that may import, and a last word when
-its script ends. What a fork means for the client of a loop stands in test_client_aio.py.
+its script ends. Forks beside the client of a loop are in test_client_aio.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from timerd_shm.host.paths import daemon_running, find_instance
 
 
 def ended(pid: int) -> bool:
-    """Whether a process that is not our child has ended; whose it is may not have noticed yet."""
+    """Whether a process that is not our child has ended. Its parent may not have noticed yet."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -30,7 +30,7 @@ LOST_S = 0.3
 
 
 class Outage:
-    """A daemon that is killed and started again, and a client of either face that is to know of both."""
+    """A daemon that is killed and started again, and a client of either face that has to notice both."""
 
     def __init__(self, face: Face, client: Any, daemon: Daemon) -> None:
         self._face = face
@@ -71,7 +71,7 @@ class Outage:
 
 @pytest.fixture
 def outage(face: Face, client: Any, daemon: Daemon) -> Outage:
-    """That of `daemon`, for `client`."""
+    """An outage of `daemon`, for `client`."""
     return Outage(face, client, daemon)
 
 
@@ -244,7 +244,7 @@ def test_wait_for_polls_while_the_daemon_is_lost(lost: Any) -> None:
         client.wait_for(ready, "k", timeout=0.05)
     issued = client._protocol.ledger.issued
     client.wait_for(ready, "k", timeout=0.05, unavailable="poll", poll_interval=0.02)
-    assert client._protocol.ledger.issued == issued  # nothing is registered for nobody
+    assert client._protocol.ledger.issued == issued  # no operation is registered without a caller
     for wrong in ({"unavailable": "ignore"}, {"poll_interval": 0}, {"poll_interval": float("nan")}):
         with pytest.raises(td.InvalidValueError):
             client.wait_for(ready, "k", timeout=1, **wrong)

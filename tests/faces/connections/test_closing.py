@@ -1,4 +1,4 @@
-"""What is issued while a client is being closed: it is refused, or it arrives.
+"""Commands that are issued while a client is being closed: each is refused, or it arrives.
 
 Threads race with a close in one face, tasks in the other: each has a test of its own. Only a task can be cancelled
 while it awaits. Only a threaded client says what is left when its process ends: a loop has ended by then.

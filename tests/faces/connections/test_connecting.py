@@ -28,7 +28,7 @@ MakeDaemon = Callable[..., Daemon]
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
-    """Who has looked for a daemon, once for each look."""
+    """The searches for a daemon, one entry for each look."""
     looked: list[Search] = []
     look = Search.look
 
@@ -49,7 +49,7 @@ def ended_long_ago(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def starting(daemon: Daemon, after_s: float = 0.3) -> threading.Thread:
-    """Have it started in a while."""
+    """Start the daemon after `after_s`, in a thread."""
 
     def start() -> None:
         time.sleep(after_s)
@@ -123,7 +123,7 @@ def test_connect_with_a_timeout_waits_for_a_daemon_that_is_not_started_yet(make_
 def test_a_daemon_that_comes_late_has_time_to_answer_all_the_same(
     make_daemon: MakeDaemon, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found when the timeout is over: it failed "within 0 s"."""
+    """The daemon is found when the timeout is over. Before, connect() failed "within 0 s"."""
     daemon = make_daemon()
     look = Search.look
 

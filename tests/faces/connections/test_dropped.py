@@ -58,7 +58,7 @@ def test_a_dropped_client_keeps_neither_thread_nor_descriptors_nor_its_slot(
         gc.enable()
 
 
-def test_what_was_fired_before_a_client_was_dropped_is_applied(daemon: Daemon) -> None:
+def test_events_from_before_a_client_was_dropped_are_applied(daemon: Daemon) -> None:
     with td.connect(timeout=PATIENCE_S) as other:
         pending = other.register("k", timeout=PATIENCE_S)
         other.flush()

@@ -21,7 +21,7 @@ from support.real.patience import PATIENCE_S, eventually, stop
 
 
 def in_child(child: Callable[[], str]) -> str:
-    """What `child` returns in a forked process, or the error that it raises."""
+    """The result of `child` in a forked process, or the error that it raises."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -51,9 +51,7 @@ def test_a_client_that_is_made_opens_no_file_and_starts_no_thread(face: Face) ->
     assert opened() == before
 
 
-def test_what_is_called_before_there_is_a_daemon_is_done_when_there_is_one(
-    face: Face, make_daemon: Callable[..., Daemon]
-) -> None:
+def test_calls_from_before_a_daemon_runs_are_done_when_one_runs(face: Face, make_daemon: Callable[..., Daemon]) -> None:
     client = face.make("late")
     operation = client.register("k", timeout=PATIENCE_S)
     client.fire("k", value=b"early bird")

@@ -1,4 +1,4 @@
-"""What a client's connection means for its process, its children and its daemon, over each transport."""
+"""Effects of a client's connection on its process, its children and its daemon, over each transport."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pending(daemon: Daemon) -> int:
 
 @pytest.mark.parametrize("how", ["fork", "exec"])
 def test_a_killed_client_is_noticed_at_once_although_its_child_lives(make_daemon: MakeDaemon, how: str) -> None:
-    """Without pidfds only the end of the connection says so, of which the child must hold no copy."""
+    """Without pidfds only the end of the connection shows it. So the child must hold no copy of the connection."""
     refused = "import os\ndef refuse(pid, flags=0): raise PermissionError(1, 'no')\nos.pidfd_open = refuse\n"
     daemon = make_daemon(patch=refused)
     took = []
@@ -127,7 +127,7 @@ def test_very_many_clients_of_a_process_are_served_and_leave_nothing(make_daemon
 
 
 def connections_of_this_process() -> set[int]:
-    """The inodes of those of packets: a copy in a child has that of the parent's."""
+    """The inodes of this process's connections of packets. A copy in a child has the same inode."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ def connections_of_this_process() -> set[int]:
 
 
 def inherited_by_a_child() -> set[int]:
-    """The connections of packets of which a child that is forked now has a copy."""
+    """The connections of packets that a child gets as copies, if it is forked now."""
     childs, told = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -236,12 +236,12 @@ def test_the_client_of_a_loop_that_has_ended_says_that_it_is_closed(daemon: Daem
 
 
 @pytest.mark.parametrize("given", ["bogus", "Unix", 7])
-def test_a_transport_that_there_is_not_is_an_error_that_names_those_there_are(face: Face, given: object) -> None:
+def test_the_error_of_an_unknown_transport_names_the_known_ones(face: Face, given: object) -> None:
     with pytest.raises(td.InvalidValueError, match=r"transport='?\w+'?: 'zeromq' or 'unix'"):
         face.connect(transport=given)
 
 
-def test_a_transport_of_the_environment_that_there_is_not_is_named_with_its_variable(
+def test_an_unknown_transport_of_the_environment_is_named_with_its_variable(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TRANSPORT_VARIABLE, "bogus")

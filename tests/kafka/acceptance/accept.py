@@ -13,7 +13,7 @@ The clients are kafka-python, aiokafka and confluent-kafka, each in processes of
     counts     what clients sent and received, and what waited, is what the cluster says
     full       more waits than the timer daemon holds
     daemon     the timer daemon is stopped, and killed
-    hostile    damaged frames, and a bystander
+    damaged    damaged frames, and a bystander
     storm      the timer daemon and random workers are killed, again and again
 
 A figure is of this machine, with whatever else it does: see its load in the JSON document. Exit status 1 if a check
@@ -33,9 +33,9 @@ import bench.lib.helpers  # noqa: F401
 
 # isort: split
 import check_counts
+import check_damaged
 import check_fetch
 import check_groups
-import check_hostile
 import check_lost
 import check_produce
 import check_quota
@@ -54,7 +54,7 @@ CHECKS: dict[str, Callable[[Suite], None]] = {
     "counts": check_counts.play,
     "full": check_lost.play_full,
     "daemon": check_lost.play_daemon,
-    "hostile": check_hostile.play,
+    "damaged": check_damaged.play,
     "storm": check_storm.play,
 }
 

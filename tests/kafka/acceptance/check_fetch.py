@@ -1,4 +1,4 @@
-"""What a fetch request waits for: records that come at another worker, bytes of many partitions together, and time."""
+"""Waits of fetch requests: for records that come at another worker, for bytes of many partitions, and for time."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def play_empty(suite: Suite, kafka: KafkaCluster) -> None:
 
 
 def play_at_once(suite: Suite, kafka: KafkaCluster) -> None:
-    """What has nothing to wait for does not wait, although max.wait is 3 s."""
+    """A fetch that has nothing to wait for does not wait, although max.wait is 3 s."""
     rounds = 5 if suite.short else 100
     topic = kafka.topic(replicas=3)
     with RawKafka(kafka.bootstrap) as raw, RawKafka(raw.leaders(topic)[0]) as leader:

@@ -83,7 +83,7 @@ def play_client(suite: Suite, kafka: KafkaCluster, client: str) -> None:
 
 
 def assigned(member: Peer) -> list[int]:
-    """The partitions that a member has said that it has."""
+    """The partitions of a member, as it has printed them."""
     said = member.last("assigned")
     return said["assigned"] if said else []
 
@@ -105,11 +105,11 @@ def play_slow(suite: Suite, kafka: KafkaCluster, rounds: int) -> None:
             slow.join()
             slow.sync()
             over = threading.Event()
-            heard: set[str] = set()
+            answers: set[str] = set()
 
-            def beat(slow: RawMember = slow, over: threading.Event = over, heard: set[str] = heard) -> None:
+            def beat(slow: RawMember = slow, over: threading.Event = over, answers: set[str] = answers) -> None:
                 while not over.wait(0.1):
-                    heard.add(slow.heartbeat().name)
+                    answers.add(slow.heartbeat().name)
 
             thread = threading.Thread(target=beat)
             thread.start()
@@ -119,8 +119,9 @@ def play_slow(suite: Suite, kafka: KafkaCluster, rounds: int) -> None:
             over.set()
             thread.join()
             gone = slow.heartbeat()
-            if members != [quick.member] or "rebalance_in_progress" not in heard or gone != ErrorCode.unknown_member_id:
-                raise Failed(f"the slow member: {len(members)} members, it heard {heard}, and then {gone.name}")
+            rebalanced = "rebalance_in_progress" in answers
+            if members != [quick.member] or not rebalanced or gone != ErrorCode.unknown_member_id:
+                raise Failed(f"the slow member: {len(members)} members, answers {answers}, and then {gone.name}")
             quick.leave()
     suite.add("slow_rejoiner", rebalance_timeout_s=REBALANCE_S, rounds=rounds, min_s=min(took), max_s=max(took))
     suite.check(
@@ -131,7 +132,7 @@ def play_slow(suite: Suite, kafka: KafkaCluster, rounds: int) -> None:
 
 
 class OffsetsOf:
-    """Offsets of groups at each worker. What is committed is read again after each worker was killed."""
+    """Offsets of groups at each worker. Committed offsets are read again after each worker was killed."""
 
     def __init__(self, kafka: KafkaCluster, clients: Sequence[str]) -> None:
         self._kafka = kafka

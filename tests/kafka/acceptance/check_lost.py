@@ -1,4 +1,4 @@
-"""More waits than the timer daemon holds; and a timer daemon that is stopped or killed: what waits is to try again."""
+"""More waits than the timer daemon holds, and a timer daemon that is stopped or killed: waiting clients try again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from world import arrivals, cluster, eventually, percentiles, produce_fields
 
 CAPACITY = 512
 GRACE_S = 2.0
-# After these every client tries again.
+# After each of these errors every client tries again.
 RETRIABLE = {"not_leader_or_follower", "request_timed_out", "coordinator_load_in_progress", "leader_not_available"}
 KINDS = ("produce", "fetch", "create topic", "acks=1, muted")
 BYSTANDER_MAX_S = 1.0
@@ -116,7 +116,7 @@ def play_lost(suite: Suite, kafka: KafkaCluster, how: str, lasts: float) -> None
         RawPeer("bystander", address=brokers[0][0], topic=topic, interval=0.02) as bystander,
         RawMember(kafka.bootstrap, f"lost-{topic}", session=2.0, rebalance=1.0) as member,
         RawKafka(brokers[0][0], f"greedy-{topic}") as greedy,
-        beating(member) as heard,
+        beating(member) as answers,
     ):
         bystander.ready()
         time.sleep(0.3)
@@ -138,8 +138,9 @@ def play_lost(suite: Suite, kafka: KafkaCluster, how: str, lasts: float) -> None
                 kafka.kill_daemon(signal.SIGCONT)
         bystander.stop()
         time.sleep(0.5)
-        suite.add("member_meanwhile", daemon=how, session_s=member.session, heartbeats=len(heard), heard=names(heard))
-        suite.check("members_stay", set(heard) == {"none"}, "a member that heartbeats all along stays")
+        beats = {"heartbeats": len(answers), "answers": names(answers)}
+        suite.add("member_meanwhile", daemon=how, session_s=member.session, **beats)
+        suite.check("members_stay", set(answers) == {"none"}, "a member that heartbeats all along stays")
         rows = [row for row in bystander.result()["rows"] if row[1] >= begun - 0.1]
         report_bystander(suite, how, rows)
     kafka.start_follower(stuck)
@@ -147,28 +148,28 @@ def play_lost(suite: Suite, kafka: KafkaCluster, how: str, lasts: float) -> None
 
 @contextlib.contextmanager
 def beating(member: RawMember) -> Iterator[list[str]]:
-    """A member of a stable group, which heartbeats; what it hears."""
+    """Heartbeats of a member of a stable group; their answers."""
     member.join()
     member.sync()
-    heard: list[str] = []
+    answers: list[str] = []
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(0.3):
-            heard.append(member.heartbeat().name)
+            answers.append(member.heartbeat().name)
 
     thread = threading.Thread(target=beat)
     thread.start()
     try:
-        yield heard
+        yield answers
     finally:
         over.set()
         thread.join()
 
 
-def names(heard: list[str]) -> str:
-    """What was heard, and how often."""
-    return ", ".join(f"{name} {count}" for name, count in Counter(heard).most_common())
+def names(answers: list[str]) -> str:
+    """Each answer, and how often it came."""
+    return ", ".join(f"{name} {count}" for name, count in Counter(answers).most_common())
 
 
 def spend(greedy: RawKafka, topic: str) -> float:
@@ -218,7 +219,7 @@ def muted_request(greedy: RawKafka, topic: str, throttle: float) -> Waiting:
 
 
 def report_lost(suite: Suite, how: str, before: list[Waiting], during: list[Waiting]) -> None:
-    """What became of them, and how long after their timeouts."""
+    """Report the answers to these requests, and how long after their timeouts the answers came."""
     requests = [*before, *during]
     came = arrivals([raw for _, _, raw, _, _ in requests], 8.0)
     for sent, kind in [(sent, kind) for sent in ("before", "during") for kind in KINDS]:
@@ -265,7 +266,7 @@ def code_of(kind: str, answer: Any) -> str:
 
 
 def report_bystander(suite: Suite, what: str, rows: list[list[Any]]) -> None:
-    """What needs no wait goes on."""
+    """Report the requests that need no wait: they go on."""
     for kind in sorted({row[0] for row in rows}):
         mine = [row for row in rows if row[0] == kind]
         failed = sum(row[4] != "none" for row in mine)

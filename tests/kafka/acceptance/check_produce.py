@@ -1,4 +1,4 @@
-"""What a produce request waits for: nothing with acks 0 and 1, and with acks=all for the replicas of each partition."""
+"""Waits of produce requests: none with acks 0 and 1, and for the replicas of each partition with acks=all."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def report_waits(suite: Suite, client: str, what: str, requests: int, waited: in
 
 
 def play_control(suite: Suite, kafka: KafkaCluster) -> None:
-    """And what does wait is counted: each request once."""
+    """Requests that wait are counted: each request once."""
     topic, requests = kafka.topic(replicas=3), 5
     kafka.stop_follower(topic)
     before = registered(kafka, "produce")

@@ -86,12 +86,12 @@ def judge(suite: Suite, what: str, all_sent: list[list[Sent]], seconds: float, w
     """The rate over the whole time, and whether each throttled connection was muted for it; how many were."""
     flat = sorted((one for sent in all_sent for one in sent), key=lambda one: one.at)
     size = sum(one.size for one in flat)
-    # The last answers mute the connections for a while that belongs to what was sent.
+    # The last answers mute the connections for a while. This time belongs to the sent bytes.
     took = max(one.answered + one.throttle for one in flat) - flat[0].at
     throttled = sum(one.throttle > 0 for one in flat)
     pairs = [pair for sent in all_sent for pair in pairwise(sent) if pair[0].throttle > 0]
     early = max((one.at + one.throttle - following.answered for one, following in pairs), default=0.0)
-    # From the answer on; the time at which a client sees it is late when this process is.
+    # The mute counts from the answer. If this process is late, the client sees the answer late.
     short_of = percentile([one.answered + one.throttle - following.answered for one, following in pairs], 0.9)
     rate = size / took
     suite.add(
@@ -127,7 +127,7 @@ def play_clients(suite: Suite, kafka: KafkaCluster, seconds: float) -> None:
 
 
 def judge_client(suite: Suite, client: str, done: dict[str, Any]) -> None:
-    """Its rate, and what it says of throttle times."""
+    """The rate of a client, and the throttle times that it reports."""
     throttles = done["throttles_ms"]
     size = len(done["acked"]) * 5_000
     suite.add(

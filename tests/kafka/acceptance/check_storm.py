@@ -60,9 +60,9 @@ def play(suite: Suite) -> None:
             suite.say("the storm is over")
             written = read_all(suite, kafka, topic)
             count = sum(ends(kafka, topic).values())
-            with contextlib.suppress(Failed):  # what is missing is judged below
+            with contextlib.suppress(Failed):  # missing records are judged below
                 eventually(lambda: all(read_by(client, readers) >= count for client in CLIENTS), "", CATCH_UP_S)
-            time.sleep(0.3 if suite.short else 10.0)  # what comes again comes now
+            time.sleep(0.3 if suite.short else 10.0)  # records that come again come now
             for peer in readers:
                 peer.stop()
             seen = [(peer.client, peer.result(CATCH_UP_S)["rows"]) for peer in readers]
@@ -120,7 +120,7 @@ def read_all(suite: Suite, kafka: KafkaCluster, topic: str) -> dict[str, list[An
 def judge_log(
     suite: Suite, kafka: KafkaCluster, topic: str, sent: dict[str, dict[str, Any]], written: dict[str, list[Any]]
 ) -> None:
-    """What was acknowledged is in the log, where the acknowledgement says, once and in order."""
+    """Acknowledged records are in the log, at their acknowledged offsets, once and in order."""
     equal, size = logs_equal(kafka, topic, REPLICAS)
     suite.check("storm_logs_equal", equal, "the logs of all replicas are equal byte for byte")
     for reader, rows in written.items():

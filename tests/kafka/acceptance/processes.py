@@ -65,7 +65,7 @@ class Child:
         self.pid, self._handle = pid, handle
 
     def has_ended(self, patience: float = 0.0) -> bool:
-        """Whether it has ended, within so many seconds."""
+        """Whether it has ended, within `patience` seconds."""
         return is_ready(self._handle, patience)
 
     def kill(self) -> None:
@@ -94,7 +94,7 @@ def nursery() -> Nursery:
 
 
 class Peer:
-    """One client in a process of its own. What it says is in `said`."""
+    """One client in a process of its own. Its lines of output are in `said`."""
 
     def __init__(self, role: str, client: str, bootstrap: str, **plan: Any) -> None:
         self.client, self.said = client, list[dict[str, Any]]()
@@ -128,16 +128,16 @@ class Peer:
 
     @property
     def log(self) -> str:
-        """What it has said on its error output."""
+        """Its error output."""
         return self._log.read_text(errors="replace")[-2_000:]
 
     def last(self, key: str) -> dict[str, Any] | None:
-        """The last line that it said with this key."""
+        """Its last line of output with this key."""
         return next((line for line in reversed(self.said) if key in line), None)
 
     @property
     def records_read(self) -> int:
-        """How many records a consumer says that it has read, each counted once."""
+        """The number of records that a consumer has reported as read, each counted once."""
         said = self.last("read")
         return said["read"] if said else 0
 
@@ -155,7 +155,7 @@ class Peer:
             time.sleep(0.005)
 
     def stop(self) -> None:
-        """Have it leave as a client should."""
+        """Ask it to leave as a client should."""
         with contextlib.suppress(OSError):
             os.write(self._orders, b"stop\n")
 

@@ -1,4 +1,4 @@
-"""What the checks share: a cluster, raw connections to it, times and their percentiles."""
+"""Shared by the checks: a cluster, raw connections to it, times and their percentiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from timerd_kafka.testing import KafkaCluster
 from timerd_kafka.wire.codec import Question
 
 WORKERS = 4
-# Those that requests of clients wait in. In the others workers wait for each other, all the time.
+# Purgatories in which requests of clients wait. In the others workers wait for each other, all the time.
 PURGATORIES = ("produce", "fetch", "heartbeat", "rebalance", "topic", "quota")
 QUIET_S = 5.0
 PATIENCE_S = 15.0
@@ -61,7 +61,7 @@ def pending(kafka: KafkaCluster) -> dict[str, int]:
 
 
 def waiting(kafka: KafkaCluster) -> str:
-    """What waits, as `timerctl ops` shows it: of which client, on which keys, and for how long."""
+    """The waiting operations, as `timerctl ops` shows them: of which client, on which keys, and for how long."""
     command = [sys.executable, "-m", "timerctl", "ops"]
     environment = {**os.environ, **kafka.environment}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout

@@ -3,9 +3,9 @@
     python tests/kafka/upstream/upstream.py [--sources DIR] [--only SUITE,...] [--workers N]
                                               [--all] [--short] [--json FILE]
 
-Their files run unchanged. What they start by containers or Java is a KafkaCluster here: upstream_aiokafka.py and
-upstream_kafka_python.py stand in for it. A test "cannot" pass where it asks for what this broker does not have: the
-tables below say what that is. "used" counts those that connected to the broker; the others test the client alone.
+Their files run unchanged. Brokers that they start by containers or Java are a KafkaCluster here: upstream_aiokafka.py
+and upstream_kafka_python.py stand in for them. A test "cannot" pass if it needs something that this broker lacks: see
+the tables below. "used" counts tests that connected to the broker; the others test the client alone.
 The tests of kafka-python run again with older versions of Kafka: the client then asks in older versions of the APIs.
 
 The clients are the installed ones. An sdist of kafka-python has its tests, and pip downloads it. That of aiokafka has
@@ -67,7 +67,7 @@ OF_KAFKA_PYTHON = {
 }
 OF_OLD_VERSIONS = {
     "test_consumer_integration.py::test_kafka_version_infer": "it finds out the newest version",
-    "test_admin_integration.py::test_describe_configs_broker_*": "it wants what only a broker with ZooKeeper says",
+    "test_admin_integration.py::test_describe_configs_broker_*": "it wants values of a broker with ZooKeeper",
 }
 OF_VERSION_0 = {"test_admin_integration.py::test_describe_configs_*_returns_configs": "DescribeConfigs v0 is absent"}
 OF_AIOKAFKA = {
@@ -183,7 +183,7 @@ def pip(*words: str) -> None:
 
 
 def results(suite: Suite, name: str, sources: Path, site: Path) -> Iterator[dict[str, Any]]:
-    """Run a suite in an empty directory; what became of its tests, and what the cluster said."""
+    """Run a suite in an empty directory; the results of its tests, and the cluster's output."""
     upstream = SUITES[name]
     tests = sources / upstream.folder
     with tempfile.TemporaryDirectory(prefix="upstream-") as scratch:
@@ -216,7 +216,7 @@ def results(suite: Suite, name: str, sources: Path, site: Path) -> Iterator[dict
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,  # Ctrl-C is for this program, which tells it
+                start_new_session=True,  # Ctrl-C is for this program, which ends the other
             )
             try:
                 process.wait()

@@ -1,4 +1,4 @@
-"""A plugin of pytest, for the tests of other projects: what became of each, and which of them are left out.
+"""A plugin of pytest, for the tests of other projects: the result of each, and which of them are left out.
 
 Its environment:
 UPSTREAM_RESULTS    a file of JSON lines, one for each test
@@ -41,11 +41,11 @@ def count_connections(port: int) -> None:
     """From now on, count the connections to the cluster: a test that makes none says nothing about it."""
     global _port
     _port = port
-    sys.addaudithook(hear)
+    sys.addaudithook(note_connection)
 
 
-def hear(event: str, arguments: tuple[Any, ...]) -> None:
-    """What the interpreter tells of this process: here, its connections."""
+def note_connection(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook of the interpreter. It counts this process's connections to the broker."""
     global _connections
     if event == "socket.connect" and isinstance(arguments[1], tuple) and arguments[1][1] == _port:
         _connections += 1

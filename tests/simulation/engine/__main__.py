@@ -14,7 +14,7 @@ from collections import Counter
 from .measured import Measure, lines_executed
 from .run import START_NS, STEPS, Failure, Simulation, simulate
 
-MEASURED_SEEDS = 40  # measuring slows a seed down, and coverage changes little after so many seeds
+MEASURED_SEEDS = 40  # measuring slows a seed down, and coverage changes little after that
 
 
 class Soak:
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help=f"events before the faults end (default: {STEPS})")
     parser.add_argument("--trace", action="store_true", help="print what happened, even if all is well")
     parser.add_argument(
-        "--soak", type=float, nargs="?", const=float("inf"), help="seed after seed, for so many seconds or until Ctrl-C"
+        "--soak", type=float, nargs="?", const=float("inf"), help="seed after seed, for these seconds or until Ctrl-C"
     )
     arguments = parser.parse_args()
     if arguments.soak is None:

@@ -1,4 +1,4 @@
-"""What must hold, whatever happens: which outcomes were delivered, and what the issued commands add up to."""
+"""The invariants of a simulation: which outcomes were delivered, and what the issued commands add up to."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ KNOWN_COMPLAINTS = (
     "later than its grace",
     "processes have ended in",
 )
-DELIVERIES = 3  # of every handler: after so many ended processes a call is given up
+DELIVERIES = 3  # of every handler: after this number of ended processes a call is given up
 TRACED = 400  # newest lines that a failure prints
 
 
 class PlannedFailure(Exception):
-    """What a handler raises on purpose."""
+    """An error that a handler raises on purpose."""
 
 
 class Issued:
@@ -104,11 +104,11 @@ class Running:
     process: Process
     incarnation: bytes
     call: Call
-    arena: int  # that its client knew of
+    arena: int  # the newest that its client knew
     began_ns: int
     has_id: bool  # not an on_failure that comes again
     is_alone: bool = False  # no other handler may run in its process
-    ended: bool = False  # it has returned, or has failed as it was to
+    ended: bool = False  # it has returned, or has failed as planned
     failed: bool = False
     died_ns: int | None = None  # when its process ended in it
     is_last: bool = True  # the call does not come again after it
@@ -160,7 +160,7 @@ class Books:
         self.was_silent: Callable[[bytes], bool] = lambda incarnation: False
         # Whether the daemon has forgotten ids that had settled: a schedule may then begin anew while its call runs.
         self.has_forgotten_ids: Callable[[], bool] = lambda: False
-        self.hurry = False  # handlers take no time any more: it ends
+        self.hurry = False  # handlers take no time: the simulation ends
         self.points_may_repeat = False  # schedules change
         self.latest_wall_ns = 0  # the latest time of a call of the wall clock
         self.forgotten: set[str] = set()  # schedules that were cancelled, and with them which of their points have run
@@ -265,7 +265,7 @@ class Books:
                 self.fail(f"{who}: completed at {watched.target}, advanced to {advanced}")
 
     def died(self, process: Process) -> None:
-        """Note which of its commands were applied. Only outcomes that others get matter any more."""
+        """Note which of its commands were applied. From now on, only outcomes that others get matter."""
         self.dead.add(process.client._protocol.session.incarnation)
         for watched in self.watched:
             if watched.process is process:
@@ -389,7 +389,7 @@ class Books:
 
     @contextmanager
     def failing(self, process: Process, call: Call, error: BaseException) -> Iterator[Running]:
-        """An on_failure runs: the handler has failed, or so many processes have ended in it."""
+        """An on_failure runs: the handler has failed, or DELIVERIES processes have ended in it."""
         which = call.payload or call.due
         what = (call.name, which, call.attempt)
         who = f"{process.name}: on_failure of {call.name!r}, {which!r}, {call!r}, {error!r}"
@@ -479,7 +479,7 @@ class Books:
     # dead letters -------------------------------------------------------------------------------------------------
 
     def settle_letters(self, letters: list[Letter], made: int) -> None:
-        """Judge the dead letters of the group, of which so many were made in this arena."""
+        """Judge the dead letters of the group. `made` of them were made in this arena."""
         if [letter.number for letter in letters] != list(range(made + 1 - len(letters), made + 1)):
             self.fail(f"the newest of {made} dead letters are to be there: {letters}")
         once = Counter((letter.name, letter.which) for letter in letters)

@@ -1,6 +1,6 @@
 """A daemon in memory: the real conductor, sessions and core, which is killed at any store and starts again.
 
-The arena is one bytearray until it is destroyed: what a kill leaves is written back into it, so that clients that map
+The arena is one bytearray until it is destroyed: a kill's remains are written back into it, so that clients that map
 it go on reading. A kill at a store goes on from a copy of the arena and of the journal's buffer, which the core's build
 for tests has made at that ordering point. Frames that the turn has sent are lost then, and so are rows that it would
 have written to the journal's files.

@@ -1,4 +1,4 @@
-"""What a program draws from the system. The simulation draws it from the seed: so a seed takes the same steps again."""
+"""Random numbers of the system. The simulation draws them from the seed, so a seed takes the same steps again."""
 
 from __future__ import annotations
 

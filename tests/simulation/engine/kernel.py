@@ -1,8 +1,8 @@
-"""As much of a kernel as packets need: sockets, epoll and eventfd on the schedule. What uses them is the real code.
+"""As much of a kernel as packets need: sockets, epoll and eventfd on the schedule. The real code uses them.
 
 A connection keeps the order of its packets, and loses none while it stands. A packet is seen some time after it was
-sent, as by a reader that the scheduler wakes late. A queue that nobody reads is full after so many packets. Who closes
-a connection lets the other side read what was sent before; what it had not read itself is lost.
+sent, as by a reader that the scheduler wakes late. A queue that nobody reads fills up. After one side closes, the other
+side can still read what was sent to it. Packets that the closing side has not read are lost.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ HUNG_UP = select.EPOLLIN | select.EPOLLHUP
 
 
 class File:
-    """What a descriptor stands for."""
+    """The open file of a descriptor."""
 
     def __init__(self, kernel: Kernel, *, is_daemons: bool) -> None:
         self.kernel = kernel
         self.is_daemons = is_daemons
         self.is_closed = False
         self.descriptor = kernel.number(self)
-        self.epolls: dict[Epoll, int] = {}  # who watches it, and for which events
+        self.epolls: dict[Epoll, int] = {}  # its watchers, and their events
 
     @property
     def closed(self) -> bool:
@@ -57,7 +57,7 @@ class File:
         return 0
 
     def changed(self) -> None:
-        """Wake who watches it, if it is ready."""
+        """Wake its watchers, if it is ready."""
         for epoll, interest in list(self.epolls.items()):
             if self.ready() & (interest | select.EPOLLHUP):
                 epoll.on_ready()
@@ -173,7 +173,7 @@ class Half(File):
             self.peer.later(self.peer.end)
 
     def end(self) -> None:
-        """All that the other side had sent has arrived, and there will be no more."""
+        """All that the other side sent has arrived. Nothing follows."""
         self.has_end = True
 
     def cut(self) -> None:
@@ -314,7 +314,7 @@ class Kernel:
     # what is done to it -----------------------------------------------------------------------------------------------
 
     def connect(self, path: str) -> Half:
-        """A connection to who listens there: the side of the caller. Raises OSError."""
+        """A connection to the listener there: the side of the caller. Raises OSError."""
         listening = self._listening.get(path)
         if listening is None or listening.is_closed:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
@@ -393,7 +393,7 @@ class Kernel:
             yield
 
     def _modules(self, *, is_daemons: bool) -> dict[str, Any]:
-        """What a process uses of the standard modules."""
+        """The parts of the standard modules that a process uses."""
         return {
             "socket": SimpleNamespace(
                 AF_UNIX=0,

@@ -179,7 +179,7 @@ class LoopedProcess(Process):
         return link, Blocking(self, self.loop.within(lambda: Client._over(link)))
 
     def wait(self, begin: Callable[[], Any]) -> Any:
-        """What a coroutine returns or raises; the caller waits while the loop runs it."""
+        """The result of a coroutine, or its error. The caller waits while the loop runs it."""
         if not self.alive:
             raise Killed
         gate = Gate(self.schedule)

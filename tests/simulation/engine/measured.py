@@ -1,4 +1,4 @@
-"""Line coverage of what the simulation is about: the conductor, and the client's protocol without its I/O."""
+"""Line coverage of the simulation's subjects: the conductor, and the client's protocol without its I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sockets in memory between the conductor and the clients, and what goes wrong there.
+"""Sockets in memory between the conductor and the clients, and their faults.
 
 Frames of one direction of one connection keep their order, as in an ipc socket, unless the seed says otherwise.
 A publisher drops frames that a subscriber does not take (its high-water mark). A broken connection loses its frames.
@@ -24,13 +24,13 @@ from timerd_wire.outlet import UNSUBSCRIBE
 from .schedule import Schedule
 
 MS = 1_000_000
-STRANGER = -1  # the connection of somebody who is not answered
+STRANGER = -1  # a connection that gets no answers
 CONNECTIONS_FROM = 1 << 32  # their numbers begin here, so that they are not those of packets
 HEADER_KIND_AT = offset_of(CommandHeader, "kind")
 
 
 class Weather(NamedTuple):
-    """What a network does to frames: chances for each, and delays in ns."""
+    """The faults of a network: the chance of each for a frame, and delays in ns."""
 
     drop: float = 0.0
     double: float = 0.0
@@ -55,7 +55,7 @@ class Network(DaemonEnd["Sockets"]):
         self.faults = faults
         self.on_input = on_input
         self.is_open = False
-        self.holds_back: list[Callable[[], None]] | None = None  # what the daemon sends in a turn that may be its last
+        self.holds_back: list[Callable[[], None]] | None = None  # frames of a turn that may be the daemon's last
         self._by_routing: dict[int, Sockets] = {}
         self._made = CONNECTIONS_FROM
 
@@ -85,15 +85,15 @@ class Network(DaemonEnd["Sockets"]):
         self.leave(sockets)
 
     def close_outlet(self, slot: int) -> None:
-        heard_by = self.outlets.get(slot)
+        receiver = self.outlets.get(slot)
         super().close_outlet(slot)
-        if heard_by is not None:
-            heard_by.outlet_closed()
+        if receiver is not None:
+            receiver.outlet_closed()
 
     def leave(self, sockets: Sockets) -> None:
-        """End the connection over which somebody hears outcomes."""
-        for slot, heard_by in list(self.outlets.items()):
-            if heard_by is sockets:
+        """End a client's connection for outcomes."""
+        for slot, receiver in list(self.outlets.items()):
+            if receiver is sockets:
                 del self.outlets[slot]
                 self.up_subscriptions.append((slot, UNSUBSCRIBE))
 

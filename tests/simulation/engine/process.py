@@ -175,7 +175,7 @@ class Process:
 
 
 class PumpBell(Bell):
-    """Rung, it has the next pass made soon."""
+    """A bell that brings the next pass forward."""
 
     pump: Pump
 
@@ -285,7 +285,7 @@ class SimulatedConnection(Connection):
 
 
 class SimulatedWall(Wall):
-    """The simulated wall clock. Whoever sets it calls `was_set`."""
+    """The simulated wall clock. The fault that sets it calls `was_set`."""
 
     def __init__(self, link: Any) -> None:
         super().__init__(link)

@@ -51,7 +51,7 @@ HOUR = 3_600 * SECOND
 START_NS = 1_000 * SECOND
 STEPS = 3_000
 PROCESSES_MIN, PROCESSES_MAX = 2, 6
-JOURNALED = 3  # one seed in so many writes a journal
+JOURNALED = 3  # one of this number of seeds writes a journal
 TRANSPORTS = ("zeromq", "unix", "mixed")  # of a seed's clients; mixed: of each by itself
 
 
@@ -219,7 +219,7 @@ class Simulation:
         return more
 
     def _pass(self, for_ns: int) -> None:
-        """Let so much time pass."""
+        """Let `for_ns` pass."""
         end: list[bool] = []
         self.schedule.after(for_ns, lambda: end.append(True))
         while not end:
@@ -466,7 +466,7 @@ class Simulation:
     def _reckon(self) -> None:
         books, daemon = self.books, self.daemon
         daemon.check("when all is calm")
-        # By the living, and by silent clients whose processes no daemon sees: for an hour. A living one may have none.
+        # Silent clients whose processes no daemon sees keep their slots for an hour: a living client may find none.
         while self.living and self._slots_are_full():
             self._close(self.living[0], 5.0)
             self._pass(10 * SECOND)

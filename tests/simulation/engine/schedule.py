@@ -46,7 +46,7 @@ class Schedule:
         heappush(self._due, (max(when_ns, self.now_ns), self._rng.random(), self._made, act))
 
     def after(self, delay_ns: int, act: Act) -> None:
-        """Run `act` after so much time."""
+        """Run `act` after `delay_ns`."""
         self.at(self.now_ns + delay_ns, act)
 
     def step(self) -> bool:
@@ -65,7 +65,7 @@ class Schedule:
         return caller.block(None if timeout is None else self.now_ns + max(1, math.ceil(timeout * 1e9)))
 
     def sleep(self, delay_ns: int) -> None:
-        """The current caller waits so long."""
+        """The current caller waits for `delay_ns`."""
         self.block(delay_ns / 1e9)
 
     def end(self) -> None:
@@ -132,7 +132,7 @@ class Caller:
         return not self.over
 
     def wake(self) -> Act:
-        """A function that wakes the caller soon, if it still waits for what it waits for now."""
+        """A function that wakes the caller soon, if it is then still in its present wait."""
         ticket = self._ticket
         return lambda: self._schedule.at(self._schedule.now_ns, lambda: self._continue(ticket, True))
 

@@ -17,11 +17,11 @@ from .kernel import Epoll, Half, Kernel
 from .network import Network
 
 PATHS = InstancePaths(Path("/nowhere"), "simulated")
-SPINS_MAX = 500  # passes in which a client is woken for what it then leaves as it is
+SPINS_MAX = 500  # passes of a client that is woken, and changes nothing
 
 
 class PacketEnd(End):
-    """The lifeline of a client of packets. Who makes a pass looks at it."""
+    """The lifeline of a client of packets. Each pass looks at it."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class PacketSockets(UnixSockets):
         return half if isinstance(half, Half) else None
 
     def passed(self) -> None:
-        """After a pass: what the epoll still has wakes the client again, and soon there must be less of it."""
+        """After a pass: events that are left in the epoll wake the client again, and soon there must be fewer."""
         if self._watching.is_closed or not self._watching.poll(0):
             self._spins = 0
             return
@@ -70,7 +70,7 @@ class PacketSockets(UnixSockets):
         self.on_input()
 
     def disconnected(self) -> None:
-        """The daemon ends the connection, and what is under way is lost. A client ends none but its last."""
+        """The daemon ends the connection, and packets on their way are lost. A client ends none but its last."""
         half = self.half
         if half is not None:
             self._end_connection(half.peer.descriptor)

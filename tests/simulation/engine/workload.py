@@ -1,4 +1,4 @@
-"""What processes do, drawn from the seed: every call of a client, on a few keys that all processes share.
+"""The acts of processes, drawn from the seed: every call of a client, on a few keys that all processes share.
 
 The results of some acts are known: a total on a key of its own, limited events with a value of their own, pairs of one
 operation and one event, watermarks.

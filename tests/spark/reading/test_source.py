@@ -315,7 +315,7 @@ def test_a_segment_removed_between_listing_and_opening_is_reported(
 def test_a_journal_whose_newest_file_was_removed_under_the_daemon_reads_the_same_with_both_readers(
     tmp_path: Path,
 ) -> None:
-    """Texts of the blocks that are gone are not known; what is there is not damaged."""
+    """Texts of the blocks that are gone are not known; the other rows are not damaged."""
     rig = JournaledRig(tmp_path)
     client = rig.client()
     for turn in range(8):

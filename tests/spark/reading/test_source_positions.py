@@ -115,7 +115,7 @@ def test_a_wrong_position_is_refused_at_load(options: dict[str, str], said: str,
         source(journal, **options).schema()
 
 
-def test_what_fits_no_stream_or_no_table_is_refused_by_name(journal: Path) -> None:
+def test_options_that_fit_no_stream_or_no_table_are_refused_by_name(journal: Path) -> None:
     with pytest.raises(InvalidConfigError, match="startingOffsets='latest' is for a stream"):
         batch(journal, startingOffsets="latest")
     with pytest.raises(InvalidConfigError, match="endingOffsets is for a query of a table"):

@@ -1,4 +1,4 @@
-"""What an attacker chooses so that many of its keys, ids or handles share a chain, and how long the chains are.
+"""An attacker's choices of keys, ids or handles that share a chain, and how long the chains are.
 
 The attacker may read the arena. Against an unkeyed hash, or a seed that it knows, this makes one chain of all that it
 has. Against a keyed hash of an unknown seed, the chains are those of random names.
@@ -34,7 +34,7 @@ def mix(h: int) -> int:
 
 
 def unmix(h: int) -> int:
-    """What `mix` makes this number of: everybody can invert it."""
+    """The inverse of `mix`: everybody can compute it."""
     h ^= h >> 33
     for multiplier in reversed(MULTIPLIERS):
         h = h * pow(multiplier, -1, 1 << 64) & MASK
@@ -78,7 +78,7 @@ def numbers_of_one_run(rig: Rig, slot: int, number: int) -> list[int]:
 
 
 def keys_of_a_known_seed_share_no_chain(rig: Rig) -> None:
-    """Rule 8: what everybody can compute, as the hash of a seed that everybody knows, says nothing about the chains."""
+    """Rule 8: a hash that everybody can compute, because everybody knows the seed, says nothing about the chains."""
     rig.restart()  # a start takes the seed
     known = bytes(SEED_SIZE)
     keys = keys_of_hash(rig, lambda key: hashing.key_hash(known, 0, key), rig.arena.region(Region.OPS).count // 2)
@@ -101,7 +101,7 @@ def register_ids(rig: Rig, ids: list[bytes]) -> None:
 
 
 def register_numbers(rig: Rig, numbers: list[int], slot: int) -> None:
-    """Register with these commands. All other commands cancel what is not there."""
+    """Register with these command numbers. All other commands cancel operations that do not exist."""
     client, wanted = rig.client(), set(numbers)
     assert client.slot == slot
     for number in range(1, numbers[-1] + 1):

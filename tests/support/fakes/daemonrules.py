@@ -1,4 +1,4 @@
-"""What the daemon promises, each as a body that takes a world: a test runs it, and a seeded defect breaks it."""
+"""The daemon's promises, each as a body that takes a world: a test runs it, and a seeded defect breaks it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def waits(peer: Peer) -> int:
 
 
 def keep_alive(peer: Peer, for_ns: int) -> None:
-    """Let so much time pass, in which the client sends a frame each second."""
+    """Let `for_ns` pass. The client sends a frame each second."""
     for _ in range(for_ns // S):
         peer.say(UpKind.ACK)
         peer.world.run(S)

@@ -15,7 +15,7 @@ BESIDE = 256  # of a test's process itself
 
 @contextmanager
 def at_least(files: int) -> Iterator[None]:
-    """This process, and each that it starts, may open so many. Skips where the hard limit is lower."""
+    """This process, and each that it starts, may open at least `files`. Skips where the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < files:
         pytest.skip(f"needs {files:,} open files, and the hard limit is {hard:,} (ulimit -Hn)")
@@ -25,7 +25,7 @@ def at_least(files: int) -> Iterator[None]:
 
 @contextmanager
 def limited(files: int) -> Iterator[None]:
-    """The soft limit is this."""
+    """The soft limit is `files`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     try:
@@ -36,7 +36,7 @@ def limited(files: int) -> Iterator[None]:
 
 @contextmanager
 def free_files(count: int) -> Iterator[None]:
-    """So many more files may be opened."""
+    """`count` more files may be opened."""
     lowest_free = os.dup(0)
     os.close(lowest_free)
     with limited(lowest_free + count):

@@ -1,4 +1,4 @@
-"""The Lazy of a link that a test has made itself: what a Surface is given."""
+"""The Lazy of a link that a test has made itself, for a Surface."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A network in memory for the conductor, and clients that speak the real frames over it.
 
 world = World()
-alice = world.client("alice")                    # has said hello, been welcomed, subscribed, and heard a report
+alice = world.client("alice")                    # has said hello, subscribed, and got WELCOME and a report
 alice.send(Register((Key(b"k"),), timeout_ns=5 * MS))
 world.run(6 * MS)                                # turns as they fall due, on a clock moved by hand
 assert alice.delivered[0].state is Outcome.EXPIRED
@@ -52,8 +52,8 @@ class Network(DaemonEnd[int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.published: dict[int, list[bytes]] = {}  # subscriber -> what it has heard
-        self.answers: dict[int, list[bytes]] = {}  # connection -> what it was sent
+        self.published: dict[int, list[bytes]] = {}  # subscriber -> frames that were published to it
+        self.answers: dict[int, list[bytes]] = {}  # connection -> frames that were sent to it
         self.drops = False
 
     def publish(self, slot: int, frame: bytes) -> None:
@@ -82,7 +82,7 @@ class Lifelines(ends.Lifelines):
         self._processes: dict[int, tuple[int, int]] = {}  # watch -> (pid, start ticks)
 
     def host(self) -> Host:
-        """The host as a daemon sees it that opens files as this does."""
+        """The host as a daemon on this network sees it."""
         return HERE._replace(start_ticks_of=self.start_ticks_of, is_running_of=self.is_running_of)
 
     def start_ticks_of(self, pid: int) -> int | None:
@@ -244,7 +244,7 @@ class World:
         raise AssertionError("the conductor never comes to rest")
 
     def run(self, for_ns: int) -> int:
-        """Let so much time pass, and make turns when they are due; their number."""
+        """Let `for_ns` pass, and make turns when they are due; their number."""
         end_ns = self.clock.now_ns() + for_ns
         turns = 0
         while True:
@@ -343,7 +343,7 @@ class Peer(Talker):
         self.welcomed(welcome)
         self.subscribe()
         self.world.settle()
-        assert self.take_published(), "nothing was heard on the subscription"
+        assert self.take_published(), "nothing was published to the subscriber"
         return self
 
     def welcomed(self, welcome: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a link needs that no daemon is there for: a place, a protocol, and sockets that take nothing."""
+"""Parts of a link without a daemon: a place, a protocol, and sockets that take nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def new_protocol(now_ns: int | None = None, group: str | None = None) -> Protoco
 
 
 class NobodyWaits(Waiters):
-    """Of a link that nobody is woken by."""
+    """Waiters of a link that wakes nobody."""
 
     def notify_locked(self) -> None:
         """Nobody waits."""

@@ -42,7 +42,7 @@ class Scene:
         return [await producer.send(record, lane=lane, on_delivery=self.note) for record in records]
 
     def play(self, act: Callable[[aio.Producer], Coroutine[Any, Any, None]], **settings: Any) -> None:
-        """`act` with a producer that has these settings, which is then closed: all that it took in settles."""
+        """`act` with a producer that has these settings, which is then closed: all its records settle."""
 
         async def post(lane: Any, records: Sequence[Any]) -> None:
             self.sent.append((self.now(), lane, list(records)))

@@ -1,4 +1,4 @@
-"""A coordinator of groups with its files and its operations, without sockets: what its tests share."""
+"""A coordinator of groups with its files and its operations, without sockets, for its tests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Broker:
         return self.coordinator.groups[name]
 
     def kill(self) -> None:
-        """As SIGKILL: what it waits for is withdrawn by the daemon, and nothing is written."""
+        """As SIGKILL: the daemon withdraws its operations, and nothing is written."""
         self._watch.cancel()
         self.client.close()
 

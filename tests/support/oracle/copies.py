@@ -1,4 +1,4 @@
-"""A copy of an arena in memory that is made step by step, and compared with what the arena held when it was begun."""
+"""A copy of an arena in memory that is made step by step, and compared with the arena as it was at the start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SteppedCopy:
         core.begin_copy(self._copier)
 
     def step(self, size: int) -> bool:
-        """Copy so many bytes more; True while something is left. Raises CopyOverrunError."""
+        """Copy `size` bytes more; True while something is left. Raises CopyOverrunError."""
         return self._copier.step(size)
 
     def finish(self, step: int = 1 << 18) -> None:

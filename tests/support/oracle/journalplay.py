@@ -47,7 +47,7 @@ def play(seed: int, directory: Path, core: ModuleType = timerd.core, **more: Any
 
 
 def facts(rows: list[Row]) -> list[tuple[object, ...]]:
-    """What rows say of operations and events, without positions: an operation is named by (slot, command number)."""
+    """The facts of rows about operations and events, without positions. An operation is (slot, command number)."""
     found: list[tuple[object, ...]] = []
     names = {}
     for row, rest in pairwise([*rows, *rows[:1]]):

@@ -1,4 +1,4 @@
-"""What a daemon on a manual clock holds."""
+"""The state of a daemon on a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the purgatory promises, written as plainly as possible: the oracle for the compiled core.
+"""The promises of the purgatory, written as plainly as possible: the oracle for the compiled core.
 
 Operations are objects in a list, events an unbounded list, and the wheel is one comparison. Nothing is fast or bounded,
 and no code is shared with the core.
@@ -528,7 +528,7 @@ class Model:
             found = next((each for each in client.unacknowledged if each.delivered.command == command.operation), None)
             if found is not None and found.is_granted:
                 client.unacknowledged.remove(found)
-                if found.delivered in client.delivered[client.heard :]:
+                if found.delivered in client.delivered[client.reported :]:
                     # Requeued in the turn in which it was granted: no report had it.
                     del client.marks[client.delivered.index(found.delivered)]
                     client.delivered.remove(found.delivered)

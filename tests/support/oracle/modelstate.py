@@ -105,7 +105,7 @@ class Client:
     last_command: int = 0
     next_outcome: int = 1
     delivered: list[Delivered] = field(default_factory=list)
-    heard: int = 0  # how many of these were delivered before the present turn
+    reported: int = 0  # how many of these were delivered before the present turn
     # For each outcome: the least and the greatest mark that loses nothing.
     marks: list[tuple[int, int]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)

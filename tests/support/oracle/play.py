@@ -412,10 +412,10 @@ class Play:
         ]
         assert codes == wanted
         self.compared[client] = (len(client.delivered), len(client.answers))
-        model.heard = len(model.delivered)
+        model.reported = len(model.delivered)
 
     def compare_looks(self) -> None:
-        """What is due to each owner is what the model says."""
+        """The due looks of each owner are those of the model."""
         for client, _ in self.sides:
             client.looks.clear()
             self.rig.core.send_looks_again(client.slot)

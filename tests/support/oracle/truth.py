@@ -1,4 +1,4 @@
-"""What an arena promises, without the positions of records: arenas with equal truth have made the same promises.
+"""The promises of an arena, without the positions of records: arenas with equal truth have made the same promises.
 
 Everything is named by what it means (client and command number, key, id), so that records may lie elsewhere. Links,
 counts and other derived fields are left out, because `check()` compares them with the records.
@@ -101,7 +101,7 @@ class TruthReader:
 
     @staticmethod
     def name(op: OpRecord) -> tuple[int, int]:
-        """Its numbers of registration and command: its client may be dead, or may not own it any more."""
+        """Its numbers of registration and command. Its client is no name: it may be dead, or may have lost it."""
         return (op.registration, op.command)
 
     def operation(self, index: int, op: OpRecord) -> dict[str, Any]:

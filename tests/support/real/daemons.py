@@ -27,7 +27,7 @@ READY_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 20.0
 LEAVE_TIMEOUT_S = 5.0  # for processes that a test has left, but that are about to end
 SMALL = ("--capacity=2048", "--ring-events=1024", "--clients=64")
-# What comes before a patch, which could not replace what was compiled.
+# Code before a patch: a patch cannot replace parts of compiled modules, so the daemon imports their sources.
 INTERPRETED = f"import sys; sys.path.append({str(TESTS)!r}); import support.real.interpreted\n"
 SMALL_BY_ENVIRONMENT = {"TIMERD_CAPACITY": "2048", "TIMERD_RING_EVENTS": "1024"}  # for daemons that others start
 
@@ -59,7 +59,7 @@ class Daemon:
 
     @property
     def log(self) -> str:
-        """What the daemon has written to stderr, over all its starts."""
+        """The daemon's stderr, over all its starts."""
         return self.log_path.read_text() if self.log_path.exists() else ""
 
     def start(self, *flags: str) -> None:
@@ -107,7 +107,7 @@ class Daemon:
             self.paths.arena.unlink()
 
     def stats(self) -> dict[str, Any]:
-        """What `timerctl stats --json` prints for it, without starting that program."""
+        """The output of `timerctl stats --json`, made without starting that program."""
         with open_arena(self.paths) as reader:
             seen = reader.between_turns(lambda: look(reader))
         return collect(seen, self.paths)

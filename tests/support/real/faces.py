@@ -5,7 +5,7 @@
         client.fire("k")
         assert operation.result(1)
 
-    def test_connect_says_so(face: Face) -> None:            # where a test makes its clients itself
+    def test_connect_raises_without_a_daemon(face: Face) -> None:            # where a test makes its clients itself
         with pytest.raises(td.TimerdUnavailableError):
             face.connect("absent")
 

@@ -3,7 +3,7 @@
 So a test may replace a method of them, and the simulation measures their lines. Processes that tests start, the daemons
 above all, run what was compiled.
 
-What was compiled of an older source ends the tests at once, because they would pass or fail for another program.
+If a compiled module is older than its source, the tests end at once: they would pass or fail for another program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Interpreted:
 
 
 def is_stale(name: str, source: Path) -> bool:
-    """Whether what is installed of a module was compiled of an older source."""
+    """Whether the installed form of a module was compiled from an older source."""
     compiled = name.replace(".", "/") + EXTENSION_SUFFIXES[0]
     return any(
         exists(found := join(folder, compiled)) and getmtime(found) < getmtime(source)  # unreadable: not there

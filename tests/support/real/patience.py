@@ -38,7 +38,7 @@ def _state(task: Path) -> str:
 
 
 def until(get: Callable[[], T]) -> T:
-    """What it gives, as soon as it gives something. AssertionError when it never does."""
+    """The first result of `get` that is true. AssertionError if none is in time."""
     end = time.monotonic() + PATIENCE_S
     while not (found := get()):
         assert time.monotonic() < end, f"nothing within {PATIENCE_S:g} s"

@@ -21,6 +21,6 @@ def rig_of_this_boot() -> Rig:
 
 
 def bury(rig: Rig, directory: Path) -> None:
-    """Write the bench's arena where timerctl finds it: the default instance, whose daemon is dead."""
+    """Write the rig's arena where timerctl finds it: the default instance, whose daemon is dead."""
     (directory / "arena").write_bytes(rig.memory)
     write_location(InstancePaths(directory, "default"), ArenaLocation("file", str(directory / "arena"), 1))

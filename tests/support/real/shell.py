@@ -33,7 +33,7 @@ def runner(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def json_of(run: Run, *arguments: str) -> Any:
-    """What a command prints with --json."""
+    """The output of a command with --json."""
     status, out, err = run(*arguments, "--json")
     assert status == Exit.OK, err
     return json.loads(out)

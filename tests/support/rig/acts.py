@@ -1,4 +1,4 @@
-"""The parts of the situations: each prepares a bench, and returns the act that is ready to happen on it."""
+"""The parts of the situations: each prepares a rig, and returns the act that is ready to happen on it."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def close(orphans: Orphans) -> Situation:
 
 
 def finish(rig: Rig) -> None:
-    """A turn that ends what is left to do."""
+    """A turn that finishes the work that is left."""
     rig.core.begin_turn(rig.now_ns)
     while rig.core.resume(rig.now_ns, BUDGET):
         pass
@@ -164,7 +164,7 @@ def die(rig: Rig, client: Client, *, goodbye: bool = False) -> Act:
 
 
 def applied(rig: Rig, client: Client, command: Command) -> Act:
-    """The client's command, and what follows from it."""
+    """The act of a client's command, and of the work that follows from it."""
     frame = client.frame([(client.issue(command), command)])
 
     def act(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""An arena of a test as typed records, straight from the declarations, and what is wrong in it."""
+"""An arena of a test as typed records, straight from the declarations, and its violations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED = b"of a rig's hash."  # what an arena's hashes are keyed with, 16 bytes
 
 
 def violations(memory: bytes | bytearray) -> list[str]:
-    """What `timerctl check` finds."""
+    """The findings of `timerctl check`."""
     return check(memoryview(memory), seed=SEED)
 
 

@@ -1,4 +1,4 @@
-"""A situation cut off at each ordering point: the arenas that a crash would leave, and what a start makes of each."""
+"""A situation cut off at each ordering point: the arenas that a crash would leave, and a start on each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def known(rig: Rig) -> bytes:
 
 @lru_cache(maxsize=64)
 def look(arena: bytes) -> tuple[list[str], Truth]:
-    """What is wrong in an arena, and its promises. Many crashes leave the same arena, which is looked at once."""
+    """The violations in an arena, and its promises. Many crashes leave the same arena, which is looked at once."""
     return violations(arena), truth(arena)
 
 

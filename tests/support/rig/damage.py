@@ -36,7 +36,7 @@ LONG_KEY = b"a key that is longer than what fits into the record of an event, by
 
 
 def busy_rig() -> Rig:
-    """A bench. In its arena, each region that allocates records has some in use, free and never used."""
+    """A rig. In its arena, each region that allocates records has some in use, free and never used."""
     rig = Rig(settled_ids_kept=20 * MS)
     alice, bob = rig.client(), rig.client()
     # These leave free records behind, and in the end one id that is remembered.
@@ -190,7 +190,7 @@ def read_arena(memory: bytes | bytearray) -> None:
 
 
 def read_journal(directory: Path) -> list[Row | Damage]:
-    """What a reader gives of a journal, with each text that a row names: only rows, damage, or JournalError."""
+    """Read a journal, and each text that a row names. Gives only rows and damage, or raises JournalError."""
     with JournalReader(directory) as reader:
         rows: list[Row | Damage] = []
         for row in reader.rows():

@@ -48,7 +48,7 @@ def member_begins_to_listen(rig: Rig) -> Act:
     return act
 
 
-def listens_no_more(rig: Rig) -> Act:
+def stops_listening(rig: Rig) -> Act:
     a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP)
     rig.do(b, work(b"k"), work(b"k"), fire(b"k"))
     rig.acknowledge(a)
@@ -343,7 +343,7 @@ def falls_silent(rig: Rig) -> Act:
 
 
 def falls_silent_and_keeps(rig: Rig) -> Act:
-    """A member whose process runs falls silent: what it holds is not delivered to the other one."""
+    """A member whose process runs falls silent: its outcomes are not delivered to the other one."""
     a = rig.client(group=GROUP, listens=True)
     rig.do(a, work(b"k"), fire(b"k"))
     rig.acknowledge(a)
@@ -356,7 +356,7 @@ def falls_silent_and_keeps(rig: Rig) -> Act:
     return act
 
 
-def is_heard_again(rig: Rig) -> Act:
+def sends_frames_again(rig: Rig) -> Act:
     a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP)
     rig.core.silence(a.slot, rig.now_ns)
     rig.do(b, work(b"k"), fire(b"k"))

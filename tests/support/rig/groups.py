@@ -1,4 +1,4 @@
-"""Members of a group on a bench: the common parts of tests of groups in the core."""
+"""Members of a group on a rig: the common parts of tests of groups in the core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from timerd_shm.declare.wire import CommandKind
 WORKERS = b"workers"
 HOUR = 3_600 * S
 ID = b"id".ljust(16, b".")
-NEW = "replace cancelled"  # what clients mean by "error": an id counts as free if its call was cancelled, or is done
+NEW = "replace cancelled"  # clients send this for "error": an id counts as free if its call was cancelled, or is done
 LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
 
 
@@ -56,7 +56,7 @@ def cancel_id(id: bytes = ID) -> OperationAct:
 
 
 def answered(rig: Rig, client: Client, command: Command) -> Answer:
-    """What the daemon answers to a command that wants it."""
+    """The daemon's answer to a command that wants one."""
     found = client.answer(rig.do(client, command))
     assert found is not None, f"{command} was not answered"
     return found

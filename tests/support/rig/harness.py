@@ -1,4 +1,4 @@
-"""The compiled core on a bench: a small arena in memory, clients that speak the real frames, and a clock moved by hand.
+"""The compiled core on a rig: a small arena in memory, clients that speak the real frames, and a clock moved by hand.
 
     rig = Rig()
     alice = rig.client()
@@ -77,7 +77,7 @@ class Client:
         self.acknowledged_answer = 0
 
     def mark(self) -> Mark:
-        """What register() reads: the arena's newest event and the last command issued, together."""
+        """The mark that register() reads: the arena's newest event and the last command issued, together."""
         return Mark(self.rig.core.newest, self.issued)
 
     def issue(self, command: Command) -> int:
@@ -97,7 +97,7 @@ class Client:
             assert self.rig.core.apply(self.slot, frame, self.rig.now_ns, BUDGET) == self.rig.module.APPLIED
 
     def frame(self, commands: Sequence[tuple[int, Command]] | None = None) -> bytes:
-        """A COMMANDS frame of what is in flight, or of other numbered commands."""
+        """A COMMANDS frame of the commands in flight, or of other numbered commands."""
         commands = self.in_flight if commands is None else commands
         header = CommandHeader(
             version=PROTOCOL_VERSION,
@@ -234,7 +234,7 @@ class Rig:
         self.advanced_ns = now_ns
 
     def cut(self) -> None:
-        """Called between the parts of what the budget has cut; a test may replace it."""
+        """Called between the parts of work that the budget has cut; a test may replace it."""
 
     @property
     def arena(self) -> Memory:
@@ -306,12 +306,12 @@ class Rig:
         return result
 
     def resume(self) -> None:
-        """Go on with what a budget has cut until nothing is left."""
+        """Go on with work that a budget has cut, until nothing is left."""
         while self.core.resume(self.now_ns, self.budget):
             self.cut()
 
     def resume_in_turns(self, budget: int) -> list[int]:
-        """Go on with what is left in turns of that budget, until nothing is; the records touched in each."""
+        """Go on in turns of that budget until no work is left; the records touched in each turn."""
         touched, more = [], True
         while more:
             self.core.begin_turn(self.now_ns)

@@ -1,4 +1,4 @@
-"""A core on a bench that writes a journal: a Rig whose rows go through a buffer into files, without a thread."""
+"""A core that writes a journal: a Rig whose rows go through a buffer into files, without a thread."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class JournaledRig(Rig):
         return audit_journal(directory or self.plan.directory, arena=self.arena.header)
 
     def rows(self) -> list[Row]:
-        """What a reader finds in the files, which are undamaged."""
+        """All rows in the files, which are undamaged."""
         with JournalReader(self.plan.directory) as reader:
             rows = list(reader.rows())
         assert not reader.damage, reader.damage
@@ -130,7 +130,7 @@ class JournaledRig(Rig):
 
 
 class RigClock:
-    """The bench's clock, as the journal asks for it."""
+    """The rig's clock, as the journal asks for it."""
 
     def __init__(self, rig: JournaledRig) -> None:
         self.rig = rig

@@ -1,4 +1,4 @@
-"""What the ground rules promise, each as a body that takes a bench: a test runs it, and a seeded defect breaks it."""
+"""The ground rules, each as a body that takes a rig: a test runs it, and a seeded defect breaks it."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def done_by_a_former_holder_is_refused(rig: Rig) -> None:
 
 
 def a_silent_member_keeps_what_it_holds(rig: Rig) -> None:
-    """Its process runs, so it may be at it. It gets nothing more."""
+    """The member's process runs, so it may still be at work. It gets no new outcomes."""
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k"), fire(b"k"))
     (first,) = a.delivered_for_group
@@ -299,7 +299,7 @@ def looks_outlive_the_daemon(rig: Rig) -> None:
 
 
 def complete_counts_by_its_effective_time(rig: Rig) -> None:
-    """One is read in a gap that began before the deadline, the other one after it, and before the wheel."""
+    """One event is read in a gap that began before the deadline. The other is read after it, and before the wheel."""
     owner = rig.client()
     first = rig.do(owner, owned(b"k", timeout_ns=10 * MS), owned(b"k", timeout_ns=10 * MS))
     owner.issue(complete(first, wait=True))
@@ -318,7 +318,7 @@ def complete_counts_by_its_effective_time(rig: Rig) -> None:
 
 def names(*clients: Client) -> list[list[bytes]]:
     """The payloads of the calls that each was given."""
-    return [[told.payload for told in client.delivered_for_group] for client in clients]
+    return [[delivery.payload for delivery in client.delivered_for_group] for client in clients]
 
 
 def all_names(*clients: Client) -> list[bytes]:
@@ -338,10 +338,10 @@ def the_end_of_a_process_is_counted(rig: Rig, ends: int = 2) -> None:
         if number == 0:
             rig.do(member, call(b"job"))
         rig.turn()
-        (told,) = member.delivered_for_group
-        assert told.ended == min(number, 255), f"{told.ended} of {number} ends were counted"
-        assert told.phase == (CallPhase.HANDLER if number else CallPhase.DUE)
-        rig.do(member, begun(told))
+        (delivery,) = member.delivered_for_group
+        assert delivery.ended == min(number, 255), f"{delivery.ended} of {number} ends were counted"
+        assert delivery.phase == (CallPhase.HANDLER if number else CallPhase.DUE)
+        rig.do(member, begun(delivery))
         rig.close(member)
         rig.turn()
     assert rig.arena.count("calls_ended_process") == ends + 1
@@ -394,17 +394,17 @@ def the_id_of_a_call_that_runs_is_known(rig: Rig) -> None:
 
 
 def a_call_that_another_member_runs_is_not_given_up(rig: Rig) -> None:
-    """The first one fell silent in its last attempt, and that failed."""
+    """The first member fell silent in its last attempt, and the attempt failed."""
     first, second = handler(rig, b"job"), handler(rig, b"job")
     rig.do(first, call(b"job"))
     holder, other = held(first, second)
-    (told,) = holder.delivered_for_group
-    rig.do(holder, begun(told))
+    (delivery,) = holder.delivered_for_group
+    rig.do(holder, begun(delivery))
     silence(rig, holder)
     rig.core.revive(holder.slot, rig.now_ns)
-    rig.do(other, begun(told))
-    given = holder.answer(rig.do(holder, given_up(told, b"why")))
+    rig.do(other, begun(delivery))
+    given = holder.answer(rig.do(holder, given_up(delivery, b"why")))
     assert given is not None and given.value == 0, "it is given up, and may succeed elsewhere"
-    assert answer(rig, other, told) == 1
+    assert answer(rig, other, delivery) == 1
     assert rig.arena.count("dead_letters") == 0
     rig.check()

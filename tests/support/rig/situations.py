@@ -1,6 +1,6 @@
 """The situations: one for each way in which the truth of an arena changes, prepared and ready to happen.
 
-`SITUATIONS[name](rig)` prepares one on a bench and returns its act. The act may be done again: a frame that is sent
+`SITUATIONS[name](rig)` prepares one on a rig and returns its act. The act may be done again: a frame that is sent
 twice is applied once. test_redo cuts each off at every ordering point, test_journal reads what it has written.
 """
 
@@ -59,16 +59,16 @@ from support.rig.groupacts import (
     handler,
     handles,
     holder_dies,
-    is_heard_again,
     last_of_a_group_dies,
     letter_is_dropped,
     letter_is_retried,
-    listens_no_more,
     member_begins_to_listen,
     new_group,
     open_member,
     owner_of_a_group_dies,
     running_call_ends_its_process,
+    sends_frames_again,
+    stops_listening,
     work,
 )
 from support.rig.harness import (
@@ -237,7 +237,7 @@ SITUATIONS: dict[str, Situation] = {
     "the last of a group dies": last_of_a_group_dies,
     "a holder dies": holder_dies,
     "a member begins to listen": member_begins_to_listen,
-    "listens no more": listens_no_more,
+    "stops listening": stops_listening,
     "register for the group": lambda rig: applied(rig, rig.client(group=GROUP), work(b"k", LONG)),
     "a group's outcome: delivered": group_outcome_is_delivered,
     "a group's outcome: received": group_outcome_is_received,
@@ -277,7 +277,7 @@ SITUATIONS: dict[str, Situation] = {
     "handles nothing more": handles(most=0),
     "falls silent": falls_silent,
     "falls silent, and keeps what it holds": falls_silent_and_keeps,
-    "is heard again": is_heard_again,
+    "sends frames again": sends_frames_again,
     "requeue at a death: two watchers": owner_of_grant_dies(LONG, watchers=3),
     "requeue at a death: no watcher": owner_of_grant_dies(b"k", watchers=0),
     "requeue: a watcher": grant_is_requeued(watchers=2),
@@ -311,7 +311,7 @@ SERIES = {
     "the last of a group dies",
     "a holder dies",
     "a member begins to listen",
-    "listens no more",
+    "stops listening",
     "a group's outcome: delivered",
     "a call: planned anew",
     "a call: due",

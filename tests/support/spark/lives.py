@@ -15,7 +15,7 @@ MS = 1_000_000
 
 
 def life(at_ms: float, wait_ms: float, outcome: str = "completed", **more: Any) -> dict[str, Any]:
-    """An operation, registered so long after START, that settled so long after that. Its timeout is 200 ms."""
+    """An operation that was registered `at_ms` after START, and settled `wait_ms` later. Its timeout is 200 ms."""
     wait_ns = round(wait_ms * MS)
     timeout_ns = more.pop("timeout_ns", 200 * MS)
     registered = START + timedelta(milliseconds=at_ms)

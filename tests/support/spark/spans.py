@@ -1,4 +1,4 @@
-"""Journals for the tests of the source, and what Spark gets from them: spans, and rows."""
+"""Journals for the tests of the source, and their parts for Spark: spans, and rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def small_journal(directory: Path) -> Path:
 
 
 def settle_all(rig: JournaledRig, client: Client, first: int, count: int) -> None:
-    """Settle so many operations, ten a turn, because a small arena holds few."""
+    """Settle `count` operations, ten a turn, because a small arena holds few."""
     for at in range(first, first + count, 10):
         settle(rig, client, *numbered(at, 10))
 

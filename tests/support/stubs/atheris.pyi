@@ -1,4 +1,4 @@
-"""What tests/support/fuzz.py uses of atheris, which only `make fuzz` installs."""
+"""The parts of atheris that tests/support/fuzz.py uses. Only `make fuzz` installs atheris."""
 
 from collections.abc import Callable
 from types import FunctionType

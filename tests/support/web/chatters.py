@@ -1,4 +1,4 @@
-"""Readers and writers of a chat, who try again until they have an answer, as browsers do.
+"""Readers and writers of a chat, which try again until they have an answer, as browsers do.
 
 with Chat(port) as chat:                    # 12 readers of 3 rooms, 6 writers
     chat.wait_half()                        # half of the messages are there: kill something now
@@ -24,7 +24,7 @@ LATE_S = 4 * PATIENCE_S
 
 
 class Reader(threading.Thread):
-    """Polls a room, and notes what it was given."""
+    """Polls a room, and notes the messages that it got."""
 
     def __init__(self, chat: Chat, room: str) -> None:
         super().__init__(name=f"reader of {room}", daemon=True)
@@ -90,12 +90,12 @@ class Chat:
         return status, answer
 
     def wait_sent(self, share: float) -> None:
-        """Until that share of all messages was sent."""
+        """Wait until that share of all messages was sent."""
         wanted = share * len(self.writers) * MESSAGES
         eventually(lambda: sum(one.sent for one in self.writers) >= wanted, f"no progress: {self.statuses}")
 
     def wait(self) -> None:
-        """Until all is written and read."""
+        """Wait until all is written and read."""
         end = time.monotonic() + LATE_S
         for one in (*self.writers, *self.readers):
             one.join(max(0.0, end - time.monotonic()))

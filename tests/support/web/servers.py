@@ -27,7 +27,7 @@ from support.real.patience import PATIENCE_S, eventually
 ENDS_S = 10.0  # at SIGTERM on a busy machine: a second or two on one at rest, and 30 s without drain
 START_S = 4 * PATIENCE_S  # four workers import a framework each, on a busy machine
 
-# A worker of gunicorn forgets a SIGTERM that comes before it has handlers of its own. Its master kills it after 30 s.
+# A worker of gunicorn loses a SIGTERM that comes before it has handlers of its own. Its master kills it after 30 s.
 READY = "This worker takes signals"
 TELL_READY = f"""
 _own = globals().get("post_worker_init")
@@ -197,7 +197,7 @@ class Polls:
         return len(self._open)
 
     def open(self, path: str, count: int = 1) -> None:
-        """Send so many requests."""
+        """Send `count` requests."""
         for _ in range(count):
             connection = socket.create_connection(("127.0.0.1", self._port))
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
@@ -211,7 +211,7 @@ class Polls:
             self._end(connection)
 
     def answers(self, count: int | None = None, seconds: float = 4 * PATIENCE_S) -> list[Answer]:
-        """So many further answers, or all. AssertionError if they do not come."""
+        """`count` further answers, or all. AssertionError if they do not come."""
         wanted = len(self._open) if count is None else count
         first, end = len(self.done), time.monotonic() + seconds
         while len(self.done) - first < wanted:

@@ -1,6 +1,6 @@
 """A program whose last acts are calls of a client. Run as `python lastacts.py START KEY`, it ends as START says.
 
-What it calls, and whether that has arrived, is in `Acts` (for the test) and `act` (for the program).
+The calls, and checks whether they have arrived, are in `Acts` (for the test) and `act` (for the program).
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def _() -> None:
 
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         pool.map(act, [KEY])
-        pool.map(int, [0], 1)  # the child of before has ended; of no children, map() would compute no size of chunks
+        pool.map(int, [0], 1)  # the earlier child has ended; without children, map() computes no chunk size
         pool.close()
         pool.join()
 

@@ -104,7 +104,7 @@ ENDS = {
 def test_a_client_that_is_used_first_in_a_handler_flushes(
     end: str, transport: str, shared_daemon: Daemon, asker: td.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing has imported `threading` before, that takes the main thread for alive, also in a handler."""
+    """If `threading` is first imported now, it takes the main thread for alive, also in a handler."""
     monkeypatch.setenv(TRANSPORT_VARIABLE, transport)
     died, mark = shared_daemon.stats()["counters"]["clients_died"], asker.mark()
     for number, use in enumerate(FIRST_USES.values()):

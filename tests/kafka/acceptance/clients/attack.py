@@ -1,4 +1,4 @@
-"""Sends damaged frames over many connections at once, and notes what becomes of each."""
+"""Sends damaged frames over many connections at once, and notes the end of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from clients.hostile_frames import Frames
+from clients.damaged_frames import Frames
 
 CONNECTIONS = 48
 SILENT_S = 0.25  # a request may wait, and a frame that was cut waits for its rest: then the connection is closed here
@@ -27,7 +27,7 @@ class Line:
         self.sent_at = 0.0
         self.sent = 0
         self.received = bytearray()
-        self.left = b""  # what the socket did not take yet
+        self.left = b""  # bytes that the socket did not take yet
 
     def answered(self) -> bool:
         """Whether a whole answer is there."""

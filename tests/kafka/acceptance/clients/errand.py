@@ -1,7 +1,7 @@
-"""What a process does for the check that has started it: a role with a plan.
+"""The work of a process for the check that has started it: a role with a plan.
 
-The process says lines of JSON on its output, and takes lines on its input: "stop" has it end as a client should. What
-it has done is in the file plan["result"] when it ends.
+The process writes lines of JSON to its output, and takes lines on its input: "stop" has it end as a client should. Its
+results are in the file plan["result"] when it ends.
 """
 
 from __future__ import annotations

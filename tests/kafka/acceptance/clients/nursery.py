@@ -24,7 +24,7 @@ PLAN_MAX = 1 << 20  # bytes
 
 
 def serve(asked: socket.socket) -> None:
-    """Fork a process for each plan, until nobody asks any more."""
+    """Fork a process for each plan, until the socket is closed."""
     children: set[int] = set()
     while True:
         message, files, _, _ = socket.recv_fds(asked, PLAN_MAX, 3)
@@ -46,13 +46,13 @@ def serve(asked: socket.socket) -> None:
 
 
 def reap(children: set[int]) -> None:
-    """Take leave of the processes that have ended."""
+    """Reap the processes that have ended."""
     while children and (ended := os.waitpid(-1, os.WNOHANG)[0]):
         children.discard(ended)
 
 
 def live(plan: dict[str, Any], files: list[int]) -> None:
-    """The life of a child. It does not return."""
+    """Run a child. Does not return."""
     status = 1
     try:
         os.setsid()  # Ctrl-C is for the acceptance

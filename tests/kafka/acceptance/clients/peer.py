@@ -1,4 +1,4 @@
-"""What the process of one client does.
+"""The roles of the process of one client.
 
 produce   `count` records, or until "stop"; `rate` a second, or as fast as its window of `in_flight` lets it
 consume   `expect` records, and what comes in the moment after; or until "stop"
@@ -17,7 +17,7 @@ from typing import Any
 from clients import peers
 from clients.errand import Role, say, stop
 
-AFTER_S = 0.3  # so long a consumer looks whether more comes than was expected
+AFTER_S = 0.3  # for this time a consumer waits for unexpected records
 SIZE = 100  # bytes of a record's value
 
 
@@ -106,7 +106,7 @@ async def commit(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 async def committed(plan: dict[str, Any]) -> dict[str, Any]:
-    """What was committed."""
+    """The committed offsets."""
     consumer = peers.CONSUMERS[plan["client"]](plan)
     await consumer.start()
     found = await consumer.committed(plan["partitions"])

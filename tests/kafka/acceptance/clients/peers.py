@@ -1,7 +1,7 @@
 """Three clients of Kafka behind one interface: kafka-python, aiokafka and confluent-kafka, each as it is installed.
 
 A process has one of them, so a call that stops its loop disturbs nobody. Settings that are not given here are each
-client's own: kafka-python's producer is idempotent by default, the others are told to be.
+client's own: kafka-python's producer is idempotent by default, the others are set to be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Producer(ABC):
         self.plan, self.throttles_ms = plan, []
 
     async def start(self) -> None:
-        """Connect, where making it has not."""
+        """Connect, if the constructor has not."""
         return
 
     @abstractmethod
@@ -37,7 +37,7 @@ class Producer(ABC):
 
     @abstractmethod
     async def breathe(self) -> None:
-        """Let what is under way go on."""
+        """Let requests that are under way go on."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -47,7 +47,7 @@ class Producer(ABC):
 class Consumer(ABC):
     """Reads records: all partitions of a topic, or as a member of a group."""
 
-    POLL_S = 0.1  # so long a poll waits
+    POLL_S = 0.1  # a poll waits this long
 
     def __init__(self, plan: dict[str, Any], changed: Callable[[], object] = lambda: None) -> None:
         """`changed` may be called in a poll, when assigned() is another."""
@@ -59,7 +59,7 @@ class Consumer(ABC):
 
     @abstractmethod
     async def poll(self, seconds: float) -> list[Row]:
-        """What has come."""
+        """The records that have come."""
 
     @abstractmethod
     def assigned(self) -> list[int]:
@@ -71,7 +71,7 @@ class Consumer(ABC):
 
     @abstractmethod
     async def committed(self, partitions: int) -> dict[int, int]:
-        """What was committed."""
+        """The committed offsets."""
 
     @abstractmethod
     async def close(self) -> None:

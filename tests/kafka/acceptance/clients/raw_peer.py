@@ -1,6 +1,6 @@
-"""What a raw client does, in a process of its own.
+"""The roles of a raw client, in a process of its own.
 
-bystander  produces and reads, again and again, until "stop": how long each took, and what it was answered
+bystander  produces and reads, again and again, until "stop": how long each took, and its answer
 requests   requests of many kinds with random timeouts to all workers, until "stop"
 attack     damaged frames, `count` of them
 """
@@ -34,7 +34,7 @@ def connect(address: str) -> RawKafka:
 
 
 def bystander(plan: dict[str, Any]) -> dict[str, Any]:
-    """What needs no wait, and with plan["all"] also produce requests with acks=all. A lost connection is made again."""
+    """Requests that need no wait, and with plan["all"] also acks=all. A lost connection is made again."""
     rows: list[Row] = []
     raw: RawKafka | None = None
     say(ready=True)

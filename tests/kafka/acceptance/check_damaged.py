@@ -74,14 +74,14 @@ def play(suite: Suite) -> None:
             seen = bystander.result()
             after = memory.end()
         suite.add(
-            "hostile",
+            "damaged",
             mutations=done["sent"],
             of_valid_frames=done["frames"],
             seconds=round(done["seconds"], 1),
             per_s=round(done["sent"] / done["seconds"]),
             **done["ends"],
         )
-        suite.add("hostile_ways", **done["kinds"])
+        suite.add("damaged_ways", **done["kinds"])
         report_bystander(suite, "damaged frames", seen["rows"])
         report_memory(suite, "damaged frames", memory, after, GROWTH_MAX)
         ends = done["ends"]
@@ -92,7 +92,7 @@ def play(suite: Suite) -> None:
         )
         raised = exceptions_in(kafka.log)
         for (where, error), times in raised.most_common():
-            suite.add("hostile_exceptions", where=where, error=error, times=times)
+            suite.add("damaged_exceptions", where=where, error=error, times=times)
         suite.check("no_exception", not raised, "no damaged frame raised an error that nobody expected")
         play_large(suite, kafka, leader, bystanders)
         suite.check("nobody_ended", kafka.pids() == pids, "no worker and no daemon has ended")
@@ -132,7 +132,7 @@ def play_large(suite: Suite, kafka: KafkaCluster, address: str, topic: str) -> N
         for line in lines:
             line.close()
         after = memory.end()
-    suite.add("hostile_large", connections=len(lines), of_mib=LARGE / MIB, closed_while_sending=closed)
+    suite.add("damaged_large", connections=len(lines), of_mib=LARGE / MIB, closed_while_sending=closed)
     report_bystander(suite, "large frames", seen["rows"])
     report_memory(suite, "large frames", memory, after, LARGE_GROWTH_MAX)
 
@@ -150,7 +150,7 @@ def send_slowly(line: socket.socket, data: bytes) -> bool:
 def report_memory(suite: Suite, what: str, memory: Memory, after: dict[str, int], most: int) -> None:
     for name, before in memory.before.items():
         suite.add(
-            "hostile_memory",
+            "damaged_memory",
             sent=what,
             process=name,
             before_mib=before / MIB,
@@ -164,7 +164,7 @@ def report_memory(suite: Suite, what: str, memory: Memory, after: dict[str, int]
 
 
 def exceptions_in(log: str) -> Counter[tuple[str, str]]:
-    """The exceptions of a log: where each was raised, and what it says."""
+    """The exceptions of a log: where each was raised, and its message."""
     found: Counter[tuple[str, str]] = Counter()
     for block in TRACEBACK.findall(log):
         lines = block.splitlines()
@@ -180,7 +180,7 @@ def all_answer(kafka: KafkaCluster) -> bool:
 
 
 def is_late(row: list[object]) -> bool:
-    """Whether a produce request has timed out: no error of its own, as "a bystander was served in time" says so."""
+    """Whether a produce request has timed out. The check "a bystander was served in time" counts it, no other."""
     return row[4] == "request_timed_out" and float(row[3]) >= BYSTANDER_MAX_S  # type: ignore[arg-type]
 
 
@@ -192,7 +192,7 @@ def report_bystander(suite: Suite, what: str, rows: list[list[object]]) -> None:
     for kind, values in by_kind.items():
         failed = sum(row[0] == kind for row in wrong)
         figures = percentiles(values)
-        suite.add("hostile_bystander", meanwhile=what, request=kind, requests=len(values), failed=failed, **figures)
+        suite.add("damaged_bystander", meanwhile=what, request=kind, requests=len(values), failed=failed, **figures)
         slow = figures["p99_ms"] > BYSTANDER_P99_S * 1e3 or figures["max_ms"] > BYSTANDER_MAX_S * 1e3
         suite.check("bystander_answered", not failed, "a bystander was served all along, without an error")
         suite.check(

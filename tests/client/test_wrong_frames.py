@@ -1,4 +1,4 @@
-"""A hostile daemon: whatever it sends, the client lives on, and finds its way to a sound one."""
+"""A daemon that sends wrong frames: the client lives on, and finds its way to a sound daemon."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Frames:
     def _valid(self, key: int, version: int) -> bytes:
         question = Question(key, version)
         body = self._some(question.request, key)
-        return question.write(self._rng.randrange(2**31), f"hostile-{self._rng.randrange(4)}", body)
+        return question.write(self._rng.randrange(2**31), f"damaged-{self._rng.randrange(4)}", body)
 
     def _some(self, kind: Any, key: int) -> Any:
         return kind(**{field.name: self._field(field, key) for field in fields(kind)})
@@ -129,7 +129,7 @@ class Frames:
         return self._sized(frame)
 
     def _cut(self, frame: bytearray) -> bytes:
-        """A part of the body is missing, and the size says so."""
+        """A part of the body is missing, and the size is right."""
         return self._sized(frame[: self._rng.randrange(4, len(frame))])
 
     def _cut_short(self, frame: bytearray) -> bytes:

@@ -1,4 +1,4 @@
-"""Record batches that a client has made to hurt: what they cost is bounded, and the broker answers."""
+"""Record batches that are damaged, or lie about sizes and times: their cost is bounded, and the broker answers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def packed(codec: int, records: bytes) -> bytes:
 @pytest.fixture
 def partitions(tmp_path: Path) -> Iterator[list[Partition]]:
     """Partitions with one replica, which this broker leads."""
-    topic = Topic("hostile", UUID(int=1), 50, 1)
+    topic = Topic("batches", UUID(int=1), 50, 1)
     made = [Partition(topic, index, (0,), 0, tmp_path / str(index)) for index in range(50)]
     yield made
     for partition in made:
@@ -129,8 +129,8 @@ def test_a_batch_without_the_records_that_it_states_is_invalid(count: int) -> No
 
 
 def test_a_block_of_snappy_that_states_four_gigabytes_ends_no_process() -> None:
-    hostile = stating(xerial(b"\xff\xff\xff\xff\x0f\x00"), codec=SNAPPY)
-    run = subprocess.run([sys.executable, "-c", LIMITED], input=hostile, capture_output=True, timeout=60)
+    batch_data = stating(xerial(b"\xff\xff\xff\xff\x0f\x00"), codec=SNAPPY)
+    run = subprocess.run([sys.executable, "-c", LIMITED], input=batch_data, capture_output=True, timeout=60)
     assert (run.returncode, run.stdout[:11]) == (0, b"unreadable:"), run.stderr
 
 
@@ -224,15 +224,15 @@ def test_times_and_offsets_that_cannot_be_are_answered_with_the_batch(
     cluster: KafkaCluster, raw: RawKafka, records: bytes, base_timestamp: int
 ) -> None:
     topic = cluster.topic(replicas=1)
-    hostile = stating(records, base_timestamp=base_timestamp, max_timestamp=2**62)
+    batch_data = stating(records, base_timestamp=base_timestamp, max_timestamp=2**62)
     with RawKafka(raw.leaders(topic)[0]) as leader:
         leader.produce(topic, {0: batch([b"before"])})
-        assert leader.produce(topic, {0: hostile})[0].base_offset == 1
+        assert leader.produce(topic, {0: batch_data})[0].base_offset == 1
         assert listed(leader, topic, 2**61) == (ErrorCode.none, 2**61, 1)
 
 
 def listed(broker: RawKafka, topic: str, timestamp: int) -> tuple[int, int, int]:
-    """What ListOffsets answers: the error, the time and the offset."""
+    """The answer of ListOffsets: the error, the time and the offset."""
     module = Question(LIST_OFFSETS, 7).module
     asked = module.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     topics = (module.ListOffsetsTopic(name=topic, partitions=(asked,)),)

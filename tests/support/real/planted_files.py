@@ -1,4 +1,4 @@
-"""What another member may lay where a plain file should be: each opens slowly, never, or not at all."""
+"""Files that a neighbour plants where a plain file should be: each opens slowly, never, or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def socket_at(path: Path) -> None:
 def leased(path: Path) -> None:
     """A file whose owner has a lease on it: an open() without O_NONBLOCK waits 45 s for the owner."""
     path.write_text("1\n")
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # which tells the holder that somebody wants to open it
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # the holder gets it when another process wants to open the file
     descriptor = os.open(path, os.O_RDWR)
     fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 
@@ -37,7 +37,7 @@ def unreadable(path: Path) -> None:
     path.touch(0o000)
 
 
-HOSTILE: dict[str, Callable[[Path], object]] = {
+PLANTED: dict[str, Callable[[Path], object]] = {
     "no text": lambda path: path.write_bytes(b"\xff\xfe"),
     "a gigabyte": huge,
     "a FIFO": os.mkfifo,
@@ -52,7 +52,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 def within(seconds: float, call: Callable[[], object]) -> list[object]:
-    """What the call returns; an empty list if it has not returned in time. Its thread is left behind then."""
+    """The result of a call, in a list; an empty list if it has not returned in time. Its thread is left behind then."""
     done: list[object] = []
     thread = threading.Thread(target=lambda: done.append(call()), daemon=True)
     thread.start()
