@@ -45,7 +45,7 @@ def raw(size: int) -> Storage:
 
 
 class Role(Enum):
-    """What a crash means to a field."""
+    """How a field gets its value again after a crash."""
 
     TRUTH = "truth"  # changed only through the redo slot once the record is reached
     SETTLEMENT = "settlement"  # means nothing until the state word says SETTLED; filled before it

@@ -17,9 +17,8 @@ TICK_NS_MIN = 100_000
 TICK_NS_MAX = 1_000_000_000
 TIMEOUT_NS_MAX = 10 * 366 * 86_400 * 1_000_000_000  # ten years of 366 days
 NO_DEADLINE = 0xFFFF_FFFF_FFFF_FFFF
-CALL_AHEAD_NS_MAX = (
-    1_000_000_000  # a call may be so much later than its turn, which began before; no turn takes so long
-)
+# A registration may state a call time up to 1 s after its turn began. No turn takes longer.
+CALL_AHEAD_NS_MAX = 1_000_000_000
 
 CLIENTS_MAX = 256  # of a daemon that may open 1,024 files, the usual limit: see timerd/host/descriptors.py
 PURGATORIES_MAX = 64

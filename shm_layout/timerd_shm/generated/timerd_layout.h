@@ -1650,7 +1650,7 @@ _Static_assert(offsetof(ActionRow, reserved) == 42, "ActionRow.reserved");
 _Static_assert(offsetof(ActionRow, owner) == 44, "ActionRow.owner");
 _Static_assert(offsetof(ActionRow, rest) == 48, "ActionRow.rest");
 
-/* CLIENT: a client's state has changed. A start makes silent clients live; only its SEGMENT row says so. */
+/* CLIENT: a client's state has changed. A start makes silent clients live without a CLIENT row: see SEGMENT. */
 typedef struct ClientRow {
     uint8_t kind; /* RowKind */
     uint8_t state; /* ClientState */
@@ -1710,7 +1710,7 @@ _Static_assert(offsetof(WatermarkRow, rest) == 40, "WatermarkRow.rest");
 typedef struct GroupRow {
     uint8_t kind; /* RowKind */
     uint8_t step; /* GroupStep */
-    uint8_t deliveries; /* times it was delivered, or may have been acted on; 255 = at least so many */
+    uint8_t deliveries; /* times it was delivered, or may have been acted on; 255 = 255 or more */
     uint8_t reserved; /* zero */
     uint32_t group; /* text: the group */
     uint64_t operation; /* op id */
@@ -1758,7 +1758,7 @@ _Static_assert(offsetof(TurnRow, effective_ns) == 16, "TurnRow.effective_ns");
 _Static_assert(offsetof(TurnRow, newest) == 24, "TurnRow.newest");
 _Static_assert(offsetof(TurnRow, rest) == 32, "TurnRow.rest");
 
-/* END: the daemon ended in order. What its arena did is in the journal up to here. */
+/* END: the daemon ended in order. The journal has all that its arena did before this row. */
 typedef struct EndRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */

@@ -1,8 +1,8 @@
 """Locks that a daemon holds for all its life: the file, who has it, and ARENA.lock.
 
-Only the daemon's user may open a lock file (0600). Whoever can open a file can hold its lock, also with a descriptor
-that only reads, and so prevent the next start. NAME.lock is for one instance (timerd/host/lock.py), ARENA.lock for one
-arena. `timerctl destroy` takes both as a daemon does.
+Only the daemon's user may open a lock file (0600). A process that can open a file, even if only to read, can hold its
+lock and so prevent the next start. NAME.lock is for one instance (timerd/host/lock.py), ARENA.lock for one arena.
+`timerctl destroy` takes both as a daemon does.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def open_lock(path: Path) -> int:
 
 
 def holder_of(descriptor: int, paths: InstancePaths) -> str:
-    """Who keeps NAME.lock from us: "a daemon of instance 'x' is running in ... (pid 7): stop it first", or who else.
+    """The holder of NAME.lock, as a sentence: "a daemon of instance 'x' is running in ... (pid 7): stop it first".
 
     `descriptor` is of NAME.lock. Its content is the pid of the daemon that has locked it. Where somebody else has
     locked it, it is empty, or the pid is of a process that has ended. Where the file was removed by hand, it is empty.

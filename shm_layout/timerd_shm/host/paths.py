@@ -95,7 +95,7 @@ class InstancePaths(NamedTuple):
         return self.directory / f"{self.instance}.snapshot.{number}"
 
     def snapshots(self) -> list[Path]:
-        """The copies that there are: one at most, while its daemon runs."""
+        """The existing copies: one at most while the daemon runs."""
         return list(self.directory.glob(f"{self.instance}.snapshot.*"))
 
     @property

@@ -1,4 +1,4 @@
-"""What an arena says of itself as metrics, for Prometheus and the like: names, kinds, sentences and samples.
+"""The metrics of an arena, for Prometheus and the like: names, kinds, descriptions and samples.
 
 Counters end in _total, times are seconds, and what exists in each purgatory has the label `purgatory`. A histogram's
 bounds are 2 ** n - 1 ns for every second n. The buckets in the arena have the same bounds, so the counts are exact.
