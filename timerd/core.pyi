@@ -120,9 +120,9 @@ class Core:
         are; all processes that are not known, three quarters).
         """
     def set_listening(self, slot: int, listens: bool, now_ns: int) -> bool:
-        """Let the client take outcomes of its group (no calls), or no more; then what it holds is requeued.
+        """Let the client take outcomes of its group (no calls), or stop that. A stop requeues the outcomes it holds.
 
-        Returns whether it listens now: a client that has stopped cannot begin again before all that it held is
+        Returns whether it listens now: a client that has stopped cannot begin again before all these outcomes are
         requeued. Raises NotAMemberError.
         """
     def set_calls(self, slot: int, most: int, purgatory: int, names: list[bytes], now_ns: int) -> int:
@@ -171,13 +171,13 @@ class Core:
     def begin_turn(self, now_ns: int, before_gap_ns: int = NEVER) -> None:
         """Start a turn: the turn counter becomes odd, the wheel's time jumps over empty ticks.
 
-        `before_gap_ns`: while a gap is open, the time of the last turn before it. What the turn reads has this
-        effective time.
+        `before_gap_ns`: while a gap is open, the time of the last turn before it. It is the effective time of all
+        frames that the turn reads.
         """
     def set_wall_clock(self, ahead_ns: int) -> None:
-        """Say how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC (negative: behind), at a start and when it was set.
+        """Set how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC (negative: behind): at a start, and when it was set.
 
-        Calls that are due by it are planned anew: in `resume`, over as many turns as it takes.
+        `resume` plans the calls of the wall clock anew, over as many turns as it takes.
         """
     def apply(self, slot: int, frame: ReadableBuffer, now_ns: int, budget: int = 65_536) -> int:
         """Apply a COMMANDS frame (its acknowledgements first); APPLIED, EXPECTED, UNFINISHED or MALFORMED."""

@@ -48,7 +48,7 @@ class CopyGivenUpError(Exception):
 
 
 class Files(Protocol):
-    """What makes and removes the copy."""
+    """The files of copies: begins a copy, shows whether it is whole, and removes it."""
 
     def begin(self) -> None:
         """Begin a copy of the arena as it is now. Raises OSError, and leaves nothing then."""
@@ -132,7 +132,7 @@ class CopyFiles:
 
 
 class Snapshots:
-    """The clients that ask for a copy, and the copy that there is."""
+    """The clients that ask for a copy, and the present copy."""
 
     def __init__(self, files: Files, sessions: Sessions, clock: Clock) -> None:
         self._files = files

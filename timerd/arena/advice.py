@@ -34,13 +34,13 @@ def flags_as_made(descriptor: int, config: Config) -> str:
 
 
 def flags_that_fit(config: Config, free: int) -> str:
-    """Flags with which the arena fits into so many bytes, the cheapest first; empty where none do."""
+    """Flags with which the arena fits into `free` bytes, the cheapest first; empty if no flag is enough."""
 
     def size(capacity: int, ring_events: int) -> int:
         return plan_of(config._replace(capacity=capacity, ring_events=ring_events)).size
 
     if size(config.capacity, config.ring_events) <= free:
-        return "lower --capacity, "  # it was not for want of room
+        return "lower --capacity, "  # the failure had another cause than want of room
     ring = config.ring_events
     while ring > RING_EVENTS_MIN and size(config.capacity, ring) > free:
         ring //= 2

@@ -1,8 +1,8 @@
 """Plans an arena: which regions it has, how large each is, and what its header says.
 
 The numbers come from a configuration, by name: a region's number of records from the knob in SIZED_BY, a word of the
-header from the knob of that name. For example, a knob `quota_ids` is stored in the header's word `quota_ids`; a knob
-whose word has another name says so (Knob.word).
+header from the knob of that name. For example, a knob `quota_ids` is stored in the header's word `quota_ids`. If the
+word has another name, Knob.word names it.
 """
 
 from __future__ import annotations

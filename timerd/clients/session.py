@@ -59,12 +59,12 @@ class Session:
         self.secret = NO_SESSION
         self.maker_pid = 0  # the process that it is charged to, as the kernel says; 0 = not known
         self.routing = 0  # the connection that its newest frame came over
-        self.subscribed = False  # whether it hears its outlet
+        self.subscribed = False  # whether its outlet is connected
         self.greeted_ns = -ANNOUNCE_LAST_NS  # when it was last welcomed
         self.is_greeted = False  # whether a hello of it was accepted, by this daemon or an earlier one
         self.is_leaving = False  # whether its newest frame said that its process is ending: its end is a goodbye then
         self.published_ns = 0  # when it was last sent a report
-        self.gone = 0  # nothing is held of its commands up to this one: it was dead, and came back from its tombstone
+        self.gone = 0  # operations of its commands up to this one are gone, since it came back from its tombstone
         self.asked_turn = 0  # the turn in which it last asked for what it lacks
         self.received = (0, 0)  # newest outcome and answer that it has acknowledged
         self.progress_ns = 0  # when `received` last changed, or the client was last reminded
@@ -88,5 +88,5 @@ def client_name(slot: int, name: bytes, pid: int) -> str:
 
 
 def session_hash(secret: bytes) -> bytes:
-    """What the arena keeps of a session: the first 16 bytes of its SHA-256."""
+    """The form in which the arena keeps a session: the first 16 bytes of its SHA-256."""
     return hashlib.sha256(secret).digest()[:16]

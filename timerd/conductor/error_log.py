@@ -5,9 +5,9 @@ count 10,000 in the arena. The line names the client. Where a quota was met, it 
 
     refused: QuotaExceededError: client 'billing' (slot 3, process 1234) holds 500 operations, ...
 
-What a client sends may stand in a message, so a client can make ever new messages. Each process has 16 of them. Then
-one line says so, and its further errors have one entry together. So no process hides the errors of others. Processes
-may be ever new, too: 8 of them in a minute have messages of their own, and all others share 16.
+A message may quote a frame, so a client can make ever new messages. Each process has 16 of them. Then one line reports
+that there are more, and all further errors of the process have one entry. So no process hides the errors of others.
+Processes may be ever new, too: 8 new ones a minute have messages of their own, and all others share 16.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def group_name(name: bytes, pid: int) -> str:
 
 
 class ErrorLog:
-    """What was refused. A message holds no payload and no session."""
+    """The log of refusals. A message holds no payload and no session."""
 
     def __init__(self, core: Core, clock: Clock) -> None:
         self._core = core

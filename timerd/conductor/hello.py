@@ -60,7 +60,7 @@ class Greeter:
             raise
 
     def greet(self, routing: int, shown: bytes, frame: bytes, pid: int, now_ns: int) -> None:
-        """Answer a hello that shows this session (zero: none). What can be refused is refused first.
+        """Answer a hello that shows this session (zero: none). All reasons to refuse it are checked first.
 
         `pid`: the process that has sent it, as the kernel says; 0 = not known.
         """

@@ -1,4 +1,4 @@
-"""What comes in from clients: frames are read within a turn's bounds, and each goes to the part that deals with it.
+"""The frames of clients: they are read within a turn's bounds, and each goes to the part that deals with it.
 
     HELLO               the greeter
     COMMANDS            the core, in order; they are deferred behind a long event
@@ -120,7 +120,7 @@ class Inbox:
     # Bounds -----------------------------------------------------------------------------------------------------------
 
     def _share(self, commands: int) -> int:
-        """Records that a frame with so many commands may touch in this turn."""
+        """Records that a frame with `commands` commands may touch in this turn."""
         return min(RECORDS_PER_FRAME + RECORDS_PER_COMMAND * commands, self._bounds.records)
 
     def _share_of_map(self, frame: bytes) -> int:

@@ -1,8 +1,8 @@
-"""What goes out to clients: reports, announcements, heartbeats by its outlet; answers over its connection for commands.
+"""The frames to a client: reports, announcements and heartbeats by its outlet; answers by its connection for commands.
 
-A report carries outcomes and answers. An *announcement* is a report without any: it holds the newest numbers only. By
-these the client finds that a report was lost, and asks for it. A *heartbeat* is the same frame, for a client to which
-nothing else was published for a while.
+A report carries outcomes and answers. An *announcement* is a report without any: it holds the newest numbers only. From
+these the client sees that a report was lost, and asks for it. A *heartbeat* is the same frame, for a client that has
+got no other frame for a while.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .transport import Transport
 
 REPORT_BYTES_PER_TURN = 1 << 20  # of all clients; a turn copies one report more at most
 OUTCOMES_PER_REPORT = 2_048  # 200 KB, and some 0.4 ms of the processor
-CONFIRM_NS = 100_000_000  # a confirmation waits so long for an outcome to ride with, unless its client asks for it
+CONFIRM_NS = 100_000_000  # a confirmation waits at most this time for an outcome to ride with, unless its client asks
 
 FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
 ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")

@@ -10,8 +10,8 @@ each:
     reports, duties             outcomes out; announcements, heartbeats, silence
     journal, snapshots          rows to the journal's thread; a copy of the arena begins here, when it is at rest
 
-In a *gap* (gap.py) the sockets are read until they are dry, before the wheel moves and before the end of a client is
-acted upon; every lease is whole after it. What is read in a gap has the effective time of the last turn before.
+In a *gap* (gap.py) the sockets are read until they are dry, before the wheel moves and before the daemon acts upon the
+end of a client. After it every lease begins anew. Frames of a gap have the effective time of the last turn before it.
 
 One thread calls this. Time, network, core and snapshots are passed in; nothing here blocks, and nothing that comes from
 a client makes do_work() raise.
@@ -44,7 +44,7 @@ from .subscriptions import Subscriptions
 from .transport import Transport
 
 JOURNAL_AGAIN_NS = 5_000_000  # when the journal has more rows to write than its buffer takes at once
-CLOCKS_NS = 10_000_000  # the clocks are compared so often, if there are turns, and at once when the system says so
+CLOCKS_NS = 10_000_000  # turns compare the clocks at this interval, and at once after a signal of the kernel
 
 GAPS = index_of(DAEMON_COUNTERS, "gaps")
 FRAMES_OUT = index_of(DAEMON_COUNTERS, "frames_out")
@@ -129,7 +129,7 @@ class Conductor:
             bounds.cut()
         if not gap.is_open and core.advance(now_ns, bounds.records):
             bounds.cut()
-        if refusals := core.take_refusals():  # they are in the log before their clients hear of them
+        if refusals := core.take_refusals():  # the log has them before their clients get them
             self._errors.note_refusals(refusals)
         outbox.publish_reports(now_ns)
         self._queries.answer_checks(now_ns)
@@ -154,7 +154,7 @@ class Conductor:
             self._core.set_wall_clock(self._wall.ahead_ns)
 
     def _do_duties(self, now_ns: int) -> None:
-        """What is due to clients by the clock; silence is counted on the beat of their heartbeats."""
+        """Announcements and heartbeats that are due. Silence is counted on the beat of the heartbeats."""
         self._outbox.announce_unacknowledged(now_ns)
         if self._outbox.beat(now_ns):
             self._departures.count_silence(self._gap.dry_ns, now_ns)

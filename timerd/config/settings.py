@@ -28,13 +28,13 @@ class Settings(NamedTuple):
         return rows
 
     def table(self) -> str:
-        """What `--show-config` prints."""
+        """The output of `--show-config`."""
         rows = [("knob", "value", "source"), *self.rows()]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         return "\n".join(f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}" for row in rows)
 
     def as_json(self) -> str:
-        """What `--show-config --json` prints; durations are in nanoseconds, sizes in bytes."""
+        """The output of `--show-config --json`; durations are in nanoseconds, sizes in bytes."""
         effective = self.config._asdict() | sizes_of(self.config)
         values = {}
         for name, knob in KNOBS.items():

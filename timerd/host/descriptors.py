@@ -26,9 +26,9 @@ class Descriptors(NamedTuple):
 
 
 def divide(clients: int) -> Descriptors:
-    """Divide the files for so many clients; raises the soft limit of open files to the hard one.
+    """Divide the files for `clients` clients; raises the soft limit of open files to the hard one.
 
-    Raises ResourceLimitError where there is no room for the clients themselves.
+    Raises ResourceLimitError if there is no room for the clients themselves.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):

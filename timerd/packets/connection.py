@@ -155,7 +155,7 @@ class PacketConnection:
         return True
 
     def _charge(self, held: int) -> None:
-        """So many bytes of a frame are here: its process is charged for them."""
+        """Charge the process for the bytes of a frame that are here: `held` of them."""
         taken, self._taken = self._taken, held
         if held > taken:
             self.share.memory += held - taken

@@ -2,8 +2,8 @@
 
     the selector reports --> received(): accept some, read some, and give the frames one by one, processes in turn
 
-What a call does is bounded: connections accepted, packets, bytes. What is not read stays in the kernel, and holds its
-sender back.
+A call has bounds: for the connections that it accepts, for packets, and for bytes. Packets beyond these wait in the
+kernel, and hold their sender back.
 """
 
 from __future__ import annotations

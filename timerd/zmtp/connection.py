@@ -54,7 +54,7 @@ class Connection:
         self.number = number  # never used twice
         self.share = share
         self.peer = Peer(side)
-        self.slot = -1  # whose outcomes the peer hears
+        self.slot = -1  # the client whose outcomes the peer gets
         self.is_admitted = False
         self.interest = 0  # what its server waits for
         self.is_listed = False  # whether its server looks at it without waiting
@@ -107,7 +107,7 @@ class Connection:
         return True
 
     def read(self) -> bytes | None:
-        """What has come, b"" at the end; None: nothing has come. Raises OSError."""
+        """The bytes that have come, b"" at the end; None: nothing has come. Raises OSError."""
         wanted = self.peer.wanted
         try:
             data = os.read(self.descriptor, wanted)

@@ -1,4 +1,4 @@
-"""What the bytes of one peer mean: its greeting, its handshake, its messages. Nothing here reads or writes a socket.
+"""The protocol of one peer: its greeting, its handshake, its messages. Nothing here reads or writes a socket.
 
     NULL    greeting, READY                       both ways; then messages
     PLAIN   greeting, HELLO, WELCOME, INITIATE, READY; the password of HELLO is given to the caller as the first
@@ -46,7 +46,7 @@ class Side(NamedTuple):
 
 
 class Stage(Enum):
-    """What is expected of the peer next."""
+    """The next message that is expected of the peer."""
 
     GREETING = "greeting"
     HELLO = "HELLO"
@@ -215,7 +215,7 @@ OLD = (b"\0", b"\1", b"\2")  # versions of ZMTP before 3
 
 
 def head_of(message: bytes) -> bytes:
-    """What stands before a message of one part on the wire."""
+    """The head of a message of one part on the wire."""
     size = len(message)
     return bytes((0, size)) if size < 256 else b"\2" + size.to_bytes(8, "big")
 

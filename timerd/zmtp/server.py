@@ -2,8 +2,8 @@
 
     the selector reports --> received(): accept some, read some, and give the messages one by one, processes in turn
 
-What a call does is bounded: connections accepted, reads, bytes read. What is not read stays in the kernel, and holds
-its sender back.
+A call has bounds: for the connections that it accepts, for reads, and for the bytes that it reads. Bytes beyond these
+wait in the kernel, and hold their sender back.
 """
 
 from __future__ import annotations

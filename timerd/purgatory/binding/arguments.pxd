@@ -63,7 +63,7 @@ cdef inline Facts facts_of(
     uint64_t lease_ns, uint32_t takeover_ms, uint64_t wall_ns, uint32_t group, bint listens, uint32_t maker_pid,
     uint64_t maker_start_ticks,
 ) except *:
-    """What open_client() and resume_client() get about a client. Valid as long as `name`."""
+    """The facts about a client for open_client() and resume_client(). Valid as long as `name`."""
     cdef Facts facts
     if len(name) > NAME_SIZE_MAX or orphans >= ORPHANS_COUNT:
         raise refusals().invalid_client()

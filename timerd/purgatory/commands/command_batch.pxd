@@ -37,7 +37,7 @@ from .prefetch cimport Prefetched, first_word
 
 cdef extern from *:
     """
-    #define FEW_EVENTS 4u /* so many events of a slot are looked at: if none is on the key, the batch goes on */
+    #define FEW_EVENTS 4u /* the most events of a slot that are compared with a key before the batch gives up */
     _Static_assert(5 * BATCH_MAX + 8 <= REDO_MAX, "a batch of events stages five words of each at most, and eight for all");
     _Static_assert(BATCH_MAX <= RING_EVENTS_MIN, "all events of a batch are in the ring together");
     """

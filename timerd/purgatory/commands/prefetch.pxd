@@ -28,7 +28,7 @@ cdef extern from *:
     _Static_assert(sizeof(WatchNode) == CACHE_LINE, "a node is one line");
     #define HANDLE_PROBES 4 /* steps in the handle table: nearly every handle is found within them */
     #define PREFETCH_GROUP 32  /* commands prefetched together: their lines stay in the first-level cache */
-    #define FEW_KEYS 4 /* a registration of so many keys at most goes the short way */
+    #define FEW_KEYS 4 /* the most keys of a registration that goes the short way */
     """
     enum:
         PREFETCH_GROUP
@@ -93,10 +93,10 @@ cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uin
 
 
 cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcept nogil:
-    """How many keys a registration has whose first key is read, and prefetched: `p` is behind it. 0 = it goes the long way.
+    """The number of keys of a registration, if it goes the short way; else 0. `p` is behind its first key.
 
-    It goes the short way if it has few keys, short and different event keys, so many of which complete it, a payload of
-    one block at most, and nothing else.
+    It goes the short way if all of this holds: it has few keys, all of them short and different event keys; its
+    condition is at_least; its payload has one block at most; and it has nothing else.
     """
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef const uint8_t *end = x.at + x.length

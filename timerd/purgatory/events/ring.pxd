@@ -21,7 +21,7 @@ from .state cimport Found
 cdef extern from *:
     """
     #define REPLAY_TOO_OLD 0xFFFFFFFFu
-    #define EVENTS_PREFETCHED 16 /* the record of an event is prefetched so many events early */
+    #define EVENTS_PREFETCHED 16 /* how many events early the record of an event is prefetched */
     """
     enum:
         EVENTS_PREFETCHED
@@ -47,7 +47,7 @@ cdef inline void evict_event(Arena *a) noexcept nogil:
 
 
 cdef inline bint make_room(Arena *a, uint32_t blocks) noexcept nogil:
-    """Make so many blocks free. The ring's oldest values go before a command is refused; False if that is not enough.
+    """Make `blocks` blocks free. The ring's oldest events go for that; False if that is not enough.
 
     The newest event stays, because it may be in delivery.
     """

@@ -1,4 +1,4 @@
-"""What a client holds: the lists of its operations and outcomes, its counts, whether its report is due."""
+"""A client: the lists of its operations and outcomes, its counts, whether its report is due."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset

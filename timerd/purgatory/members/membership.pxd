@@ -1,4 +1,4 @@
-"""What changes of a member while it is connected: whether it listens, which calls it handles, whether it is silent."""
+"""Changes of a member while it is connected: whether it listens, which calls it handles, whether it is silent."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset

@@ -18,7 +18,7 @@ cdef extern from "hash.h" nogil:
 
 
 cdef inline uint64_t check_of(Seed seed) noexcept nogil:
-    """What the header says of the seed: its hash of an empty message. Never 0, which says that hashes are being made anew."""
+    """The check value of the seed in the header: the hash of an empty message. Never 0, the value during a rehash."""
     return td_sip_short(seed, 0, 0) | 1
 
 

@@ -413,7 +413,7 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
                 a.members.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
             continue
         if c.state == CLIENT_STATE_SILENT:
-            # No daemon was there to hear it: its lease is whole again.
+            # No daemon was there to read its frames: its lease begins anew.
             td_put(&a.tx, ClientRecord_word_state(c), with_silence(c, CLIENT_STATE_LIVE, False))
             commit(a)
         if c.state == CLIENT_STATE_DEAD or has_to_lose(c):

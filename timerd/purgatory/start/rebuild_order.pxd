@@ -20,10 +20,10 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define DIGIT_BITS 11 /* a sort looks at so many bits a round: two rounds for millions of numbers */
+    #define DIGIT_BITS 11 /* bits by which a round sorts: two rounds for millions of numbers */
     #define DIGITS (1 << DIGIT_BITS)
-    #define EARLY 16 /* what a record names is prefetched so many records early */
-    #define FEW 32 /* so many records are sorted without counting digits: to clear the counts would take longer */
+    #define EARLY 16 /* how many records early the targets of a record are prefetched */
+    #define FEW 32 /* the most records that are sorted without counting digits: to clear the counts would take longer */
     """
     enum:
         DIGIT_BITS

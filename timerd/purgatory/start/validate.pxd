@@ -75,7 +75,7 @@ cdef inline bint blob_is_sound(Arena *a, uint8_t *marks, uint32_t blob) noexcept
 
 
 cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
-    """The numbers of an operation in use. What they name is checked by nodes_are_sound() and blob_is_sound()."""
+    """Check the numbers of an operation in use. nodes_are_sound() and blob_is_sound() check the records they name."""
     if op.state > OP_STATE_SETTLED or op.outcome > OUTCOME_FAILED or op.condition >= CONDITION_COUNT:
         return False
     if not 1 <= op.keys <= KEYS_MAX or op.settled_key > op.keys or op.orphans > ORPHANS_GROUP:

@@ -2,9 +2,9 @@
 
 Every loop here ends when the call has touched as many records as it may (spent). The next turn goes on.
 
-The sweep goes round until the counts of what the dead hold are zero. Counts are derived; one that is too high would keep
-it going round for ever. So if a client's counts have not changed while the sweep has looked at each operation twice, it
-holds nothing: its counts become zero, and the log of errors says so.
+The sweep goes round until the counts of the dead clients are zero. Counts are derived; one that is too high would keep
+the sweep going for ever. So if a client's counts have not changed while the sweep has looked at each operation twice,
+the client holds nothing. Its counts become zero, and the log of errors gets an entry.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

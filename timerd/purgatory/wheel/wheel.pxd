@@ -197,7 +197,7 @@ cdef inline void owe_sweeps(Arena *a) noexcept nogil:
 
 
 cdef inline void sweep_bucket(Arena *a, uint32_t number, uint64_t count) noexcept nogil:
-    """Move the first `count` operations of a bucket to the buckets of their deadlines. The bucket has so many.
+    """Move the first `count` operations of a bucket, which has that many, to the buckets of their deadlines.
 
     None of them belongs into this bucket again, so they leave it together.
     """

@@ -1,4 +1,4 @@
-"""What links, gates and loops of a manual daemon need of Manual (manual.py), which implements it."""
+"""The interface of Manual (manual.py) for the links, gates and loops of a manual daemon."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ManualDriver(Interface):
         """Whether nothing is ever due: no operation that is pending has a deadline, and no call is planned."""
 
     def lifeline(self) -> Lifeline:
-        """What a client holds to the daemon."""
+        """The connection by whose end the daemon notices the end of a client."""
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         """A thread of a client, for handlers."""

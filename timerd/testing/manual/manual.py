@@ -4,8 +4,8 @@
     with timerd_manual.autojump(): ...     # a wait moves the clock itself to what is due next
     timerd_manual.run(main())              # a coroutine, in a loop on the same clock
 
-Nothing runs by itself. What is under way is done when somebody waits, or the clock moves: in the thread that does so.
-So every run takes the same steps. Only handlers of named calls have a thread, and who moves the clock waits for it.
+Nothing runs by itself. All pending work is done when a thread waits or moves the clock, in that thread. So every run
+takes the same steps. Only handlers of named calls have a thread. A thread that moves the clock waits for the handlers.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from .loop import ManualLoop, ManualLoopLink
 from .threaded import ManualLink
 
 Value = TypeVar("Value")
-STEPS_MAX = 100_000  # in which all that is under way is done
+STEPS_MAX = 100_000  # in which all pending work is done
 JUMP_NS_MAX = 3_600_000_000_000  # autojump goes no further without anything that settles
-HANDLER_S_MAX = 60.0  # of real time: so long a handler of a named call may run
+HANDLER_S_MAX = 60.0  # of real time: the longest that a handler of a named call may run
 NOW_NS = 1_000_000_000_000  # when a manual clock begins
 S = 1_000_000_000
 
@@ -164,7 +164,7 @@ class Manual:
     # for links --------------------------------------------------------------------------------------------------------
 
     def lifeline(self) -> Lifeline:
-        """What a client holds to the daemon."""
+        """The connection by whose end the daemon notices the end of a client."""
         return Lifeline(lambda: self.daemon.lifelines)
 
     def _open(self, make: object, target: Target, purgatories: Sequence[str]) -> ManualLink | ManualLoopLink:

@@ -18,13 +18,13 @@ Subscriber = TypeVar("Subscriber")
 
 
 class DaemonEnd(Generic[Subscriber]):
-    """The daemon's end of a network in memory: frames from clients in their order, and who hears outcomes."""
+    """The daemon's end of a network in memory: the frames of clients in their order, and the outlets of clients."""
 
     def __init__(self) -> None:
         self.up: deque[tuple[int, bytes]] = deque()
-        self.asking: deque[tuple[Subscriber | None, bytes]] = deque()  # who asks to be admitted, the session it shows
+        self.asking: deque[tuple[Subscriber | None, bytes]] = deque()  # (who asks to be admitted, its session)
         self.up_subscriptions: deque[tuple[int, bytes]] = deque()  # (slot, message)
-        self.outlets: dict[int, Subscriber] = {}  # slot -> who hears it
+        self.outlets: dict[int, Subscriber] = {}  # slot -> the subscriber that gets its outcomes
         self.pids: dict[int, int] = {}  # connection -> the process that has opened it, as the kernel says
         self._asker: Subscriber | None = None
 
@@ -112,7 +112,7 @@ class Network(DaemonEnd["ManualSockets"]):
         self.leave(sockets)
 
     def leave(self, sockets: ManualSockets) -> None:
-        """It hears outcomes no more."""
+        """These sockets are no longer an outlet."""
         for slot in [slot for slot, heard_by in self.outlets.items() if heard_by is sockets]:
             del self.outlets[slot]
             self.up_subscriptions.append((slot, UNSUBSCRIBE))
