@@ -144,7 +144,7 @@ class Core:
     def set_silent_ns(self, slot: int, silent_ns: int) -> None:
         """How long the client has been silent while the daemon was reading: for readers of the arena."""
     def held(self, slot: int, operations: list[int]) -> list[int]:
-        """Those of the op ids whose outcome the client holds for its group: delivered, and the work is not done."""
+        """The op ids among these whose outcome the client holds for its group: delivered, and not done."""
     def topic(self, slot: int) -> int:
         """The client's topic: generation << 16 | slot. Frames to it begin with it as 8 little-endian bytes."""
     def heard(self, slot: int, now_ns: int) -> None:

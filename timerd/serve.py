@@ -99,7 +99,7 @@ def serve(config: Config, group_id: int | None) -> None:
 
 
 class _Start:
-    """The steps of a start that need an explanation. Each of them also says how it is undone."""
+    """The steps of a start that need an explanation. Each step also registers how to undo it."""
 
     def __init__(self, config: Config, paths: InstancePaths, group_id: int | None, undo: ExitStack) -> None:
         """Take the instance's lock, and let the group into the directory."""

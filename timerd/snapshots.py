@@ -38,13 +38,13 @@ from .core import NEVER, Core
 WANTED_MAX = 8  # questions of one client; beyond that it asks again
 REST = 9  # until the next copy, times the CPU time of the last one: copies take a tenth of a processor at most
 KEEP_NS = 10_000_000_000  # the time in which a client opens the copy
-WAITED_FOR_NS = 1_000_000_000  # the same, where somebody waits for the next one
+WAITED_FOR_NS = 1_000_000_000  # the same, if a client waits for the next copy
 LOOK_NS = 5_000_000  # from one look at the thread that copies, or frees memory, to the next
 COPY_NS_MAX = 60_000_000_000  # a copy that takes longer is given up: the disk hangs, or the thread gets no processor
 
 
 class CopyGivenUpError(Exception):
-    """There will be no copy; the text says why."""
+    """There will be no copy; the text has the reason."""
 
 
 class Files(Protocol):
@@ -228,7 +228,7 @@ class Snapshots:
             self._asked = {}
 
     def _end(self, answer: str | ResourceLimitError) -> Iterator[tuple[Session, int, str | ResourceLimitError]]:
-        """Give the answer to all whose copy this was. A copy that was given up leaves nothing."""
+        """Send the answer to all clients that asked for this copy. A copy that was given up leaves nothing."""
         self._answered_ns = self._rest()
         if not isinstance(answer, str):
             self._remove()

@@ -64,7 +64,7 @@ class ArenaCopy:
 
     @property
     def is_over(self) -> bool:
-        """Whether the thread has ended to copy: the file is whole, or `failure` says why not."""
+        """Whether the thread has ended: the file is whole, or `failure` has the error."""
         return self._over.is_set()
 
     @property

@@ -1,4 +1,4 @@
-"""How the daemon learns that a client has certainly ended, and when that is acted upon.
+"""Certain ends of clients: how the daemon notices them, and when it acts upon them.
 
 The daemon has a *watch* on each client: the connection over which the client has shown its session, or else a pidfd of
 its process. Where neither can be had, /proc is looked at now and then. Where no file can be opened for that, nothing is

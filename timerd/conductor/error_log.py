@@ -69,7 +69,7 @@ class ErrorLog:
         self._count(error, message, seen, count)
 
     def _source_of(self, source: int) -> int:
-        """The source whose messages this process has: its own, or one that processes share that come and go."""
+        """The source of a process's messages: its own, or the one that processes share which come and go."""
         if source in self._by_source:
             return source
         now_ns = self._clock.now_ns()
@@ -103,7 +103,7 @@ class ErrorLog:
                 self._note_quota(code, value, count, holder)
 
     def _note_quota(self, code: int, value: int, count: int, holder: Holder) -> None:
-        """Count what one client, or group, was refused. The message says what it held the first time."""
+        """Count refusals of one client, or group. The message has its holdings at the first refusal."""
         slot, name, is_group, pid, bytes_held = holder
         who = group_name(name, pid) if is_group else client_name(slot, name, pid)
         error = refusal(code, value, Subject(holder=who, kind=KINDS[is_group], bytes_held=bytes_held))

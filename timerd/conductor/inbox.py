@@ -44,7 +44,7 @@ RECORDS_PER_FRAME = 512
 RECORDS_PER_COMMAND = 8
 RECORDS_PER_HELLO = 2_048  # accepted or not, it takes up to 100 us: to unpack, to search all slots, a look into /proc
 BYTES_PER_RECORD = 64  # of a frame, up or down: to copy so many takes as long as to touch a record, at most
-BYTES_PER_ITEM = 2  # of a map: to unpack and to look up what two bytes say takes as long as to touch a record
+BYTES_PER_ITEM = 2  # of a map: unpacking two bytes and looking up their value takes as long as touching a record
 
 FRAMES_IN = index_of(DAEMON_COUNTERS, "frames_in")
 FRAMES_UNKNOWN_SESSION = index_of(DAEMON_COUNTERS, "frames_unknown_session")
@@ -186,7 +186,7 @@ class Inbox:
         core = self._core
         core.count(ASKED_AGAIN)
         if session.asked_turn == self._bounds.turns:
-            return RECORDS_PER_FRAME  # the answer to the first one is on its way, and says the same
+            return RECORDS_PER_FRAME  # the answer to the first one is on its way, and would be the same
         session.asked_turn = self._bounds.turns
         touched = core.touched
         core.send_looks_again(session.slot)

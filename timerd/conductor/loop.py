@@ -72,7 +72,7 @@ class Loop:
     def run(self, is_over: Callable[[int], int]) -> str:
         """Turn after turn until a stop signal comes, or until `is_over(now_ns)` gives 0; the reason, for the log.
 
-        Otherwise `is_over` says when it wants to be asked again (NEVER: only when something happens).
+        Otherwise `is_over` returns when to ask it again (NEVER: only after an event).
         """
         conductor, transport, now = self._conductor, self._transport, self._clock.now_ns
         sharpen()

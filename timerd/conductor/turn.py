@@ -145,7 +145,7 @@ class Conductor:
         return work
 
     def wall_clock_set(self) -> None:
-        """Have the next turn compare the clocks: the system says that somebody has set the wall clock."""
+        """Have the next turn compare the clocks: the kernel has reported that the wall clock was set."""
         self._clocks_due_ns = 0
 
     def _compare_clocks(self, now_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""A Unix socket that listens, with safe permissions from the moment of bind; and the shares of those who connect."""
+"""A Unix socket that listens, with safe permissions from the moment of bind; and the shares of its peers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Listener:
             raise
 
     def accept(self) -> None:
-        """Accept some of those who have connected."""
+        """Accept some of the connections that wait."""
         self.has_newcomers = False
         for _ in range(ACCEPTS_PER_CALL):
             try:

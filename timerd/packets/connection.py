@@ -55,7 +55,7 @@ class PacketConnection:
         self.number = number  # never used twice
         self.share = share
         self.session = b""  # that it has shown
-        self.slot = -1  # whose outcomes it has
+        self.slot = -1  # the client whose outcomes it gets
         self.watch = 0  # by which its end is reported as the client's; 0 = it is nobody's
         self.is_admitted = False
         self.interest = 0  # what its server waits for

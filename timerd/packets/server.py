@@ -179,7 +179,7 @@ class PacketServer:
             self.close_connection(connection)
             return
         connection.interest = select.EPOLLIN
-        self._list(connection)  # what its client says first is often there already
+        self._list(connection)  # the first packet of its client is often there already
 
     def _list(self, connection: PacketConnection) -> None:
         if not connection.is_listed:

@@ -336,7 +336,7 @@ class Truth:
             self.stale(f"{self.name_op(index)} is held and acknowledged, and has links {op.next}, {op.prev}, not {own}")
 
     def check_nodes(self, index: int, op: OpRecord) -> None:
-        """Check the watch nodes of an operation, and what they say of its keys."""
+        """Check the watch nodes of an operation, with their words about its keys."""
         pending = op.state == OpState.PENDING
         runs = not pending and op.flags & CALL  # then the masks say whether it runs
         decided = 0 if op.condition == Condition.OWNER or runs else op.failed

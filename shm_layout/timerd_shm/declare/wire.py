@@ -86,7 +86,7 @@ class CommandKind(IntEnum):
     SET_ORPHANS = 12  # OperationCommand; orphans
     GROUP_ACK = 13  # OperationCommand; `operation` is the op id of the group's outcome that the member has finished
     LOOKED = 14  # LookCommand: the owner has looked, and the operation goes on
-    COMPLETE = 15  # LookCommand: the owner says that the operation is complete
+    COMPLETE = 15  # LookCommand: the owner completes the operation
     CALL_PHASE = 16  # CallCommand: a member is about to run something for a call that it holds, or gives the call up
 
 
@@ -203,7 +203,7 @@ class KeyCommand(NamedTuple):
 
 
 class OperationCommand(NamedTuple):
-    """CANCEL, RESCHEDULE, SET_ORPHANS and their kin. Then: the id's 16-byte hash if HAS_ID."""
+    """CANCEL, RESCHEDULE, SET_ORPHANS and similar commands. Then: the id's 16-byte hash if HAS_ID."""
 
     kind: Annotated[int, U8, "CommandKind"]
     purgatory: Annotated[int, U8, "index, for an id"]

@@ -441,14 +441,14 @@ typedef struct ArenaHeader {
     uint32_t header_size; /* where the regions begin, in bytes */
     uint64_t incarnation; /* random; numbers compare only within one incarnation */
     uint64_t size; /* bytes of the whole arena */
-    uint64_t seed_check; /* tells of which seed (ARENA.seed) stored hashes are; 0: they are being made anew */
+    uint64_t seed_check; /* check value of the seed (ARENA.seed) of all hashes; 0: they are being made anew */
     uint8_t boot_id[16]; /* the boot; times of CLOCK_MONOTONIC are of this boot */
     uint64_t tick_ns; /* width of a bucket of level 0 */
     uint8_t instance[32]; /* name of the instance, zero padded */
     uint64_t created_wall_ns; /* CLOCK_REALTIME when the arena was made */
     uint32_t pid; /* the daemon that has attached; 0 after a clean end */
     uint32_t region_count; /* rows of the region table */
-    uint64_t start_ticks; /* field 22 of the daemon's /proc/PID/stat: tells a recycled pid */
+    uint64_t start_ticks; /* field 22 of the daemon's /proc/PID/stat: differs for a recycled pid */
     uint64_t attached_ns; /* CLOCK_MONOTONIC when this daemon attached */
     uint64_t newest; /* sequence of the newest event; workers read it for their marks */
     uint64_t tail; /* sequence of the oldest event in the ring */
@@ -732,7 +732,7 @@ typedef struct ClientRecord {
     uint32_t pid; /* in the daemon's pid namespace; 0 = not known */
     uint16_t group; /* the group it is a member of (index + 1); 0 = none, as in a tombstone */
     uint16_t calls; /* most calls of its group that it holds at a time; 0 = it takes none */
-    uint64_t start_ticks; /* field 22 of /proc/PID/stat: tells a recycled pid */
+    uint64_t start_ticks; /* field 22 of /proc/PID/stat: differs for a recycled pid */
     uint64_t pid_namespace; /* inode of its pid namespace */
     uint64_t connected_wall_ns; /* CLOCK_REALTIME of its hello */
     uint8_t name[32]; /* its name, for people */
@@ -1166,7 +1166,7 @@ _Static_assert(offsetof(KeyCommand, amount) == 8, "KeyCommand.amount");
 _Static_assert(offsetof(KeyCommand, value_length) == 16, "KeyCommand.value_length");
 _Static_assert(offsetof(KeyCommand, limit) == 20, "KeyCommand.limit");
 
-/* CANCEL, RESCHEDULE, SET_ORPHANS and their kin. Then: the id's 16-byte hash if HAS_ID. */
+/* CANCEL, RESCHEDULE, SET_ORPHANS and similar commands. Then: the id's 16-byte hash if HAS_ID. */
 typedef struct OperationCommand {
     uint8_t kind; /* CommandKind */
     uint8_t purgatory; /* index, for an id */

@@ -1,4 +1,4 @@
-"""Locks that a daemon holds for all its life: the file, who has it, and ARENA.lock.
+"""Locks that a daemon holds for all its life: the file, its holder, and ARENA.lock.
 
 Only the daemon's user may open a lock file (0600). A process that can open a file, even if only to read, can hold its
 lock and so prevent the next start. NAME.lock is for one instance (timerd/host/lock.py), ARENA.lock for one arena.
@@ -21,11 +21,11 @@ from .process import process_start_ticks
 class ArenaLock:
     """flock on ARENA.lock, beside the arena: against daemons of other directories, and of other containers.
 
-    Example: two daemons in two directories have the same --arena-file. The file is removed with the arena, by who holds
-    it.
+    Example: two daemons in two directories have the same --arena-file. The holder of the lock removes the lock file
+    together with the arena.
 
-    Raises InstanceRunningError when another daemon has the arena, ResourceLimitError when it cannot be made, or belongs
-    to another user. With `of_any_user`, root may have it all the same: to remove the arena of another user.
+    Raises InstanceRunningError when another daemon has the arena, and ResourceLimitError when the file cannot be made,
+    or belongs to another user. With `of_any_user`, root may take the lock all the same: to remove that user's arena.
     """
 
     def __init__(self, path: Path, arena: Path, *, of_any_user: bool = False) -> None:

@@ -8,7 +8,7 @@ holds the instance. In it, for an instance NAME:
     NAME.pub    outcomes (XPUB): a connection of each client
     NAME.unix   both, in one connection, for clients without ZeroMQ (SOCK_SEQPACKET)
                                              NAME.lock   flocked by the daemon all its life, never unlinked (0600)
-    NAME.live   a connection of each client: it ends with the client; who listens there is the daemon
+    NAME.live   a connection of each client: it ends with the client; only the daemon listens there
                                              NAME.journal  link to the journal's directory, if there is one
                                              NAME.snapshot.NUMBER  a copy of the arena, for a short time
 
@@ -126,7 +126,7 @@ class InstancePaths(NamedTuple):
 
     @property
     def shm_name(self) -> str:
-        """Name of the arena in POSIX shared memory: it holds the uid, and tells runtime directories apart."""
+        """Name of the arena in POSIX shared memory: it holds the uid, and differs for each runtime directory."""
         digest = hashlib.blake2b(os.fsencode(self.directory), digest_size=4).hexdigest()
         return f"/timerd-{os.geteuid()}-{self.instance}-{digest}"
 

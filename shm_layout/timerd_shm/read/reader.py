@@ -299,11 +299,11 @@ class ArenaReader:
         return {kind: self.histograms[first + kind] for kind in layout.DaemonHistogram}
 
     def record(self, region: Region, index: int) -> Any:
-        """A snapshot of any record, as the NamedTuple of its region. Typed access: reader.ops[index] and its kin."""
+        """A snapshot of any record, as the NamedTuple of its region. Typed access: reader.ops[index] and the like."""
         return self.table(region)[index]
 
     def table(self, region: Region) -> Table[Any]:
-        """Any region's records. Typed access: reader.ops and its kin."""
+        """Any region's records. Typed access: reader.ops and the like."""
         return Table[Any](self.memory, region, layout.REGION_RECORDS[region])
 
     def redo(self) -> list[RedoEntry]:

@@ -1,4 +1,4 @@
-"""All that an arena says of itself at one moment: capacity, counters and histograms, by name.
+"""The statistics of an arena at one moment: capacity, counters and histograms, by name.
 
 The names of counters come from the arena, so an older reader shows a newer daemon's counters.
 """

@@ -167,7 +167,7 @@ cdef inline int purgatory_named(Arena *a, bytes name, int slot) except -1:
 
 
 cdef inline object watermark_found(Arena *a, int purgatory, bytes key):
-    """(watermark, index of its record, hash) of a key, or None. The hash of a key without a watermark is not told."""
+    """(watermark, index of its record, hash) of a key, or None. Without a watermark, the hash is not returned."""
     cdef const uint8_t *name = <const uint8_t *>PyBytes_AS_STRING(key)
     cdef uint32_t length = <uint32_t>len(key), number
     cdef uint64_t hash

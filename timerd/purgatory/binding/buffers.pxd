@@ -45,7 +45,7 @@ cdef inline void let_go(Taken *memory):
 
 
 cdef inline uint64_t attach_checked(Arena *a, view, uint64_t now_ns) except? 0xFFFFFFFFFFFFFFFF:
-    """Attach what is taken, whose bytes are `view`; how many words of a cut transaction were stored again."""
+    """Attach the taken memory, whose bytes are `view`; how many words of a cut transaction were stored again."""
     from timerd.purgatory.start import header
     cdef Damage damage
     cdef uint64_t replayed
@@ -85,7 +85,7 @@ cdef inline uint64_t attach_memory(
     if len(seed) != sizeof(Seed):
         raise refusals().no_seed(len(seed))
     take(memory, source)
-    if not TD_DEFECT(DEFECT_WEAK_HASH):  # else the seed is 0, which everybody knows
+    if not TD_DEFECT(DEFECT_WEAK_HASH):  # else the seed is 0, which is no secret
         memcpy(&a.seed, PyBytes_AS_STRING(seed), sizeof(Seed))
     a.base = <char *>memory.buffer.buf
     try:

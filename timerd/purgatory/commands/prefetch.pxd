@@ -59,12 +59,12 @@ ctypedef struct Prefetched:
 
 
 cdef inline uint64_t first_word(const uint8_t *p) noexcept nogil:
-    """Of a command: its kind, purgatory, flags and length."""
+    """The kind, purgatory, flags and length of a command."""
     return (<uint64_t *>p)[0]
 
 
 cdef inline uint32_t length_of(const uint8_t *p) noexcept nogil:
-    """Of a command, its length in bytes as it says itself."""
+    """The length in bytes that a command states."""
     return (<uint32_t *>p)[1]
 
 
@@ -145,7 +145,7 @@ cdef inline void prefetch_registration(Arena *a, Prefetched *x, uint32_t tag) no
 
 
 cdef inline void prefetch_event(Arena *a, Prefetched *x) noexcept nogil:
-    """Stage 1 of FIRE and its kin."""
+    """Stage 1 of FIRE and other events."""
     cdef KeyCommand *command = <KeyCommand *>x.at
     if x.length < sizeof(KeyCommand) or x.length - sizeof(KeyCommand) < command.key_length:
         return

@@ -20,7 +20,7 @@ from .looks cimport forget_looks, send_looks_again
 
 
 ctypedef struct Facts:
-    # A client's hello, and what the daemon knows of its process.
+    # A client's hello, and the facts about its process.
     const char *name
     uint32_t name_length
     uint32_t pid
@@ -196,7 +196,7 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     a.members.tombstones -= 1
     c.last_frame_ns = a.turn.now_ns
     c.silent_ns = 0
-    # Its unacknowledged outcomes are freed: its first report says that their numbers are void.
+    # Its unacknowledged outcomes are freed: its first report makes their numbers void.
     forget_looks(a, slot)
     clear_report_state(a, slot)
     a.members.report_states[slot].outcome = c.acknowledged

@@ -83,7 +83,7 @@ cdef inline uint32_t unused(Arena *a, int region) noexcept nogil:
 
 
 cdef inline uint64_t op_id(Arena *a, OpRecord *op) noexcept nogil:
-    """The operation's id for everybody: its record's index, and above it the record's generation."""
+    """The public id of an operation: its record's index, and above it the record's generation."""
     return (<uint64_t>op.generation << 32) | <uint64_t>(op - a.ops)
 
 

@@ -53,7 +53,7 @@ cdef inline bint group_is_there(Arena *a, uint32_t group) noexcept nogil:
 
 
 cdef inline bint blob_is_sound(Arena *a, uint8_t *marks, uint32_t blob) noexcept nogil:
-    """Whether a chain has as many blocks as its length says, and none of another chain. The first call marks the chain."""
+    """Whether a chain has the blocks for its length, and none of another chain. The first call marks the chain."""
     cdef uint32_t used = a.regions[REGION_BLOCKS].high_water, left
     if blob == 0:
         return True

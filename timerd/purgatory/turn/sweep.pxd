@@ -158,7 +158,7 @@ cdef inline bint recount_group(Arena *a, uint32_t group) noexcept nogil:
 cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
     """Free the answers of dead clients, and end those that hold nothing any more; False if the turn's bound came first.
 
-    Then a.turn.sweeping says whether the sweep has anything to look for.
+    Then a.turn.sweeping is true if the sweep has work.
     """
     cdef uint32_t slot, group
     cdef ClientRecord *c

@@ -43,7 +43,7 @@ class ManualDriver(Interface):
         """Move the clock until `is_enough()`, to `end_ns` at most."""
 
     def changed(self) -> None:
-        """Have those who wait look again. With any lock held."""
+        """Make all waiting threads look again. With any lock held."""
 
     def forget(self, link: Any) -> None:
         """That link has ended."""

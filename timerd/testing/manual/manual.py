@@ -76,7 +76,7 @@ class Manual:
         self._thread = threading.get_ident()  # of the test: it would wait in vain, because nobody else moves the clock
         self._links: list[ManualLink | ManualLoopLink] = []
         self._jumps = False
-        self._settling = threading.RLock()  # held by who has things done
+        self._settling = threading.RLock()  # held by the thread that does pending work
         self._depth = 0
         self._settling_by = 0
         self._changed = threading.Condition(threading.Lock())  # a leaf: whoever holds it takes no other lock
@@ -180,10 +180,10 @@ class Manual:
             self._links.remove(link)
 
     def changed(self) -> None:
-        """Have those who wait look again. With any lock held."""
+        """Make all waiting threads look again. With any lock held."""
         with self._changed:
             self._changes += 1
-            # They run from now on, though the system has not let them yet: who moves the clock waits for them.
+            # They count as running from now on, before they have woken: a thread that moves the clock waits for them.
             self._running_helpers += self._parked_helpers
             self._parked_helpers = 0
             self._changed.notify_all()

@@ -54,7 +54,7 @@ class DaemonEnd(Generic[Subscriber]):
                 return
 
     def admit(self, connection: int, slot: int) -> None:
-        assert self._asker is not None, "a stranger's secret was taken for a client's"
+        assert self._asker is not None, "an unknown secret was taken for a client's"
         if self.outlets.get(slot) is not self._asker:
             self.close_outlet(slot)
         self.outlets[slot] = self._asker
@@ -79,13 +79,13 @@ class Network(DaemonEnd["ManualSockets"]):
         self._made = 0
 
     def open(self) -> None:
-        """A daemon serves: who wants to be connected is."""
+        """A daemon serves: connect all sockets that wait for one."""
         self.is_open = True
         for sockets in self._all:
             self.connect(sockets)
 
     def shut(self) -> None:
-        """The daemon has ended: what was under way to it is lost."""
+        """The daemon has ended: frames on their way to it are lost."""
         self.is_open = False
         self._connections.clear()
         self.outlets.clear()
