@@ -82,7 +82,7 @@ class Core:
     def find_tombstone(self, session_hash: bytes) -> int:
         """Slot of the tombstone of that session, or -1."""
     def is_dying(self, session_hash: bytes) -> bool:
-        """Whether the client of that session is dead, and the sweep is not done with what it held: ask again later."""
+        """Whether the client of that session is dead, and the sweep is not done with it yet: ask again later."""
     def resume_client(
         self,
         slot: int,
@@ -133,7 +133,7 @@ class Core:
         NotAMemberError, ArenaFullError, InvalidValueError, InvalidKeyError.
         """
     def silence(self, slot: int, now_ns: int, *, keeps: bool = False) -> None:
-        """The client is silent. It gets nothing more of its group, and what it holds is requeued.
+        """The client is silent. It gets nothing more of its group, and the calls and outcomes it holds are requeued.
 
         With `keeps` it keeps what it holds, until this is called without `keeps`, or it is live again, or dead.
         """
@@ -154,7 +154,7 @@ class Core:
     def last_command(self, slot: int) -> int:
         """Number of the last command applied for that client."""
     def unknown_waits(self, slot: int, commands: list[int]) -> list[int]:
-        """Those of the registrations' command numbers for which the arena holds no operation and no refusal."""
+        """The command numbers among these registrations for which the arena holds no operation and no refusal."""
     def purgatory(self, name: bytes, slot: int = -1) -> int:
         """Index of the purgatory of that name, made if it is new. It is kept while the live client of `slot` lives.
 
@@ -182,7 +182,7 @@ class Core:
     def apply(self, slot: int, frame: ReadableBuffer, now_ns: int, budget: int = 65_536) -> int:
         """Apply a COMMANDS frame (its acknowledgements first); APPLIED, EXPECTED, UNFINISHED or MALFORMED."""
     def acknowledge(self, slot: int, outcome: int, answer: int, budget: int = 65_536) -> bool:
-        """Free what the client has received, up to these numbers; True if some is left for resume()."""
+        """Free the outcomes and answers up to these numbers; True if some are left for resume()."""
     def resume(self, now_ns: int, budget: int = 65_536) -> bool:
         """Go on with a long event, acknowledgements, dead and silent clients, groups; True if work is left."""
     def advance(self, now_ns: int, budget: int = 65_536) -> bool:
@@ -246,7 +246,7 @@ class Core:
 
     # a copy of the arena ---------------------------------------------------------------------------------------------
     def begin_copy(self, log: WriteableBuffer) -> None:
-        """Between two turns: from now on, log what a line of the arena holds now, before it is changed.
+        """Between two turns: from now on, log the bytes of a line of the arena before its first change.
 
         `log` is a Copier, or other memory of zeros (memory/before_images.h has its form). It belongs to the core until
         `end_copy`. Raises InvalidValueError when it is too small, and when this process copies an arena already.

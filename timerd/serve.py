@@ -122,7 +122,7 @@ class _Start:
         return arena
 
     def attach(self, arena: Arena) -> Core:
-        """The core on this arena. It finishes what a killed daemon had begun, and rebuilds what is derived."""
+        """The core on this arena. It finishes the transaction of a killed daemon, and rebuilds derived fields."""
         now_ns = self.clock.now_ns()
         huge = arena.map_pages()
         pages = f", {huge >> 20:,} MiB of it on huge pages" if huge else ""

@@ -154,7 +154,7 @@ class Snapshots:
         return self._began_ns != NEVER
 
     def ask(self, session: Session, number: int) -> str | ResourceLimitError | None:
-        """Take a question; the answer, if it was given before. None: `tend` gives it later."""
+        """Take a query; returns its answer, if it was given before. None: `tend` gives it later."""
         if number in self._answered.get(session, ()):
             return self._answer
         if number in self._asked.get(session, ()):
@@ -193,7 +193,7 @@ class Snapshots:
 
     @property
     def _until_ns(self) -> int:
-        """How long the answer holds, and the copy stays. An error holds until a copy may be made again."""
+        """How long the copy stays, and its answer is valid. An error is valid until a copy may be made again."""
         if not isinstance(self._answer, str):
             return self._rest_ns
         return self._answered_ns + (WAITED_FOR_NS if self._any_there(self._wanted) else KEEP_NS)

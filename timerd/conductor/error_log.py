@@ -96,7 +96,7 @@ class ErrorLog:
                 self._core.log_error(code, RECOUNTED.encode(), self._clock.wall_ns(), count)
                 log.error("%s", RECOUNTED)
             elif holder is None:
-                # These messages have nothing of a client's. There are as many as codes and limits.
+                # These messages quote no client. There is one for each code and limit.
                 error = refusal(code, value, MANY_CLIENTS)
                 self._count(error, str(error), self._of_commands, count)
             else:

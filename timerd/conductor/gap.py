@@ -32,7 +32,7 @@ class Gap:
 
     @property
     def before_ns(self) -> int:
-        """While the gap is open: when the last turn before it was. Else NEVER."""
+        """The time of the last turn before the gap, while the gap is open. Else NEVER."""
         return self._before_ns if self.is_open else NEVER
 
     def begin(self, now_ns: int, last_turn_ns: int) -> None:

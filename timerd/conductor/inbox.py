@@ -182,7 +182,7 @@ class Inbox:
         return RECORDS_PER_FRAME
 
     def _report_again(self, session: Session, outcome: int, answer: int, now_ns: int) -> int:
-        """Answer a client that asks for what it lacks, once a turn; how many records it takes off the turn's budget."""
+        """Answer a client that asks for missing outcomes, once a turn; how many records that takes of the budget."""
         core = self._core
         core.count(ASKED_AGAIN)
         if session.asked_turn == self._bounds.turns:

@@ -104,7 +104,7 @@ class Loop:
         return signal.Signals(self._stopped_by).name
 
     def close(self) -> None:
-        """Close what this loop opened; signals mean what they meant before."""
+        """Close the descriptors of this loop, and restore the handlers of signals."""
         for number, handler in self._handlers_before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)
@@ -118,7 +118,7 @@ class Loop:
         self._button.close()
 
     def _poll(self, timeout: int) -> None:
-        """Learn what is ready: at once (0), or when something is (-1). The rest is not looked at in this turn."""
+        """Have the selector report ready descriptors: those of now (0), or after a wait for one (-1)."""
         self._sleeps = timeout != 0
         self._selector.poll(timeout)
 

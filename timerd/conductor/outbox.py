@@ -83,21 +83,21 @@ class Outbox:
         due = core.reports(now_ns, OUTCOMES_PER_REPORT, REPORT_BYTES_PER_TURN, CONFIRM_NS)
         for slot, frame in due:
             session = self._sessions.at(slot)
-            # A client that has not subscribed yet is sent the newest numbers when it does, and asks for what it lacks.
+            # A client that has not subscribed yet gets the newest numbers when it does, and asks for missing outcomes.
             if session is not None and session.subscribed:
                 self.publish(session, frame, now_ns)
         if core.reports_due_ns <= now_ns:
             self._bounds.cut()
 
     def announce_unacknowledged(self, now_ns: int) -> None:
-        """Remind the clients that have not acknowledged what they were sent."""
+        """Remind the clients that have not acknowledged their reports."""
         for session in self._sessions.reminders.take(now_ns):
             self._core.count(ANNOUNCEMENTS)
             self._core.send_looks_again(session.slot)
             self.announce(session, now_ns)
 
     def beat(self, now_ns: int) -> bool:
-        """On the beat: a heartbeat to each client that was sent nothing since the last one. False between beats."""
+        """On the beat: a heartbeat to each client that got no frame since the last one. False between beats."""
         quiet = self._sessions.beat(now_ns)
         if quiet is None:
             return False

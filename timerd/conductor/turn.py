@@ -109,7 +109,7 @@ class Conductor:
             gap.begin(now_ns, core.last_turn_ns)
             self._sessions.make_leases_whole(now_ns)
         if not bounds.turns:
-            self._cpu_ns = self._clock.cpu_ns()  # what a start takes after this was made is no turn's
+            self._cpu_ns = self._clock.cpu_ns()  # CPU time of the start does not count as a turn
         outbox.frames = 0
         bounds.is_cut = False
         bounds.turns += 1
@@ -177,8 +177,8 @@ class Conductor:
         took_ns = self._clock.now_ns() - now_ns
         core.count(BUSY_NS, took_ns)
         core.count_max(TURN_NS_MAX, took_ns)
-        # From the end of one turn to that of the next: one call of the system instead of two, and what the loop does
-        # between them is the conductor's work as well.
+        # Measured from the end of one turn to the end of the next: one system call instead of two. The loop's work
+        # between two turns counts, too.
         cpu_ns = self._clock.cpu_ns()
         core.note_turn_cpu(cpu_ns - self._cpu_ns)
         self._cpu_ns = cpu_ns

@@ -60,7 +60,7 @@ def share_of_client(name: str) -> Callable[[Config], int]:
 
 
 class Config(NamedTuple):
-    """Everything that can be set, with its default. None: the knob's formula makes it, from knobs before it."""
+    """All knobs with their defaults. None: the knob's formula computes the value, from knobs before it."""
 
     instance: Annotated[str, Knob("name", "the instance: daemons of several names run side by side")] = INSTANCE_DEFAULT
     runtime_dir: Annotated[

@@ -13,7 +13,7 @@ from timerd_shm.host.quantity import DURATIONS, SIZES, byte_count, duration_ns
 
 
 class Formula(NamedTuple):
-    """How a number is computed where it is not given. `of` takes a Config that has the knobs before it."""
+    """Computes a number that is not given. `of` takes a Config that has the knobs before it."""
 
     text: str
     of: Callable[[Any], int]

@@ -9,14 +9,14 @@ from .config import KNOBS, Config, dashed, sizes_of
 
 
 class Settings(NamedTuple):
-    """A configuration, where each value comes from, and what is odd about it."""
+    """A configuration, the source of each value, and warnings about them."""
 
     config: Config
     sources: dict[str, str]
     warnings: tuple[str, ...] = ()
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """(knob, value with what it was made from, source) of each knob, as text."""
+        """(knob, value with its formula, source) of each knob, as text."""
         sizes = sizes_of(self.config)
         rows = []
         for name, knob in KNOBS.items():

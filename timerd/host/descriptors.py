@@ -1,4 +1,4 @@
-"""How the open files that the daemon may have (RLIMIT_NOFILE) are divided.
+"""The division of the open files that the daemon may have (RLIMIT_NOFILE).
 
 clients     for each a connection for commands, one for outcomes, and one to NAME.live
 the rest    connections that belong to no client yet; beyond it they are closed as soon as they are accepted
@@ -19,7 +19,7 @@ UNLIMITED = 1 << 20
 
 
 class Descriptors(NamedTuple):
-    """How many there may be of each."""
+    """The number of descriptors of each kind."""
 
     watches: int  # of ends of clients
     connections: int  # for commands and outcomes

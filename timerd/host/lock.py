@@ -1,4 +1,4 @@
-"""One daemon for an instance: the lock on NAME.lock. The one for an arena, ARENA.lock, is in timerd_shm/host/lock.py.
+"""One daemon for an instance: the lock on NAME.lock. The lock for an arena, ARENA.lock: timerd_shm/host/lock.py.
 
 Only the daemon's user may open the two files. So nothing that members of the group may open is locked: not the arena,
 and not what shows them whether a daemon runs (`daemon_running` in paths.py).

@@ -42,7 +42,7 @@ class Selector:
             self._epoll.unregister(descriptor)
 
     def poll(self, timeout: int) -> None:
-        """Call the owners of what is ready: now (0), or as soon as something is (-1)."""
+        """Call the owners of ready descriptors: of those that are ready now (0), or after a wait for one (-1)."""
         found = self._epoll.poll(timeout, EVENTS_PER_POLL)
         self.is_full = len(found) == EVENTS_PER_POLL
         for descriptor, events in found:

@@ -288,7 +288,7 @@ class JournalFiles:
         return pack(*header._replace(crc=zlib.crc32(pack(*header)[HEADER_CRC:])))
 
     def _seal(self, row: int) -> None:
-        """The present segment ends before `row`: cut its file to what it holds."""
+        """The present segment ends before `row`: cut its file to its length."""
         if self._descriptor >= 0:
             os.truncate(self._descriptor, BLOCK_SIZE + (row - self._segment) // BLOCK_ROWS * BLOCK_SIZE)
             self._close()

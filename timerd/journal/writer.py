@@ -131,7 +131,7 @@ class Journal:
         self._report()
 
     def _report(self) -> None:
-        """Enter what has failed into the arena's errors."""
+        """Enter the failures into the arena's log of errors."""
         core = self._core
         if self._files.failures != self._failures:
             core.count(JOURNAL_FAILURES, self._files.failures - self._failures)

@@ -25,8 +25,8 @@ WRITES_PER_CALL = 64
 STEPS_PER_CALL = 1_024  # packets, of 1 to 10 us each
 BYTES_PER_CALL = 1 << 20
 SESSION_SIZE = 16
-# The kernel takes it twice, and that is what it gives by default. Where net.core.wmem_default is smaller than a packet,
-# no packet of 128 KiB could ever be sent (EMSGSIZE).
+# The kernel doubles it, which gives its usual default. If net.core.wmem_default is smaller than a packet, no packet of
+# 128 KiB could be sent otherwise (EMSGSIZE).
 SEND_BUFFER = 106_496
 
 
@@ -112,7 +112,7 @@ class PacketServer:
         """Send a frame; False: it was dropped, because its client has ended or does not keep up."""
         try:
             sent = connection.send(frame)
-        except OSError:  # the client has ended; what it has sent before that is still to be read
+        except OSError:  # the client has ended; its last packets are still to be read
             return False
         self._set_interest(connection)
         return sent
@@ -187,7 +187,7 @@ class PacketServer:
             self._listed.add(connection.share, connection)
 
     def _set_interest(self, connection: PacketConnection) -> None:
-        """Wait for what the connection can go on with."""
+        """Wait for the events with which the connection can go on."""
         interest = select.EPOLLIN | select.EPOLLOUT if connection.waits_to_send else select.EPOLLIN
         if interest != connection.interest:
             connection.interest = interest

@@ -63,7 +63,7 @@ def needs_a_group() -> TimerdError:
 
 
 def in_no_group(kind: str) -> TimerdError:
-    """`kind`: what a member takes, "outcomes" or "calls"."""
+    """`kind`: "outcomes" or "calls"."""
     return NotAMemberError(f"the client is in no group whose {kind} it could take: connect with group=NAME")
 
 

@@ -64,12 +64,12 @@ class Peer:
     def __init__(self, side: Side) -> None:
         self._side = side
         self._stage = Stage.GREETING
-        self._data, self._at = b"", 0  # what was read, and how much of it is done with
+        self._data, self._at = b"", 0  # the bytes that were read, and how many of them are done
         self._body: bytearray | None = None  # of a large frame that is not complete
         self._size = self._flags = 0  # of that frame
         self._had_more = False  # whether the last message was a part of more
         self.is_starved = True  # whether next() needs more bytes
-        self.out = side.greeting()  # what has to be sent to the peer; the caller takes it
+        self.out = side.greeting()  # bytes to send to the peer; the caller takes them
 
     @property
     def is_ready(self) -> bool:
@@ -89,7 +89,7 @@ class Peer:
         return READ_SIZE if self._body is None else min(self._size - len(self._body), READ_SIZE_LARGE)
 
     def feed(self, data: bytes) -> None:
-        """Take in what was read: `wanted` bytes at most, while next() is starved."""
+        """Take in the bytes that were read: `wanted` at most, while next() has none left."""
         self.is_starved = False
         if self._body is not None:
             self._body += data

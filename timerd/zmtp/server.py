@@ -195,7 +195,7 @@ class Server:
             self._listed.add(connection.share, connection)
 
     def _set_interest(self, connection: Connection) -> None:
-        """Wait for what the connection can go on with."""
+        """Wait for the events with which the connection can go on."""
         interest = 0 if connection.is_held_back else select.EPOLLIN
         if connection.waits_to_send:
             interest |= select.EPOLLOUT

@@ -42,14 +42,14 @@ class Findings(NamedTuple):
 
 
 class Truth:
-    """One check of one arena: its records, what is wrong with them, and what its derived fields should be."""
+    """One check of one arena: its records, their errors, and the right values of its derived fields."""
 
     def __init__(self, reader: ArenaReader, cut: bool, seed: bytes | None = None) -> None:
         self.reader = reader
         self.cut = cut
         self.header = reader.header()
         self.found = Findings([], [])
-        # Of the hashes; None = it is not known, and stored hashes are believed.
+        # The seed of the hashes; None = not known: stored hashes are not checked.
         self.seed = seed if seed is not None and self.header.seed_check == hashing.seed_check(seed) else None
         self.seed_differs = seed is not None and self.seed is None
         self.left_out: Counter[int] = Counter()

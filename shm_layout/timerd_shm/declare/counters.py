@@ -1,4 +1,4 @@
-"""Every counter, declared once: its name, unit and a sentence that says what it counts and what it suggests.
+"""Every counter, declared once: its name, its unit, and a sentence with its meaning.
 
 A counter's id is its position; new counters are added at the end. The names also stand in the arena (region
 COUNTER_LABELS), so that an older timerctl prints a newer daemon's counters. A new arena begins with all counters at 0.

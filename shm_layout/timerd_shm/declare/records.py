@@ -1,4 +1,4 @@
-"""The records of the arena, field by field, and what a crash means to each field.
+"""The records of the arena, field by field, with the role of each field after a crash.
 
 layout.py says where the records lie, and what an index, a link and "index + 1" are. states.py says what the number of a
 state, kind or flag means.
@@ -401,7 +401,7 @@ class GroupRecord(NamedTuple):
 
 
 class PurgatoryRecord(NamedTuple):
-    """A named set of watchers. Index 0 is "default". One that holds nothing may be used for another name."""
+    """A named set of watchers. Index 0 is "default". The record of an empty one may be used for another name."""
 
     state: Annotated[int, U8, "1 while in use"]
     name_length: Annotated[int, U8, "bytes of the name"]

@@ -29,7 +29,7 @@ class UpKind(IntEnum):
 
     COMMANDS = 1
     ACK = 2  # acknowledgements, and a sign of life
-    ASK = 3  # send again, by ROUTER, what comes after these acknowledgements
+    ASK = 3  # send again, by ROUTER, all outcomes and answers after these acknowledgements
     HELLO = 4  # msgpack: the client's description of itself, and the operations that it waits for
     QUERY = 5  # msgpack: {"query": name, "id": n, ...}
     BYE = 6  # this client ends; the orphans policy decides about its operations
@@ -51,13 +51,13 @@ class DownKind(IntEnum):
     WELCOME = 4  # msgpack: the session, the slot, limits
     RESULT = 5  # msgpack: answer to a query
     ERROR = 6  # msgpack: {"code", "message"}: the frame was refused
-    SESSION_GONE = 7  # a ReportHeader: this client is not known any more; what was unacknowledged is unknown
+    SESSION_GONE = 7  # a ReportHeader: this client is not known any more; its unacknowledged commands are unknown
 
 
 class DownFlag(IntFlag):
     """Flags of a REPORT."""
 
-    ASKED = 1  # it answers ASK: what the daemon has beyond it, it has not sent
+    ASKED = 1  # it answers ASK: the daemon has not sent outcomes and answers beyond it
 
 
 class PacketKind(IntEnum):

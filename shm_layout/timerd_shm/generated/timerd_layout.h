@@ -1018,7 +1018,7 @@ _Static_assert(offsetof(GroupRecord, maker_pid) == 104, "GroupRecord.maker_pid")
 _Static_assert(offsetof(GroupRecord, ids) == 108, "GroupRecord.ids");
 _Static_assert(offsetof(GroupRecord, maker_start_ticks) == 112, "GroupRecord.maker_start_ticks");
 
-/* A named set of watchers. Index 0 is "default". One that holds nothing may be used for another name. */
+/* A named set of watchers. Index 0 is "default". The record of an empty one may be used for another name. */
 typedef struct PurgatoryRecord {
     uint8_t state; /* 1 while in use */
     uint8_t name_length; /* bytes of the name */

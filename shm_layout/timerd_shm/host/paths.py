@@ -160,7 +160,7 @@ class ArenaLocation(NamedTuple):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The arena and what stands beside it; the lock last, as long as the others may be there."""
+        """The arena and the files beside it. The lock comes last: it is held while the others may exist."""
         return self.path, self.journal_buffer, self.seed, self.lock
 
 
@@ -220,7 +220,7 @@ def find_instance(instance: str | None = None, directory: str | None = None) -> 
 
 
 def expected_instance(instance: str | None = None, directory: str | None = None) -> InstancePaths:
-    """Where the instance is, or else would be looked for first: for messages before there is one.
+    """The place of the instance; if there is none, the first place to look for it. For messages.
 
     Raises InvalidNameError.
     """

@@ -94,7 +94,7 @@ def distributed(
 
 
 def distribution(record: HistogramRecord) -> Distribution:
-    """The counts of a histogram. All that there are is their sum: a histogram must agree with itself."""
+    """The counts of a histogram. The total is their sum, so that the histogram agrees with itself."""
     counts = histogram.counts_of(record)
     buckets = [
         (repr(((1 << power) - 1) / NS), sum(counts[: histogram.index_of(1 << power)]))

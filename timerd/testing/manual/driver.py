@@ -15,7 +15,7 @@ from .ends import Lifeline
 
 
 class ManualDriver(Interface):
-    """Drives a test without waiting: it has the daemon and the clock, and does what is due."""
+    """Drives a test without waiting: it has the daemon and the clock, and does the work that is due."""
 
     clock: JumpingClock
     daemon: ManualDaemon
@@ -46,4 +46,4 @@ class ManualDriver(Interface):
         """Make all waiting threads look again. With any lock held."""
 
     def forget(self, link: Any) -> None:
-        """That link has ended."""
+        """The link has ended."""

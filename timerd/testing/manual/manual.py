@@ -1,4 +1,4 @@
-"""A daemon in this process on a clock of its own, and what a test does with it: fixture `timerd_manual`.
+"""A daemon in this process on a clock of its own, with the calls for a test: fixture `timerd_manual`.
 
     timerd_manual.advance(30)              # everything happens that is due within 30 s, and then the call returns
     with timerd_manual.autojump(): ...     # a wait moves the clock itself to what is due next
@@ -119,7 +119,7 @@ class Manual:
 
     @contextmanager
     def autojump(self) -> Iterator[None]:
-        """Within this block a wait moves the clock to what is due next, again and again, until it ends."""
+        """Within this block a wait moves the clock to the next due time, again and again, until the wait ends."""
         before, self._jumps = self._jumps, True
         try:
             yield
@@ -127,7 +127,7 @@ class Manual:
             self._jumps = before
 
     def run(self, main: Coroutine[Any, Any, Value]) -> Value:
-        """As asyncio.run(), in a loop on this clock. It moves whenever all tasks wait: sleep(30) takes no time."""
+        """As asyncio.run(), in a loop on this clock. The clock moves when all tasks wait: sleep(30) takes no time."""
         with asyncio.Runner(loop_factory=lambda: ManualLoop(self)) as runner:
             return runner.run(main)
 
@@ -175,7 +175,7 @@ class Manual:
         return link
 
     def forget(self, link: ManualLink | ManualLoopLink) -> None:
-        """That link has ended."""
+        """The link has ended."""
         if link in self._links:
             self._links.remove(link)
 
@@ -256,7 +256,7 @@ class Manual:
         return min([self.daemon.due_ns, *(link.next_ns for link in list(self._links)), *list(self._ends)])
 
     def _step(self, end_ns: int) -> None:
-        """Move the clock to what is due next, or to `end_ns`, and do it."""
+        """Move the clock to the next due time, or to `end_ns`, and do the work that is due."""
         with self._settling:
             now_ns = self.clock.now_ns()
             self.clock.move(max(0, min(self._next_ns(), end_ns) - now_ns))

@@ -1,4 +1,4 @@
-"""The link of a threaded client on a manual clock. It has no thread: whoever has things done makes its passes."""
+"""The link of a threaded client on a manual clock. It has no thread: the one that does pending work runs its passes."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SMALL = ("--capacity=4096", "--ring-events=4096", "--clients=64")  # 3 MiB: seve
 
 
 class DaemonEndedError(Exception):
-    """The daemon of the tests has ended, or did not serve in time; the text has what it said."""
+    """The daemon of the tests has ended, or did not serve in time; the text has its output."""
 
 
 class Daemon:
