@@ -1,7 +1,6 @@
 """Arguments of the core's methods: checked, and refused by an exception with value, limit and remedy (refusals.py).
 
-For example, live_slot() gets slot -1 and raises SessionGoneError. The rooms behind this one are C. They believe what
-they get.
+For example, live_slot() gets slot -1 and raises SessionGoneError. The rooms behind this one are C, and check nothing.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING

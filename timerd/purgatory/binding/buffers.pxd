@@ -1,7 +1,7 @@
 """The memory of Python's objects: the arena, the journal's buffer, a frame. The core takes it, and lets go of it.
 
 An arena is attached in a fixed order. First the header is checked. Then the cut transaction is finished, because it may
-change what the region table is compared with. Then the table is checked. Only then is any offset followed.
+change words with which the region table is compared. Then the table is checked. Only then is any offset followed.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -70,7 +70,7 @@ cdef inline uint64_t attach_checked(Arena *a, view, uint64_t now_ns) except? 0xF
 
 
 cdef inline void drop_arena(Arena *a, Taken *memory):
-    """Free what the rooms remember, and let go of the arena's memory."""
+    """Free the state of the rooms, and release the arena's memory."""
     drop_rooms(a)
     memset(a, 0, sizeof(Arena))
     let_go(memory)

@@ -1,14 +1,14 @@
 """Batches of commands: neighbours of the usual kinds in a frame, applied together in one transaction.
 
 A busy daemon does few things again and again. It registers an operation with a few short keys, cancels a pending one,
-fires an event that completes the one operation of its key. The functions here take such commands while they stand side by side,
-BATCH_MAX at most. They stage what each changes, commit once, and then make what is derived. A crash leaves the state
-before the first command or behind the last. A client sees no other state anyway: its command number moves with the
-whole batch.
+fires an event that completes the one operation of its key. The functions here take such commands while they stand side
+by side, BATCH_MAX at most. They stage the changes of each command, commit once, and then change the derived fields. A
+crash leaves the state before the first command or behind the last. A client sees no other state anyway: its command
+number moves with the whole batch.
 
 The fast path takes only commands whose result is certain (few_keys, deadline_of_few, is_plain). Everything else takes
-the general path in register.pxd and commands.pxd, which alone decides. Both paths fill records, stage words, and link
-and count what is true with the same functions.
+the general path in register.pxd and commands.pxd, which alone decides. Both paths use the same functions to fill
+records, to stage words, and to change links and counts.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

@@ -138,7 +138,7 @@ cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64
 
 
 cdef inline int receive_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
-    """Free what a COMMANDS frame acknowledges, then apply its commands."""
+    """Free the outcomes and answers that a COMMANDS frame acknowledges, then apply its commands."""
     cdef CommandHeader *header = <CommandHeader *>data
     if size < sizeof(CommandHeader) or size > FRAME_SIZE_MAX:
         return FRAME_MALFORMED

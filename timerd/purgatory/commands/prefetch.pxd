@@ -1,13 +1,13 @@
-"""Prefetching: bring into the cache what the next commands of a frame, or the next operations of a list, will need.
+"""Prefetching: bring the memory into the cache that the next commands of a frame, or operations of a list, will need.
 
 With a million operations every step of every command is a cache miss (table, record, neighbours in the bucket, watch
 node, key), one after the other: close to a microsecond. So a group of commands is first walked through in stages. Each
-stage goes one step further for all commands of the group. In such a short loop the processor has the misses of many
-commands under way at once. All of this is hints. A record may change before its command is applied. But every index
-stood in a record, so nothing beyond the arena is read.
+stage goes one step further for all commands of the group. In such a short loop the misses of many commands
+overlap. All of this is hints. A record may change before its command is applied. But every index stood in a record, so
+nothing beyond the arena is read.
 
-The first stage has work between its misses, and prefetches. The other stages are little but misses. There a prefetch
-would be dropped when too many are under way, and a load is not.
+The first stage has work between its misses, so it prefetches. The other stages have hardly any other work. There the
+processor would drop prefetches when too many are under way, but it drops no loads.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

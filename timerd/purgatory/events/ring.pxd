@@ -1,4 +1,4 @@
-"""The event ring: what lets an operation behave as if registered at its mark (DESIGN.md, rule 4).
+"""The event ring. By it an operation behaves as if it had been registered at its mark (DESIGN.md, rule 4).
 
 An event stands at its sequence modulo the ring's size while tail <= sequence <= newest. Events are chained by hash
 slot, newest first. A slot keeps its newest sequence for ever. So a mark becomes too old only by events in the slots of

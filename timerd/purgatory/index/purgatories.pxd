@@ -80,7 +80,7 @@ cdef inline uint32_t made_by(Arena *a, uint32_t pid, uint64_t start_ticks) noexc
 
 
 cdef inline uint32_t most_made(Arena *a, uint32_t *pid) noexcept nogil:
-    """How many purgatories the process has made that has made most, and which process that is; 0 = it is not known."""
+    """The largest number of purgatories that one process has made, and the pid of this process; 0 = not known."""
     cdef PurgatoryRecord *p
     cdef uint32_t index, made, most = 0
     pid[0] = 0

@@ -145,7 +145,7 @@ cdef inline void queue_report(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void confirm_later(Arena *a, uint32_t slot) noexcept nogil:
-    """Commands of the client are applied. That may wait for something else to report, unless they have become many."""
+    """Commands of the client are applied. Their confirmation may wait for another report, unless they are many."""
     cdef Members *m = &a.members
     cdef ReportState *state = m.report_states + slot
     if a.clients[slot].last_command - state.command >= CONFIRM_COMMANDS:

@@ -5,7 +5,7 @@ number). dispatch_outcomes() delivers it to a ready member: it gets that member'
 member's outcomes like one of its own. The member acknowledges that it received the outcome, which leaves that list and
 is *held*, in no list. The member acknowledges with GROUP_ACK that the work is done, and the outcome is freed. If the
 member dies, falls silent or stops before that, the outcome is requeued in the group's list. A silent member whose
-process runs (ClientFlag.KEEPS) keeps what it holds, and gets nothing more.
+process runs (ClientFlag.KEEPS) keeps its outcomes and calls, and gets no others.
 
 A group has two lists: calls (OpFlag.CALL), and all other outcomes. A member takes outcomes if it listens and holds less
 than GROUP_HELD_MAX. It takes calls whose names it handles (its record has the hashes of their keys), up to its own

@@ -1,6 +1,6 @@
 """The life of a client: it gets a slot, comes back to one, and dies.
 
-A slot is FREE, LIVE, SILENT, DEAD, a TOMBSTONE, and FREE again. The sweep deals with what a dead client held.
+A slot is FREE, LIVE, SILENT, DEAD, a TOMBSTONE, and FREE again. The sweep deals with what is left of a dead client.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -46,7 +46,7 @@ cdef inline uint32_t keeping_flag(ClientRecord *c, bint keeps) noexcept nogil:
 
 
 cdef inline uint64_t with_silence(ClientRecord *c, uint32_t state, bint keeps) noexcept nogil:
-    """The client's word of state and flags, once it is in that state and keeps what it holds, or does not."""
+    """The client's word of state and flags with that state, and with the flag KEEPS or without."""
     cdef uint64_t word = ClientRecord_with_state(ClientRecord_word_state(c)[0], state)
     return ClientRecord_with_flags(word, keeping_flag(c, keeps))
 

@@ -86,7 +86,7 @@ cdef inline void leave_looks(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void send_looks_again(Arena *a, uint32_t slot) noexcept nogil:
-    """The client may lack what it was sent: send all its looks."""
+    """Send all looks of a client again, because it may have lost them."""
     cdef ReportState *state = a.members.report_states + slot
     if state.first_look:
         state.next_look = state.first_look

@@ -111,7 +111,7 @@ ctypedef struct Refusal:
     uint32_t group  # the group whose share is used up (index + 1); 0 = the client's is
     uint64_t value
     uint64_t count
-    # Of that client or group, and what it held at the first refusal. Copies: the slot may be another's before they are read.
+    # Of that client or group, and its bytes at the first refusal. Copies: the slot may be another's when they are read.
     uint32_t pid
     uint32_t name_length
     uint64_t bytes_held

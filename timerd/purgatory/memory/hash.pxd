@@ -1,7 +1,7 @@
 """The hashes of the arena: SipHash-1-3 (hash.h) under a seed that no client has. timerd_shm.read.hashing has the same in Python.
 
 A client that knew the seed could aim its keys at one chain. So the seed is not in the arena, which clients read. The header
-has a check value, which tells whether the stored hashes are of this seed.
+has a check value, which shows whether the stored hashes have this seed.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

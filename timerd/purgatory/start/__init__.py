@@ -1,4 +1,4 @@
-"""A start: check the arena, finish the transaction that was cut, make anew what is derived.
+"""A start: check the arena, finish the transaction that was cut, make all derived fields anew.
 
 header.py          the header and the region table, before any offset is followed; in Python
 redo.pxd           the transaction that was cut: its words are stored again (redo_is_sound, finish_transaction)

@@ -1,4 +1,4 @@
-"""Validation: a start asks of every record whether it names only what is there, before it believes the record.
+"""Validation: before a start uses a record, it checks that the record names only existing records.
 
 Only the daemon writes an arena. But another program may damage the file, or the memory may be bad. A start must refuse
 such an arena by name instead of reading beyond it. A value that is wrong but leads nowhere is found by

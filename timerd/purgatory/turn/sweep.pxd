@@ -52,7 +52,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
     else:
-        # It runs on without an owner: no slot has generation 0. Nobody would cancel it, so it gets a deadline.
+        # It goes on without an owner: no slot has generation 0. No client could cancel it, so it gets a deadline.
         if endless:
             td_put(&a.tx, &op.deadline_ns, after_retention(a, c.died_ns))
         td_put(
@@ -94,7 +94,7 @@ cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
-    """Whether the sweep has looked at each operation twice, and these counts are as they were. They are kept for that."""
+    """Whether the sweep has looked at each operation twice while these counts did not change. Keeps the counts."""
     cdef Holdings *kept = a.members.holdings + at
     if (
         kept.next_outcome == now.next_outcome and kept.generation == now.generation and kept.pending == now.pending
