@@ -12,7 +12,7 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 APPLIED: Final = 0  # the whole frame was applied (or had been before)
 EXPECTED: Final = 1  # its first command is not the next one, or the client has too many unacknowledged answers
 UNFINISHED: Final = 2  # a long event is in delivery: call resume() until no work is left, then apply() the frame again
-MALFORMED: Final = 3  # the frame ends where it should not, or names what there is not; commands before are applied
+MALFORMED: Final = 3  # the frame has a wrong length, or names something unknown; commands before that are applied
 
 NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
 

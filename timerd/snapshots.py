@@ -8,12 +8,12 @@ A copy begins at the end of a turn, and shows the arena of that moment. A thread
 arena than the copy's log has room for, or if the copy takes longer than COPY_NS_MAX, it is given up, and the clients
 get an error: no turn ever waits for a copy.
 
-The copy is removed when all these clients have ended, or KEEP_NS after it was made, or at the daemon's end. Where
-somebody waits for the next copy, it is removed WAITED_FOR_NS after it was made. A client that has opened the copy keeps
+The copy is removed when all these clients have ended, or KEEP_NS after it was made, or at the daemon's end. If a client
+waits for the next copy, it is removed WAITED_FOR_NS after it was made. A client that has opened the copy keeps
 it. A copy that a killed daemon has left is removed at the next start. So no other process needs the right to remove
 copies, and no copy is made for a client that has ended.
 
-The next copy is for all who wait by then: a client that asks again and again delays another one by one copy at most. It
+The next copy is for all clients that wait by then: one that asks again and again delays another by one copy at most. It
 begins when the memory of the one before is free, which takes milliseconds.
 """
 

@@ -23,7 +23,7 @@ def flags_as_made(descriptor: int, config: Config) -> str:
         row = struct_of(RegionRecord).size
         counts = {region: unpack(RegionRecord, view, layout.REGIONS_OFFSET + region * row).count for region in SIZED_BY}
         tick_ns = unpack(ArenaHeader, view).tick_ns
-    for region, name in SIZED_BY.items():  # the capacity first: what is made from it fits then
+    for region, name in SIZED_BY.items():  # the capacity first: the knobs that are computed from it fit then
         if plan_of(config).regions[region].count != counts[region]:
             change: dict[str, Any] = {name: counts[region]}
             config = config._replace(**change)

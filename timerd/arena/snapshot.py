@@ -53,7 +53,7 @@ class ArenaCopy:
             raise
 
     def start(self) -> None:
-        """Let a thread copy. Where there may be no more threads, the copy is over at once, and has failed."""
+        """Let a thread copy. If no more threads are allowed, the copy is over at once, and has failed."""
         try:
             start_new_thread(self._run, ())
         except RuntimeError as error:

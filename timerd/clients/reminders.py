@@ -11,7 +11,7 @@ from timerd_shm.declare.limits import ANNOUNCE_FIRST_NS, ANNOUNCE_LAST_NS
 
 from .session import Session
 
-ANNOUNCE_GRID_NS = 10_000_000  # reminders are looked after this often at most
+ANNOUNCE_GRID_NS = 10_000_000  # the shortest time between two looks for due reminders
 
 
 class Reminders:

@@ -65,7 +65,7 @@ class Session:
         self.is_leaving = False  # whether its newest frame said that its process is ending: its end is a goodbye then
         self.published_ns = 0  # when it was last sent a report
         self.gone = 0  # operations of its commands up to this one are gone, since it came back from its tombstone
-        self.asked_turn = 0  # the turn in which it last asked for what it lacks
+        self.asked_turn = 0  # the turn in which it last asked for missing outcomes
         self.received = (0, 0)  # newest outcome and answer that it has acknowledged
         self.progress_ns = 0  # when `received` last changed, or the client was last reminded
         self.gap_ns = ANNOUNCE_FIRST_NS  # from progress_ns to its next reminder
@@ -76,7 +76,7 @@ class Session:
         self.last_frame_ns = now_ns
         self.silent_ns = 0  # its silence since then, as far as it was counted
         self.is_silent = False  # whether silent_ns is more than its lease
-        self.keeps = False  # whether it is silent, and keeps what it holds of its group (keepers.py)
+        self.keeps = False  # whether it is silent, and keeps its calls and outcomes of its group (keepers.py)
         self.takeover_ns = 0  # the silence after which it does not
         self.watch = 0  # the watch that reports its end (liveness.py); 0 = there is none
         self.ends_ns = NEVER  # when its end is acted upon, if it has ended

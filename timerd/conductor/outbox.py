@@ -75,7 +75,7 @@ class Outbox:
     # To all -----------------------------------------------------------------------------------------------------------
 
     def publish_reports(self, now_ns: int) -> None:
-        """Publish outcomes, answers and which commands were applied, to each client for which there is something new.
+        """Publish outcomes, answers and the numbers of applied commands to each client that has new ones.
 
         With more to publish than the two bounds allow, the rest follows in the next turn.
         """

@@ -85,7 +85,7 @@ class Queries:
             self._send(session, {"id": number, **answer}, now_ns)
 
     def answer_snapshot(self, session: Session, number: int, answer: str | ResourceLimitError, now_ns: int) -> None:
-        """Answer the query of that number with the copy's path, or with why there is none."""
+        """Answer the query of that number with the copy's path, or with the reason why there is none."""
         if isinstance(answer, ResourceLimitError):
             self._outbox.refuse(session.routing, answer, now_ns, session, number)
         else:

@@ -1,7 +1,6 @@
 """The conductor: everything the daemon does, as a function of (state, now, messages).
 
-A turn takes the time once, looks whether somebody has set the wall clock, and does, in this order, a bounded amount of
-each:
+A turn takes the time once, checks whether the wall clock was set, and does, in this order, a bounded amount of each:
 
     subscriptions, commands     an event counts for deadlines after its effective time, which is the turn's clock
     ends                        connections of clients, and processes, that have ended

@@ -84,7 +84,7 @@ class Listener:
         self.has_newcomers = True
 
     def _turn_away(self) -> None:
-        """No file can be opened. The spare one makes room to end one connection, which would wake us for ever."""
+        """No file can be opened. The spare one makes room to end a connection, which would wake the daemon for ever."""
         self._spare.close()
         with suppress(OSError), self._socket.accept()[0] as accepted:
             self._shares.turn_away(_pid_of(accepted))

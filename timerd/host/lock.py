@@ -1,7 +1,7 @@
 """One daemon for an instance: the lock on NAME.lock. The lock for an arena, ARENA.lock: timerd_shm/host/lock.py.
 
-Only the daemon's user may open the two files. So nothing that members of the group may open is locked: not the arena,
-and not what shows them whether a daemon runs (`daemon_running` in paths.py).
+Only the daemon's user may open the two files. So no file is locked that users of the group may open: not the arena,
+and not the sign of a running daemon (`daemon_running` in paths.py).
 """
 
 from __future__ import annotations

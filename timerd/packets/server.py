@@ -32,7 +32,7 @@ SEND_BUFFER = 106_496
 
 class PacketServer:
     """Listens at `path` from the moment it is made (listener.py). `on_end` is called for each connection that is
-    closed, `on_error` before that for one that has sent what no client sends. Raises ResourceLimitError.
+    closed, `on_error` before that if its peer has broken the protocol. Raises ResourceLimitError.
 
     `asking` are the open connections that have shown a session, and were not taken out since.
     """

@@ -1,6 +1,6 @@
 """The exceptions of the core's face: each function makes one, with the value, the limit and the remedy in its text.
 
-The core's rooms are C and return a number. The room binding/ raises what stands here.
+The core's rooms are C and return a number. The room binding/ raises the exceptions.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ READ_SIZE_LARGE = 262_144  # and of a large frame
 
 
 class ProtocolError(Exception):
-    """The peer does not speak ZMTP as it should. Its connection is to be closed."""
+    """The peer has broken the protocol. Its connection has to be closed."""
 
 
 class Side(NamedTuple):

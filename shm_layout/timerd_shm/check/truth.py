@@ -35,7 +35,7 @@ Key = tuple[int, bytes]  # purgatory, and name
 
 
 class Findings(NamedTuple):
-    """Sentences, one for each thing that is wrong."""
+    """Sentences, one for each error."""
 
     truth: list[str]  # no start repairs it
     derived: list[str]  # the next start rebuilds it
@@ -98,7 +98,7 @@ class Truth:
         self._add(self.found.truth, sentence)
 
     def stale(self, sentence: str) -> None:
-        """Report that something derived does not follow from the truth."""
+        """Report that a derived field does not follow from the truth."""
         self._add(self.found.derived, sentence)
 
     def _add(self, sentences: list[str], sentence: str) -> None:

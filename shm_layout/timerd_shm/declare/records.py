@@ -35,7 +35,7 @@ class ArenaHeader(NamedTuple):
     attached_ns: Annotated[int, U64, "CLOCK_MONOTONIC when this daemon attached", DERIVED]
     newest: Annotated[int, U64, "sequence of the newest event; workers read it for their marks"]
     tail: Annotated[int, U64, "sequence of the oldest event in the ring"]
-    purgatories_floor: Annotated[int, U64, "events of purgatories that are there no more have no higher sequence"]
+    purgatories_floor: Annotated[int, U64, "the largest sequence that an event of a reclaimed purgatory may have"]
     ids_floor_ns: Annotated[int, U64, "ids that settled before it may have been forgotten"]
     registrations: Annotated[int, U64, "newest registration number", DERIVED]
     turn: Annotated[int, U64, "odd while a turn runs: a seqlock for readers of several words", STATISTIC]

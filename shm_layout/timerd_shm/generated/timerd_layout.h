@@ -452,7 +452,7 @@ typedef struct ArenaHeader {
     uint64_t attached_ns; /* CLOCK_MONOTONIC when this daemon attached */
     uint64_t newest; /* sequence of the newest event; workers read it for their marks */
     uint64_t tail; /* sequence of the oldest event in the ring */
-    uint64_t purgatories_floor; /* events of purgatories that are there no more have no higher sequence */
+    uint64_t purgatories_floor; /* the largest sequence that an event of a reclaimed purgatory may have */
     uint64_t ids_floor_ns; /* ids that settled before it may have been forgotten */
     uint64_t registrations; /* newest registration number */
     uint64_t turn; /* odd while a turn runs: a seqlock for readers of several words */

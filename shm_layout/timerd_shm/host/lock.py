@@ -83,8 +83,8 @@ def open_lock(path: Path) -> int:
 def holder_of(descriptor: int, paths: InstancePaths) -> str:
     """The holder of NAME.lock, as a sentence: "a daemon of instance 'x' is running in ... (pid 7): stop it first".
 
-    `descriptor` is of NAME.lock. Its content is the pid of the daemon that has locked it. Where somebody else has
-    locked it, it is empty, or the pid is of a process that has ended. Where the file was removed by hand, it is empty.
+    `descriptor` is of NAME.lock. Its content is the pid of the daemon that has locked it. If another process has
+    locked it, it is empty, or has the pid of an ended process. If the file was removed by hand, it is empty.
     """
     pid = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     if not listens(paths) and not (pid.isdecimal() and process_start_ticks(int(pid))):

@@ -34,7 +34,7 @@ class ManualDriver(Interface):
         """A thread of a client, for handlers."""
 
     def settle(self) -> None:
-        """Do all that is under way, without moving the clock."""
+        """Do all pending work, without moving the clock."""
 
     def wait(self, condition: Callable[[], bool], seconds: float | None) -> bool:
         """Until the condition holds, `seconds` of the manual clock at most; whether it does."""

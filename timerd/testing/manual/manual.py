@@ -156,7 +156,7 @@ class Manual:
         self.settle()
 
     def until_waiting(self, threads: int = 1, timeout: Patience = 10) -> None:
-        """Return when so many threads that the test has begun wait for timerd. `timeout` is real time."""
+        """Return when `threads` threads that the test has begun wait for timerd. `timeout` is real time."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._parked >= threads, patience_s(timeout)):
                 raise AssertionError(f"{self._parked} of {threads} threads wait for timerd after {timeout} s")
@@ -204,7 +204,7 @@ class Manual:
     # time -------------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Do all that is under way, without moving the clock, and let handlers run until they wait or have ended."""
+        """Do all pending work, without moving the clock, and let handlers run until they wait or have ended."""
         if self.is_over:
             return
         self._do_all()
@@ -252,7 +252,7 @@ class Manual:
             return True
 
     def _next_ns(self) -> int:
-        """When anything is due next."""
+        """The next due time."""
         return min([self.daemon.due_ns, *(link.next_ns for link in list(self._links)), *list(self._ends)])
 
     def _step(self, end_ns: int) -> None:
