@@ -45,7 +45,7 @@ class Core:
     def redo_replayed(self) -> int:
         """Entries of the transaction that attaching finished; 0 = there was none."""
     def release(self) -> None:
-        """Let go of the memory, so that it can be unmapped. Nothing may be called after it."""
+        """Release the memory, so that it can be unmapped. Call no method after it."""
 
     # clients ---------------------------------------------------------------------------------------------------------
     def open_client(
@@ -108,7 +108,7 @@ class Core:
     def close_client(self, slot: int, now_ns: int, *, goodbye: bool = False) -> None:
         """The client is dead. The calls of resume() that follow treat its operations by its orphans policy.
 
-        CANCEL: they are cancelled. KEEP: they run on, and their outcomes are delivered to nobody. GROUP: its group
+        CANCEL: they are cancelled. KEEP: they go on, and no client gets their outcomes. GROUP: its group
         adopts them, unacknowledged outcomes too. Outcomes that it held for its group are requeued. An unacknowledged
         grant goes to its group, or is requeued to the next watcher. Then its slot is a tombstone for an hour; after a
         `goodbye` it is free.
@@ -252,7 +252,7 @@ class Core:
         `end_copy`. Raises InvalidValueError when it is too small, and when this process copies an arena already.
         """
     def end_copy(self) -> None:
-        """Log no more, and let go of the log. A second call changes nothing."""
+        """Stop logging, and release the log. A second call changes nothing."""
 
     # counters --------------------------------------------------------------------------------------------------------
     def count(self, counter: int, amount: int = 1) -> None:

@@ -110,14 +110,14 @@ cdef inline int begin_log(Arena *a, Taken *images, source) except -1:
 
 
 cdef inline void end_log(Taken *images):
-    """Log no more, and let go of the log. A second call changes nothing."""
+    """Stop logging, and release the log. A second call changes nothing."""
     if images.taken:
         td_end_images(images.buffer.buf)
         let_go(images)
 
 
 cdef inline void release_memory(Arena *a, Taken *memory, Taken *journal, Taken *images):
-    """Let go of all memory. A second call changes nothing."""
+    """Release all memory. A second call changes nothing."""
     end_log(images)
     if memory.taken:
         drop_arena(a, memory)

@@ -189,7 +189,7 @@ cdef inline void bury_client(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void touch_outcome(Arena *a, uint32_t op) noexcept nogil:
-    """Touch what a report has of the operation that a hint names (index + 1; 0 = none).
+    """Touch the memory that a report needs of the operation that a hint names (index + 1; 0 = none).
 
     Loads, and no prefetches, which the processor drops here: a report takes 15 ns an outcome instead of 25. A wrong hint
     is never followed out of the region.

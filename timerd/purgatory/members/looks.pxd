@@ -80,7 +80,7 @@ cdef inline void note_look(Arena *a, OpRecord *op, uint64_t sequence) noexcept n
 
 
 cdef inline void leave_looks(Arena *a, OpRecord *op) noexcept nogil:
-    """Nobody looks at the operation any more: it has settled, or its owner is dead."""
+    """The operation needs no look any more: it has settled, or its owner is dead."""
     unlist_look(a, op)
     take_tickets_back(a, op, NO_DEADLINE, False)
 

@@ -107,7 +107,7 @@ cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
 
 
 cdef inline void forget_counts(Arena *a, uint32_t at) noexcept nogil:
-    """The sweep looks for nothing of this client or group now, so counts that were kept for it are of an earlier end.
+    """The sweep has no work for this client or group now, so the counts that were kept for it are of an earlier end.
 
     A client that dies, comes back and dies again may have the same counts as the first time. It is not stuck by that.
     """
