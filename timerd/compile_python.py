@@ -3,11 +3,11 @@
     python compile_python.py OUT GROUP MODULE.py...
 
 For example, of timerd/conductor/turn.py this makes OUT/timerd/conductor/turn.c, which is small, and a part of
-OUT/__native_GROUP.c, which has the code of all modules. What is imported as timerd.conductor.turn is then compiled, and
-its source stays beside it.
+OUT/__native_GROUP.c, which has the code of all modules. `import timerd.conductor.turn` then loads the compiled module.
+Its source stays beside it.
 
-Why: on a quiet machine the daemon's turn for one frame runs from cold caches, and then the interpreter is most of it.
-The modules are as they were: where nothing can be compiled, they run as they stand.
+Why: on a quiet machine the daemon's turn for one frame begins with cold caches. Then the interpreter takes most of the
+turn's time. The sources do not change: where nothing can be compiled, the interpreter runs them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 APPLIED: Final = 0  # the whole frame was applied (or had been before)
 EXPECTED: Final = 1  # its first command is not the next one, or the client has too many unacknowledged answers
 UNFINISHED: Final = 2  # a long event is in delivery: call resume() until no work is left, then apply() the frame again
-MALFORMED: Final = 3  # the frame ends where it should not, or names what there is not; commands before are applied
+MALFORMED: Final = 3  # the frame has a wrong length, or names something unknown; commands before that are applied
 
 NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -45,7 +45,7 @@ class Core:
     def redo_replayed(self) -> int:
         """Entries of the transaction that attaching finished; 0 = there was none."""
     def release(self) -> None:
-        """Let go of the memory, so that it can be unmapped. Nothing may be called after it."""
+        """Release the memory, so that it can be unmapped. Call no method after it."""
 
     # clients ---------------------------------------------------------------------------------------------------------
     def open_client(
@@ -82,7 +82,7 @@ class Core:
     def find_tombstone(self, session_hash: bytes) -> int:
         """Slot of the tombstone of that session, or -1."""
     def is_dying(self, session_hash: bytes) -> bool:
-        """Whether the client of that session is dead, and the sweep is not done with what it held: ask again later."""
+        """Whether the client of that session is dead, and the sweep is not done with it yet: ask again later."""
     def resume_client(
         self,
         slot: int,
@@ -108,7 +108,7 @@ class Core:
     def close_client(self, slot: int, now_ns: int, *, goodbye: bool = False) -> None:
         """The client is dead. The calls of resume() that follow treat its operations by its orphans policy.
 
-        CANCEL: they are cancelled. KEEP: they run on, and their outcomes are delivered to nobody. GROUP: its group
+        CANCEL: they are cancelled. KEEP: they go on, and no client gets their outcomes. GROUP: its group
         adopts them, unacknowledged outcomes too. Outcomes that it held for its group are requeued. An unacknowledged
         grant goes to its group, or is requeued to the next watcher. Then its slot is a tombstone for an hour; after a
         `goodbye` it is free.
@@ -120,9 +120,9 @@ class Core:
         are; all processes that are not known, three quarters).
         """
     def set_listening(self, slot: int, listens: bool, now_ns: int) -> bool:
-        """Let the client take outcomes of its group (no calls), or no more; then what it holds is requeued.
+        """Let the client take outcomes of its group (no calls), or stop that. A stop requeues the outcomes it holds.
 
-        Returns whether it listens now: a client that has stopped cannot begin again before all that it held is
+        Returns whether it listens now: a client that has stopped cannot begin again before all these outcomes are
         requeued. Raises NotAMemberError.
         """
     def set_calls(self, slot: int, most: int, purgatory: int, names: list[bytes], now_ns: int) -> int:
@@ -133,7 +133,7 @@ class Core:
         NotAMemberError, ArenaFullError, InvalidValueError, InvalidKeyError.
         """
     def silence(self, slot: int, now_ns: int, *, keeps: bool = False) -> None:
-        """The client is silent. It gets nothing more of its group, and what it holds is requeued.
+        """The client is silent. It gets nothing more of its group, and the calls and outcomes it holds are requeued.
 
         With `keeps` it keeps what it holds, until this is called without `keeps`, or it is live again, or dead.
         """
@@ -144,7 +144,7 @@ class Core:
     def set_silent_ns(self, slot: int, silent_ns: int) -> None:
         """How long the client has been silent while the daemon was reading: for readers of the arena."""
     def held(self, slot: int, operations: list[int]) -> list[int]:
-        """Those of the op ids whose outcome the client holds for its group: delivered, and the work is not done."""
+        """The op ids among these whose outcome the client holds for its group: delivered, and not done."""
     def topic(self, slot: int) -> int:
         """The client's topic: generation << 16 | slot. Frames to it begin with it as 8 little-endian bytes."""
     def heard(self, slot: int, now_ns: int) -> None:
@@ -154,7 +154,7 @@ class Core:
     def last_command(self, slot: int) -> int:
         """Number of the last command applied for that client."""
     def unknown_waits(self, slot: int, commands: list[int]) -> list[int]:
-        """Those of the registrations' command numbers for which the arena holds no operation and no refusal."""
+        """The command numbers among these registrations for which the arena holds no operation and no refusal."""
     def purgatory(self, name: bytes, slot: int = -1) -> int:
         """Index of the purgatory of that name, made if it is new. It is kept while the live client of `slot` lives.
 
@@ -171,18 +171,18 @@ class Core:
     def begin_turn(self, now_ns: int, before_gap_ns: int = NEVER) -> None:
         """Start a turn: the turn counter becomes odd, the wheel's time jumps over empty ticks.
 
-        `before_gap_ns`: while a gap is open, the time of the last turn before it. What the turn reads has this
-        effective time.
+        `before_gap_ns`: while a gap is open, the time of the last turn before it. It is the effective time of all
+        frames that the turn reads.
         """
     def set_wall_clock(self, ahead_ns: int) -> None:
-        """Say how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC (negative: behind), at a start and when it was set.
+        """Set how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC (negative: behind): at a start, and when it was set.
 
-        Calls that are due by it are planned anew: in `resume`, over as many turns as it takes.
+        `resume` plans the calls of the wall clock anew, over as many turns as it takes.
         """
     def apply(self, slot: int, frame: ReadableBuffer, now_ns: int, budget: int = 65_536) -> int:
         """Apply a COMMANDS frame (its acknowledgements first); APPLIED, EXPECTED, UNFINISHED or MALFORMED."""
     def acknowledge(self, slot: int, outcome: int, answer: int, budget: int = 65_536) -> bool:
-        """Free what the client has received, up to these numbers; True if some is left for resume()."""
+        """Free the outcomes and answers up to these numbers; True if some are left for resume()."""
     def resume(self, now_ns: int, budget: int = 65_536) -> bool:
         """Go on with a long event, acknowledgements, dead and silent clients, groups; True if work is left."""
     def advance(self, now_ns: int, budget: int = 65_536) -> bool:
@@ -246,13 +246,13 @@ class Core:
 
     # a copy of the arena ---------------------------------------------------------------------------------------------
     def begin_copy(self, log: WriteableBuffer) -> None:
-        """Between two turns: from now on, log what a line of the arena holds now, before it is changed.
+        """Between two turns: from now on, log the bytes of a line of the arena before its first change.
 
         `log` is a Copier, or other memory of zeros (memory/before_images.h has its form). It belongs to the core until
         `end_copy`. Raises InvalidValueError when it is too small, and when this process copies an arena already.
         """
     def end_copy(self) -> None:
-        """Log no more, and let go of the log. A second call changes nothing."""
+        """Stop logging, and release the log. A second call changes nothing."""
 
     # counters --------------------------------------------------------------------------------------------------------
     def count(self, counter: int, amount: int = 1) -> None:

@@ -99,7 +99,7 @@ def serve(config: Config, group_id: int | None) -> None:
 
 
 class _Start:
-    """The steps of a start that need an explanation. Each of them also says how it is undone."""
+    """The steps of a start that need an explanation. Each step also registers how to undo it."""
 
     def __init__(self, config: Config, paths: InstancePaths, group_id: int | None, undo: ExitStack) -> None:
         """Take the instance's lock, and let the group into the directory."""
@@ -122,7 +122,7 @@ class _Start:
         return arena
 
     def attach(self, arena: Arena) -> Core:
-        """The core on this arena. It finishes what a killed daemon had begun, and rebuilds what is derived."""
+        """The core on this arena. It finishes the transaction of a killed daemon, and rebuilds derived fields."""
         now_ns = self.clock.now_ns()
         huge = arena.map_pages()
         pages = f", {huge >> 20:,} MiB of it on huge pages" if huge else ""

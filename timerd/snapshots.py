@@ -8,12 +8,12 @@ A copy begins at the end of a turn, and shows the arena of that moment. A thread
 arena than the copy's log has room for, or if the copy takes longer than COPY_NS_MAX, it is given up, and the clients
 get an error: no turn ever waits for a copy.
 
-The copy is removed when all these clients have ended, or KEEP_NS after it was made, or at the daemon's end. Where
-somebody waits for the next copy, it is removed WAITED_FOR_NS after it was made. A client that has opened the copy keeps
+The copy is removed when all these clients have ended, or KEEP_NS after it was made, or at the daemon's end. If a client
+waits for the next copy, it is removed WAITED_FOR_NS after it was made. A client that has opened the copy keeps
 it. A copy that a killed daemon has left is removed at the next start. So no other process needs the right to remove
 copies, and no copy is made for a client that has ended.
 
-The next copy is for all who wait by then: a client that asks again and again delays another one by one copy at most. It
+The next copy is for all clients that wait by then: one that asks again and again delays another by one copy at most. It
 begins when the memory of the one before is free, which takes milliseconds.
 """
 
@@ -38,17 +38,17 @@ from .core import NEVER, Core
 WANTED_MAX = 8  # questions of one client; beyond that it asks again
 REST = 9  # until the next copy, times the CPU time of the last one: copies take a tenth of a processor at most
 KEEP_NS = 10_000_000_000  # the time in which a client opens the copy
-WAITED_FOR_NS = 1_000_000_000  # the same, where somebody waits for the next one
+WAITED_FOR_NS = 1_000_000_000  # the same, if a client waits for the next copy
 LOOK_NS = 5_000_000  # from one look at the thread that copies, or frees memory, to the next
 COPY_NS_MAX = 60_000_000_000  # a copy that takes longer is given up: the disk hangs, or the thread gets no processor
 
 
 class CopyGivenUpError(Exception):
-    """There will be no copy; the text says why."""
+    """There will be no copy; the text has the reason."""
 
 
 class Files(Protocol):
-    """What makes and removes the copy."""
+    """The files of copies: begins a copy, shows whether it is whole, and removes it."""
 
     def begin(self) -> None:
         """Begin a copy of the arena as it is now. Raises OSError, and leaves nothing then."""
@@ -132,7 +132,7 @@ class CopyFiles:
 
 
 class Snapshots:
-    """The clients that ask for a copy, and the copy that there is."""
+    """The clients that ask for a copy, and the present copy."""
 
     def __init__(self, files: Files, sessions: Sessions, clock: Clock) -> None:
         self._files = files
@@ -154,7 +154,7 @@ class Snapshots:
         return self._began_ns != NEVER
 
     def ask(self, session: Session, number: int) -> str | ResourceLimitError | None:
-        """Take a question; the answer, if it was given before. None: `tend` gives it later."""
+        """Take a query; returns its answer, if it was given before. None: `tend` gives it later."""
         if number in self._answered.get(session, ()):
             return self._answer
         if number in self._asked.get(session, ()):
@@ -193,7 +193,7 @@ class Snapshots:
 
     @property
     def _until_ns(self) -> int:
-        """How long the answer holds, and the copy stays. An error holds until a copy may be made again."""
+        """How long the copy stays, and its answer is valid. An error is valid until a copy may be made again."""
         if not isinstance(self._answer, str):
             return self._rest_ns
         return self._answered_ns + (WAITED_FOR_NS if self._any_there(self._wanted) else KEEP_NS)
@@ -228,7 +228,7 @@ class Snapshots:
             self._asked = {}
 
     def _end(self, answer: str | ResourceLimitError) -> Iterator[tuple[Session, int, str | ResourceLimitError]]:
-        """Give the answer to all whose copy this was. A copy that was given up leaves nothing."""
+        """Send the answer to all clients that asked for this copy. A copy that was given up leaves nothing."""
         self._answered_ns = self._rest()
         if not isinstance(answer, str):
             self._remove()

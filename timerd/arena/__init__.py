@@ -1,5 +1,5 @@
 """The arena as shared memory: planned, formatted, checked, opened, copied, and its pages asked for in advance.
 
-Not here: what the records mean (timerd_shm/declare/records.py), where they lie (declare/layout.py), and who writes them
-(purgatory/).
+Not here: the meaning of records (timerd_shm/declare/records.py), their places (declare/layout.py), and the code that
+writes them (purgatory/).
 """

@@ -23,7 +23,7 @@ def flags_as_made(descriptor: int, config: Config) -> str:
         row = struct_of(RegionRecord).size
         counts = {region: unpack(RegionRecord, view, layout.REGIONS_OFFSET + region * row).count for region in SIZED_BY}
         tick_ns = unpack(ArenaHeader, view).tick_ns
-    for region, name in SIZED_BY.items():  # the capacity first: what is made from it fits then
+    for region, name in SIZED_BY.items():  # the capacity first: the knobs that are computed from it fit then
         if plan_of(config).regions[region].count != counts[region]:
             change: dict[str, Any] = {name: counts[region]}
             config = config._replace(**change)
@@ -34,13 +34,13 @@ def flags_as_made(descriptor: int, config: Config) -> str:
 
 
 def flags_that_fit(config: Config, free: int) -> str:
-    """Flags with which the arena fits into so many bytes, the cheapest first; empty where none do."""
+    """Flags with which the arena fits into `free` bytes, the cheapest first; empty if no flag is enough."""
 
     def size(capacity: int, ring_events: int) -> int:
         return plan_of(config._replace(capacity=capacity, ring_events=ring_events)).size
 
     if size(config.capacity, config.ring_events) <= free:
-        return "lower --capacity, "  # it was not for want of room
+        return "lower --capacity, "  # the failure had another cause than want of room
     ring = config.ring_events
     while ring > RING_EVENTS_MIN and size(config.capacity, ring) > free:
         ring //= 2

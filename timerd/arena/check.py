@@ -15,7 +15,7 @@ from .plan import SIZED_BY, ArenaPlan
 def check_arena(view: memoryview, plan: ArenaPlan, boot: bytes) -> None:
     """Whether this daemon may attach to the arena in `view`.
 
-    Raises ArenaNotReadyError (its maker has not finished, or it is of another boot, so nothing in it has a meaning any
+    Raises ArenaNotReadyError (its maker has not finished, or it is of another boot, so its times have no meaning any
     more), ArenaTruncatedError, and LayoutMismatchError with both values where it can never be attached.
     """
     if not any(view[: layout.HEADER_SIZE]):

@@ -14,10 +14,10 @@ class Copier:
     def logged(self) -> int:
         """How many lines the core has logged."""
     def step(self, size: int = 1 << 18) -> bool:
-        """Copy so many bytes more, and write what was logged meanwhile; True while something is left.
+        """Copy `size` bytes more, and write the images that were logged meanwhile; True while something is left.
 
         Lines of zero are left out: the file has a hole there. Runs without the GIL. Raises OSError when the file
-        cannot be written, and CopyOverrunError when the log was full. Nothing may be read of the file then.
+        cannot be written, and CopyOverrunError when the log was full. The file is of no use then.
         """
     def run(self) -> bool:
         """All steps, without the GIL; False if `stop` was called before the end. Raises what `step` raises."""

@@ -131,7 +131,7 @@ cdef class Copier:
         return GOES_ON
 
     cdef Status _drain(self) noexcept nogil:
-        """Write the images that are in the log. What was copied before is then as it was at the beginning."""
+        """Write the images that are in the log. Then each line that was copied before is as it was at the beginning."""
         cdef TdImageLog *log = self.log
         cdef TdImage *image
         cdef uint64_t drained = log.drained, count

@@ -1,8 +1,8 @@
 """Plans an arena: which regions it has, how large each is, and what its header says.
 
 The numbers come from a configuration, by name: a region's number of records from the knob in SIZED_BY, a word of the
-header from the knob of that name. For example, a knob `quota_ids` is stored in the header's word `quota_ids`; a knob
-whose word has another name says so (Knob.word).
+header from the knob of that name. For example, a knob `quota_ids` is stored in the header's word `quota_ids`. If the
+word has another name, Knob.word names it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def plan_of(
     purgatories: int = PURGATORIES_MAX,
     errors: int = ERRORS_DEFAULT,
 ) -> ArenaPlan:
-    """The plan that a configuration asks for. The numbers of records that are no knobs, a test may choose.
+    """The plan that a configuration asks for. A test may choose the numbers of records that are no knobs.
 
     The default capacity stays under 62 MiB, so that it fits a container's 64 MiB of /dev/shm.
     """
@@ -106,7 +106,7 @@ def plan_arena(
     errors: int = ERRORS_DEFAULT,
     **knobs: Any,
 ) -> ArenaPlan:
-    """The plan for so many operations, with these knobs, and the numbers of records that plan_of() takes."""
+    """The plan for `capacity` operations, with these knobs, and the numbers of records that plan_of() takes."""
     config = Config(capacity=capacity, **knobs)
     return plan_of(config, answers=answers, groups=groups, purgatories=purgatories, errors=errors)
 

@@ -19,7 +19,7 @@ from timerd_shm.read.hashing import SEED_SIZE
 
 
 class NoSeedError(Exception):
-    """There is no seed that nobody else can know. The text says why, behind the path: "was missing"."""
+    """There is no secret seed. The text has the reason, as a predicate of the path: "was missing"."""
 
 
 def read_seed(path: Path) -> bytes:

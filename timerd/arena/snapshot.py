@@ -3,12 +3,13 @@
     copy = ArenaCopy(core, memory, path)    between two turns; some 100 us, whatever the arena's size
     copy.start()                            a thread copies, without the GIL
     copy.is_over, copy.failure              whether it has ended, and how
-    copy.end()                              the core logs no more; the file stays
-    copy.remove()                           and goes
+    copy.end()                              the core stops logging; the file stays
+    copy.remove()                           the file goes
 
-The core logs what lines of the arena held before it changes them (purgatory/memory/before_images.h), and the thread
-writes that over what it has copied. Freeing memory takes long as well: 0.1 s for a file of a gigabyte in /dev/shm. So
-the file is kept open, and the thread closes it after it was removed. timerd/snapshots.py says for whom copies are made.
+Before the core changes a line of the arena, it logs the line's bytes (purgatory/memory/before_images.h). The thread
+writes these bytes over its copy of the line. Freeing memory takes long as well: 0.1 s for a file of a gigabyte in
+/dev/shm. So the thread keeps the file open and closes it after the removal. timerd/snapshots.py says for whom copies
+are made.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ArenaCopy:
             raise
 
     def start(self) -> None:
-        """Let a thread copy. Where there may be no more threads, the copy is over at once, and has failed."""
+        """Let a thread copy. If no more threads are allowed, the copy is over at once, and has failed."""
         try:
             start_new_thread(self._run, ())
         except RuntimeError as error:
@@ -63,7 +64,7 @@ class ArenaCopy:
 
     @property
     def is_over(self) -> bool:
-        """Whether the thread has ended to copy: the file is whole, or `failure` says why not."""
+        """Whether the thread has ended: the file is whole, or `failure` has the error."""
         return self._over.is_set()
 
     @property
@@ -72,7 +73,7 @@ class ArenaCopy:
         return self._gone.is_set()
 
     def end(self) -> None:
-        """The core logs no more. If the thread still copies, it ends within a step. The file stays."""
+        """Stop the core's logging. If the thread still copies, it ends within a step. The file stays."""
         if not self.is_over:
             self._copier.stop()
         self._core.end_copy()
@@ -92,7 +93,7 @@ class ArenaCopy:
     def _run(self) -> None:
         try:
             copy(self._copier)
-        except Exception as failure:  # whatever it is, the conductor is told
+        except Exception as failure:  # of any kind: the conductor reads it
             self.failure = failure
         self.cpu_ns = time.thread_time_ns()
         self._over.set()
@@ -107,5 +108,5 @@ class ArenaCopy:
 
 
 def copy(copier: Copier) -> None:
-    """What the thread does; by name, so that a test can delay it."""
+    """The thread's work: a function with a name, so that a test can delay it."""
     copier.run()

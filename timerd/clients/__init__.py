@@ -1,4 +1,4 @@
-"""Clients: their sessions, the messages in which they describe themselves, and how the daemon learns of their end.
+"""Clients: their sessions, the messages in which they describe themselves, and the signs of their end.
 
 Not here: what a client's commands do (purgatory/), and when a turn looks after clients (conductor/).
 """

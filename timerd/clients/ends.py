@@ -1,9 +1,9 @@
-"""How the daemon learns that a client has certainly ended, and when that is acted upon.
+"""Certain ends of clients: how the daemon notices them, and when it acts upon them.
 
 The daemon has a *watch* on each client: the connection over which the client has shown its session, or else a pidfd of
-its process. Where neither can be had, /proc is looked at now and then. Where no file can be opened for that, nothing is
-known, and nobody has ended. An end is acted upon 10 ms later, when the client's last frames have been read. A client
-that changes its connection within that time has not ended.
+its process. If neither is possible, the daemon looks at /proc at intervals. If it can open no file for that, no client
+counts as ended. The daemon acts upon an end 10 ms later, when it has read the client's last frames. A client that
+changes its connection within that time has not ended.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .session import Session
 
 LOOKED_UP_MAX = 128  # processes looked up in /proc on one beat
 ENDS_PER_TURN = 128
-LAST_WORDS_NS = 10_000_000  # what a client sent before it ended may still be in its socket
+LAST_WORDS_NS = 10_000_000  # the last frames of a client that has ended may still be in its socket
 
 
 class Ends:
-    """Which watch is on which session, and the sessions that have ended and are not closed yet."""
+    """The watch of each session, and the sessions that have ended and are not closed yet."""
 
     def __init__(self, host: Host, liveness: Liveness) -> None:
         self._host = host

@@ -1,14 +1,13 @@
-"""Which silent clients keep what they hold of their group.
+"""Silent clients that keep the calls and outcomes of their group.
 
 For example, a handler keeps the GIL of its process for a minute. Nothing comes from the client, so it is silent after a
 lease. But its process runs, and so does the call: another member must not run it as well. So the client keeps its calls
-and outcomes while it is silent, up to the time that it has named (its *takeover*, 5 min by default). After that time
-they go to other members.
+and outcomes while it is silent, for the time in its hello (its *takeover*, 5 min by default). After that time they go
+to other members.
 
 A client keeps nothing if its process is stopped, has ended, or cannot be seen by this daemon (another pid namespace,
 hidepid). On each beat the daemon looks up in /proc the processes of the clients that keep something. If more clients
-keep something than a beat has looks, they take turns. If the daemon can open no file for a look, it knows nothing, and
-the client keeps what it holds.
+keep something than a beat has looks, they take turns. If the daemon can open no file for a look, the client keeps all.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LOOKED_UP_MAX = 128  # processes looked up in /proc on one beat
 
 
 class Keepers:
-    """The silent clients that keep what they hold."""
+    """The silent clients that keep their calls and outcomes."""
 
     def __init__(self, core: Core, host: Host) -> None:
         self._core = core
@@ -37,7 +36,7 @@ class Keepers:
         self._looks = 0
 
     def fell_silent(self, session: Session, now_ns: int) -> None:
-        """The client is silent from now on: it keeps what it holds, or not."""
+        """The client is silent from now on. Decide whether it keeps its calls and outcomes."""
         session.keeps = self._may_keep(session)
         self._core.silence(session.slot, now_ns, keeps=session.keeps)
         if session.keeps:

@@ -28,12 +28,12 @@ from timerd_shm.host.paths import InstancePaths
 
 SESSION_SIZE = 16
 ACCEPTS_PER_TURN = 64
-NEWCOMER_NS = 2_000_000_000  # how long they may take
-FULL_NS = 1_000_000_000  # without a descriptor left nothing is accepted for so long
+NEWCOMER_NS = 2_000_000_000  # the time in which a new connection has to show its session
+FULL_NS = 1_000_000_000  # the time in which nothing is accepted after no descriptor was left
 
 
 class Kind(Enum):
-    """What a sign reports."""
+    """The kind of a sign."""
 
     SHOWN = "shown"  # a new connection has shown a session
     ENDED = "ended"  # the holder of the connection, or the process, has ended
@@ -49,14 +49,14 @@ class Sign(NamedTuple):
 
 
 class Liveness(Protocol):
-    """What sessions need to learn of ends. Nothing here blocks."""
+    """The source from which sessions learn that clients have ended. Nothing here blocks."""
 
     @property
     def due_ns(self) -> int:
-        """When `signs` is to be called though nothing was noticed: a connection's time to show a session is up."""
+        """When to call `signs` even if nothing was noticed: a connection's time to show a session is up."""
 
     def signs(self, limit: int, now_ns: int) -> list[Sign]:
-        """What was noticed since the last call: about `limit` signs at most. A watch that has ended is dropped."""
+        """The signs since the last call: about `limit` at most. A watch that has ended is dropped."""
 
     def watch(self, pid: int) -> int:
         """Watch a process; 0 if that cannot be done here, or there is none. The caller checks which process it is."""
@@ -69,10 +69,10 @@ class Liveness(Protocol):
 
 
 class Adopter(Protocol):
-    """What a transport needs, one of whose connections ends with its client."""
+    """The calls with which a transport reports its connections that end with their clients."""
 
     def adopt(self, session: bytes) -> int:
-        """A connection of another socket has shown this session: its watch, which is reported as SHOWN."""
+        """A connection of another socket has shown this session. Returns its watch, which is reported as SHOWN."""
 
     def adopted_ended(self, watch: int, *, is_client: bool) -> None:
         """That connection has ended; `is_client`: the client has closed it, which is its end. Else it is BROKEN."""

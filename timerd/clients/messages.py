@@ -1,7 +1,7 @@
 """The msgpack messages of clients, checked field by field: bytes from a socket are not trusted until they are checked.
 
-A message that is not of the agreed form raises MalformedError. One that is, but cannot be done, raises the error for
-that: InvalidNameError for a name, NotSupportedError for an orphans policy that there is not.
+A message that is not of the agreed form raises MalformedError. A message of that form which asks for something
+impossible raises its own error: InvalidNameError for a name, NotSupportedError for an unknown orphans policy.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Query(NamedTuple):
 
     @property
     def query(self) -> str:
-        """What is asked."""
+        """The name of the query."""
         return self.text("query")
 
     def text(self, name: str) -> str:
@@ -83,14 +83,14 @@ class Query(NamedTuple):
         return key
 
     def texts(self, name: str, most: int) -> list[str]:
-        """A field that is a list of so many str at most."""
+        """A field that is a list of `most` str at most."""
         texts = _field(self.fields, name, list)
         if len(texts) > most or not all(type(text) is str for text in texts):
             raise MalformedError(f"query: {len(texts)} of {most} members in {name!r}, or one that is not a str")
         return texts
 
     def numbers(self, name: str, most: int) -> list[int]:
-        """A field that is a list of so many 64-bit numbers at most."""
+        """A field that is a list of `most` 64-bit numbers at most."""
         numbers = _numbers(self.fields, name)
         if len(numbers) > most:
             raise MalformedError(f"query: {len(numbers)} of {most} numbers in {name!r}")
@@ -174,7 +174,7 @@ def _read_map(frame: bytes) -> dict[str, Any]:
             strict_map_key=True,
             max_str_len=TEXT_SIZE_MAX,
             max_bin_len=TEXT_SIZE_MAX,
-            max_array_len=min(WAITS_MAX, len(frame)),  # an element has a byte at least: room is made for no more
+            max_array_len=min(WAITS_MAX, len(frame)),  # an element has a byte at least
             max_map_len=MAP_FIELDS_MAX,
             max_ext_len=0,
         )

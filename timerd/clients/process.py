@@ -1,4 +1,4 @@
-"""A client's process, as far as this daemon can see it, and what both must share for that."""
+"""A client's process, as far as this daemon can see it, and the boot and namespaces that both must share for that."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reminders: a client that does not acknowledge what it was sent is sent the newest numbers again.
+"""Reminders: a client that does not acknowledge its reports gets the newest numbers again.
 
 The first reminder is due 50 ms after the client's last acknowledgement; the time doubles up to 1 s. For example, a
-client that has lost a report, and receives nothing else, finds that out after 50 ms.
+client that has lost a report, and receives nothing else, notices the loss after 50 ms.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from timerd_shm.declare.limits import ANNOUNCE_FIRST_NS, ANNOUNCE_LAST_NS
 
 from .session import Session
 
-ANNOUNCE_GRID_NS = 10_000_000  # reminders are looked after this often at most
+ANNOUNCE_GRID_NS = 10_000_000  # the shortest time between two looks for due reminders
 
 
 class Reminders:
@@ -29,7 +29,7 @@ class Reminders:
         session.gap_ns = ANNOUNCE_FIRST_NS
 
     def published(self, session: Session, now_ns: int) -> None:
-        """The client was sent a report: it is reminded of what it does not acknowledge."""
+        """A report went to the client: remind it later, unless it acknowledges everything."""
         session.published_ns = now_ns
         if session.slot not in self._announcing and self._core.unacknowledged(session.slot):
             self._announcing[session.slot] = session
@@ -61,5 +61,5 @@ class Reminders:
         self._announcing.pop(session.slot, None)
 
     def rest(self) -> None:
-        """There is no client any more."""
+        """All clients have ended."""
         self.due_ns = NEVER

@@ -59,13 +59,13 @@ class Session:
         self.secret = NO_SESSION
         self.maker_pid = 0  # the process that it is charged to, as the kernel says; 0 = not known
         self.routing = 0  # the connection that its newest frame came over
-        self.subscribed = False  # whether it hears its outlet
+        self.subscribed = False  # whether its outlet is connected
         self.greeted_ns = -ANNOUNCE_LAST_NS  # when it was last welcomed
         self.is_greeted = False  # whether a hello of it was accepted, by this daemon or an earlier one
         self.is_leaving = False  # whether its newest frame said that its process is ending: its end is a goodbye then
         self.published_ns = 0  # when it was last sent a report
-        self.gone = 0  # nothing is held of its commands up to this one: it was dead, and came back from its tombstone
-        self.asked_turn = 0  # the turn in which it last asked for what it lacks
+        self.gone = 0  # operations of its commands up to this one are gone, since it came back from its tombstone
+        self.asked_turn = 0  # the turn in which it last asked for missing outcomes
         self.received = (0, 0)  # newest outcome and answer that it has acknowledged
         self.progress_ns = 0  # when `received` last changed, or the client was last reminded
         self.gap_ns = ANNOUNCE_FIRST_NS  # from progress_ns to its next reminder
@@ -76,7 +76,7 @@ class Session:
         self.last_frame_ns = now_ns
         self.silent_ns = 0  # its silence since then, as far as it was counted
         self.is_silent = False  # whether silent_ns is more than its lease
-        self.keeps = False  # whether it is silent, and keeps what it holds of its group (keepers.py)
+        self.keeps = False  # whether it is silent, and keeps its calls and outcomes of its group (keepers.py)
         self.takeover_ns = 0  # the silence after which it does not
         self.watch = 0  # the watch that reports its end (liveness.py); 0 = there is none
         self.ends_ns = NEVER  # when its end is acted upon, if it has ended
@@ -88,5 +88,5 @@ def client_name(slot: int, name: bytes, pid: int) -> str:
 
 
 def session_hash(secret: bytes) -> bytes:
-    """What the arena keeps of a session: the first 16 bytes of its SHA-256."""
+    """The form in which the arena keeps a session: the first 16 bytes of its SHA-256."""
     return hashlib.sha256(secret).digest()[:16]

@@ -1,15 +1,15 @@
-"""The table of the clients' sessions, and which session a hello gets.
+"""The table of the clients' sessions, and the choice of the session that a hello gets.
 
-A session's hash stands in the arena. By it a client that outlived the daemon is known again after a restart. Answers
-go over the connection of its newest frame. Everybody can read an incarnation in the arena; but a hello has the secret
-of which it is the hash (timerd_wire/proof.py), so only its client can say hello with it.
+The arena has the hash of each session. So after a restart the daemon knows a client again that outlived it. Answers go
+over the connection of the client's newest frame. Every process can read an incarnation in the arena. But a hello has
+the secret whose hash the incarnation is (timerd_wire/proof.py), so only its own client can use it.
 
     HELLO, session zero            a new incarnation: a slot and a session
     HELLO, its session             resumes: same slot, same session, its numbering goes on; a silent one is live again
-    HELLO, session of a dead one   no answer while what it held is cleared away; then its tombstone is live again
+    HELLO, session of a dead one   no answer before the sweep is done with it; then its tombstone is live again
     HELLO, known incarnation,      the same again while no command was applied: its WELCOME was lost; else SessionGone
       session not shown
-    HELLO, unknown incarnation,    SessionGone: what it had not acknowledged is unknown
+    HELLO, unknown incarnation,    SessionGone: its unacknowledged commands are unknown
       a session shown
 
 Three parts look after one session at a time: its end (ends.py), its silence (silence.py), its reminders (reminders.py).

@@ -1,12 +1,13 @@
 """Silence: nothing came from a client for a lease. Silence is a suspicion, not an end: the next frame ends it.
 
-Silence changes nothing for the client's own operations. The client gets nothing more of its group, and what it holds
-goes to other members, unless its process runs (keepers.py).
-Silence is counted only up to a turn that had read the sockets until they were dry, and at most a heartbeat from one
-count to the next; a start or a gap makes every lease whole. So a daemon that was stopped suspects no client.
+Silence changes nothing for the client's own operations. The client gets nothing more of its group, and its calls and
+outcomes go to other members, unless its process runs (keepers.py).
 
-Silence becomes death only after an hour counted so. One case is quicker: a client of an earlier daemon, on which this
-daemon has no watch, is dead when it has not come back after 60 s.
+Silence is counted only in turns that have read the sockets until they were dry, and one count adds at most a heartbeat.
+A start or a gap renews every lease. So a daemon that was stopped suspects no client.
+
+After an hour of silence, counted like this, a client is dead. One case is quicker: a client of an earlier daemon, on
+which this daemon has no watch, is dead when it has not come back after 60 s.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Lapses(NamedTuple):
     """Clients that a count of silence has found."""
 
     silent: list[Session]  # from now on
-    lost: list[Session]  # silent before; what they had kept goes to other members from now on
+    lost: list[Session]  # silent before; the calls and outcomes that they had kept go to other members
     dead: list[Session]
 
 

@@ -3,17 +3,17 @@
 A record is an operation, a watcher or a bucket. For example: an event on a key that 200,000 operations watch takes 13
 turns, because it touches two records for each, a turn touches 32,768 in a step, and the rest is left to the next turn.
 A record takes 30 to 50 ns of the processor, 100 ns where little of the arena is in its caches. So a step takes 1 to 3
-ms. What is no record is charged as so many records as it takes time.
+ms. Other work is charged as the number of records that takes the same time.
 """
 
 from __future__ import annotations
 
-RECORDS_PER_STEP = 32_768  # reading, resuming and the wheel may each touch so many
-RECORDS_WHILE_COPYING = 1_024  # and so many while the arena is copied, because what a turn changes is logged before
+RECORDS_PER_STEP = 32_768  # the bound of reading, of resuming, and of the wheel
+RECORDS_WHILE_COPYING = 1_024  # the same while the arena is copied: each line that a turn changes is logged first
 
 
 class Bounds:
-    """What the parts of a turn share: the records of a step, and whether something is left for the next turn."""
+    """The state that the parts of a turn share: the records of a step, and whether work is left for the next turn."""
 
     def __init__(self, records: int) -> None:
         self._most = records

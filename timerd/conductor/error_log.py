@@ -5,9 +5,9 @@ count 10,000 in the arena. The line names the client. Where a quota was met, it 
 
     refused: QuotaExceededError: client 'billing' (slot 3, process 1234) holds 500 operations, ...
 
-What a client sends may stand in a message, so a client can make ever new messages. Each process has 16 of them. Then
-one line says so, and its further errors have one entry together. So no process hides the errors of others. Processes
-may be ever new, too: 8 of them in a minute have messages of their own, and all others share 16.
+A message may quote a frame, so a client can make ever new messages. Each process has 16 of them. Then one line reports
+that there are more, and all further errors of the process have one entry. So no process hides the errors of others.
+Processes may be ever new, too: 8 new ones a minute have messages of their own, and all others share 16.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def group_name(name: bytes, pid: int) -> str:
 
 
 class ErrorLog:
-    """What was refused. A message holds no payload and no session."""
+    """The log of refusals. A message holds no payload and no session."""
 
     def __init__(self, core: Core, clock: Clock) -> None:
         self._core = core
@@ -69,7 +69,7 @@ class ErrorLog:
         self._count(error, message, seen, count)
 
     def _source_of(self, source: int) -> int:
-        """The source whose messages this process has: its own, or one that processes share that come and go."""
+        """The source of a process's messages: its own, or the one that processes share which come and go."""
         if source in self._by_source:
             return source
         now_ns = self._clock.now_ns()
@@ -96,14 +96,14 @@ class ErrorLog:
                 self._core.log_error(code, RECOUNTED.encode(), self._clock.wall_ns(), count)
                 log.error("%s", RECOUNTED)
             elif holder is None:
-                # These messages have nothing of a client's. There are as many as codes and limits.
+                # These messages quote no client. There is one for each code and limit.
                 error = refusal(code, value, MANY_CLIENTS)
                 self._count(error, str(error), self._of_commands, count)
             else:
                 self._note_quota(code, value, count, holder)
 
     def _note_quota(self, code: int, value: int, count: int, holder: Holder) -> None:
-        """Count what one client, or group, was refused. The message says what it held the first time."""
+        """Count refusals of one client, or group. The message has its holdings at the first refusal."""
         slot, name, is_group, pid, bytes_held = holder
         who = group_name(name, pid) if is_group else client_name(slot, name, pid)
         error = refusal(code, value, Subject(holder=who, kind=KINDS[is_group], bytes_held=bytes_held))

@@ -1,10 +1,10 @@
 """The gap: after a turn that began late, the sockets are read before the wheel moves.
 
-A turn that begins a second late means that the process was stopped, or starved. What happened meanwhile stands in the
-sockets. For example: an event that was fired in time must not lose against a deadline that the daemon has slept
-through. So what is read in a gap has the *effective time* of the last turn before, and the wheel waits until the
-sockets are dry, 100 ms at most. The daemon's first turn is a gap as well, because clients may have sent while no daemon
-was there. The last turn before is then that of the daemon before.
+A turn that begins a second late means that the process was stopped, or starved. The frames of that time wait in the
+sockets. For example: an event that was fired in time must not lose against a deadline that passed while the daemon was
+stopped. So a frame that is read in a gap has the *effective time* of the last turn before the gap, and the wheel waits
+until the sockets are dry, 100 ms at most. The daemon's first turn is a gap as well, because clients may have sent
+frames while no daemon ran. The last turn before is then that of the previous daemon.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from timerd.core import NEVER
 
 GAP_READ_NS = 100_000_000  # the longest that the wheel waits after a gap
-DRY_NS = 5_000_000  # the sockets are dry when nothing came for so long: a client's thread was stopped as well
+DRY_NS = 5_000_000  # the sockets are dry if nothing came for this time: a client's thread was stopped as well
 
 
 class Gap:
@@ -32,7 +32,7 @@ class Gap:
 
     @property
     def before_ns(self) -> int:
-        """While the gap is open: when the last turn before it was. Else NEVER."""
+        """The time of the last turn before the gap, while the gap is open. Else NEVER."""
         return self._before_ns if self.is_open else NEVER
 
     def begin(self, now_ns: int, last_turn_ns: int) -> None:

@@ -1,6 +1,6 @@
 """Greets clients: a hello is answered by WELCOME, SESSION_GONE or ERROR.
 
-clients/sessions.py decides which session a hello gets. That all slots of clients are in use, the core finds out
+clients/sessions.py decides which session a hello gets. The core notices that all client slots are in use
 (`open_slot` in purgatory/binding/arguments.pxd); the ERROR is sent here. A hello that is refused changes nothing.
 """
 
@@ -38,7 +38,7 @@ class Greeter:
     def rests(self, routing: int, shown: bytes, frame: bytes, now_ns: int) -> bool:
         """Whether a large hello is passed over, because its sender was welcomed a moment ago.
 
-        Nothing is lost by that: a client that was not welcomed says hello again after 250 ms.
+        No client is lost by that: one that was not welcomed sends its hello again after 250 ms.
         """
         if len(frame) <= HELLO_SIZE_EASY:
             return False
@@ -60,7 +60,7 @@ class Greeter:
             raise
 
     def greet(self, routing: int, shown: bytes, frame: bytes, pid: int, now_ns: int) -> None:
-        """Answer a hello that shows this session (zero: none). What can be refused is refused first.
+        """Answer a hello that shows this session (zero: none). All reasons to refuse it are checked first.
 
         `pid`: the process that has sent it, as the kernel says; 0 = not known.
         """

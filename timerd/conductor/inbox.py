@@ -1,4 +1,4 @@
-"""What comes in from clients: frames are read within a turn's bounds, and each goes to the part that deals with it.
+"""The frames of clients: they are read within a turn's bounds, and each goes to the part that deals with it.
 
     HELLO               the greeter
     COMMANDS            the core, in order; they are deferred behind a long event
@@ -43,8 +43,8 @@ from .transport import Transport
 RECORDS_PER_FRAME = 512
 RECORDS_PER_COMMAND = 8
 RECORDS_PER_HELLO = 2_048  # accepted or not, it takes up to 100 us: to unpack, to search all slots, a look into /proc
-BYTES_PER_RECORD = 64  # of a frame, up or down: to copy so many takes as long as to touch a record, at most
-BYTES_PER_ITEM = 2  # of a map: to unpack and to look up what two bytes say takes as long as to touch a record
+BYTES_PER_RECORD = 64  # of a frame, up or down: copying them takes at most as long as touching a record
+BYTES_PER_ITEM = 2  # of a map: unpacking two bytes and looking up their value takes as long as touching a record
 
 FRAMES_IN = index_of(DAEMON_COUNTERS, "frames_in")
 FRAMES_UNKNOWN_SESSION = index_of(DAEMON_COUNTERS, "frames_unknown_session")
@@ -120,7 +120,7 @@ class Inbox:
     # Bounds -----------------------------------------------------------------------------------------------------------
 
     def _share(self, commands: int) -> int:
-        """Records that a frame with so many commands may touch in this turn."""
+        """Records that a frame with `commands` commands may touch in this turn."""
         return min(RECORDS_PER_FRAME + RECORDS_PER_COMMAND * commands, self._bounds.records)
 
     def _share_of_map(self, frame: bytes) -> int:
@@ -130,7 +130,7 @@ class Inbox:
     # One frame --------------------------------------------------------------------------------------------------------
 
     def _take(self, routing: int, frame: bytes, now_ns: int) -> int:
-        """Deal with one frame; how many records it takes off the turn's budget."""
+        """Deal with one frame; how many records of the turn's budget it takes."""
         count: int
         if len(frame) < HEADER_SIZE:
             short = MalformedError(f"a frame has {len(frame)} bytes, and its header {HEADER_SIZE}")
@@ -177,16 +177,16 @@ class Inbox:
             if flags & FrameFlag.CONFIRM:
                 self._core.confirm(session.slot)
         else:
-            unknown = MalformedError(f"a frame is of kind {kind}, which there is not")
+            unknown = MalformedError(f"a frame is of unknown kind {kind}")
             self._outbox.refuse(routing, unknown, now_ns, session)
         return RECORDS_PER_FRAME
 
     def _report_again(self, session: Session, outcome: int, answer: int, now_ns: int) -> int:
-        """Answer a client that asks for what it lacks, once a turn; how many records it takes off the turn's budget."""
+        """Answer a client that asks for missing outcomes, once a turn; how many records of the budget that takes."""
         core = self._core
         core.count(ASKED_AGAIN)
         if session.asked_turn == self._bounds.turns:
-            return RECORDS_PER_FRAME  # the answer to the first one is on its way, and says the same
+            return RECORDS_PER_FRAME  # the answer to the first one is on its way, and would be the same
         session.asked_turn = self._bounds.turns
         touched = core.touched
         core.send_looks_again(session.slot)
@@ -195,7 +195,7 @@ class Inbox:
         return RECORDS_PER_FRAME + len(report) // BYTES_PER_RECORD + core.touched - touched
 
     def _take_commands(self, session: Session, frame: bytes, count: int, outcome: int, answer: int, now_ns: int) -> int:
-        """Apply a frame of commands, or defer it; how many records it takes off the turn's budget."""
+        """Apply a frame of commands, or defer it; how many records of the turn's budget it takes."""
         if count > COMMANDS_PER_FRAME_MAX:
             error = MalformedError(f"a frame says {count} commands; at most {COMMANDS_PER_FRAME_MAX} fit")
             self._outbox.refuse(session.routing, error, now_ns, session)
@@ -222,7 +222,7 @@ class Inbox:
             self._send_expected(session, now_ns)
         else:
             assert status == MALFORMED, f"status={status}"
-            error = MalformedError("a command ends where it should not, or names what there is not")
+            error = MalformedError("a command has a wrong length, or names something that does not exist")
             self._outbox.refuse(session.routing, error, now_ns, session)
         return True
 

@@ -72,7 +72,7 @@ class Loop:
     def run(self, is_over: Callable[[int], int]) -> str:
         """Turn after turn until a stop signal comes, or until `is_over(now_ns)` gives 0; the reason, for the log.
 
-        Otherwise `is_over` says when it wants to be asked again (NEVER: only when something happens).
+        Otherwise `is_over` returns when to ask it again (NEVER: only after an event).
         """
         conductor, transport, now = self._conductor, self._transport, self._clock.now_ns
         sharpen()
@@ -104,7 +104,7 @@ class Loop:
         return signal.Signals(self._stopped_by).name
 
     def close(self) -> None:
-        """Close what this loop opened; signals mean what they meant before."""
+        """Close the descriptors of this loop, and restore the handlers of signals."""
         for number, handler in self._handlers_before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)
@@ -118,7 +118,7 @@ class Loop:
         self._button.close()
 
     def _poll(self, timeout: int) -> None:
-        """Learn what is ready: at once (0), or when something is (-1). The rest is not looked at in this turn."""
+        """Have the selector report ready descriptors: those of now (0), or after a wait for one (-1)."""
         self._sleeps = timeout != 0
         self._selector.poll(timeout)
 

@@ -1,8 +1,8 @@
-"""What goes out to clients: reports, announcements, heartbeats by its outlet; answers over its connection for commands.
+"""The frames to a client: reports, announcements and heartbeats by its outlet; answers by its connection for commands.
 
-A report carries outcomes and answers. An *announcement* is a report without any: it holds the newest numbers only. By
-these the client finds that a report was lost, and asks for it. A *heartbeat* is the same frame, for a client to which
-nothing else was published for a while.
+A report carries outcomes and answers. An *announcement* is a report without any: it holds the newest numbers only. From
+these the client sees that a report was lost, and asks for it. A *heartbeat* is the same frame, for a client that has
+got no other frame for a while.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .transport import Transport
 
 REPORT_BYTES_PER_TURN = 1 << 20  # of all clients; a turn copies one report more at most
 OUTCOMES_PER_REPORT = 2_048  # 200 KB, and some 0.4 ms of the processor
-CONFIRM_NS = 100_000_000  # a confirmation waits so long for an outcome to ride with, unless its client asks for it
+CONFIRM_NS = 100_000_000  # a confirmation waits at most this time for an outcome to ride with, unless its client asks
 
 FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
 ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")
@@ -75,7 +75,7 @@ class Outbox:
     # To all -----------------------------------------------------------------------------------------------------------
 
     def publish_reports(self, now_ns: int) -> None:
-        """Publish outcomes, answers and which commands were applied, to each client for which there is something new.
+        """Publish outcomes, answers and the numbers of applied commands to each client that has new ones.
 
         With more to publish than the two bounds allow, the rest follows in the next turn.
         """
@@ -83,21 +83,21 @@ class Outbox:
         due = core.reports(now_ns, OUTCOMES_PER_REPORT, REPORT_BYTES_PER_TURN, CONFIRM_NS)
         for slot, frame in due:
             session = self._sessions.at(slot)
-            # A client that has not subscribed yet is sent the newest numbers when it does, and asks for what it lacks.
+            # A client that has not subscribed yet gets the newest numbers when it does, and asks for missing outcomes.
             if session is not None and session.subscribed:
                 self.publish(session, frame, now_ns)
         if core.reports_due_ns <= now_ns:
             self._bounds.cut()
 
     def announce_unacknowledged(self, now_ns: int) -> None:
-        """Remind the clients that have not acknowledged what they were sent."""
+        """Remind the clients that have not acknowledged their reports."""
         for session in self._sessions.reminders.take(now_ns):
             self._core.count(ANNOUNCEMENTS)
             self._core.send_looks_again(session.slot)
             self.announce(session, now_ns)
 
     def beat(self, now_ns: int) -> bool:
-        """On the beat: a heartbeat to each client that was sent nothing since the last one. False between beats."""
+        """On the beat: a heartbeat to each client that got no frame since the last one. False between beats."""
         quiet = self._sessions.beat(now_ns)
         if quiet is None:
             return False

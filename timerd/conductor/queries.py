@@ -1,7 +1,7 @@
-"""Answers queries: what a client asks, or sets, apart from its commands. A query and its answer carry the same number.
+"""Answers queries: a client's questions and settings that are no commands. A query and its answer have the same number.
 
-For example, {"id": 7, "query": "mark"} is answered by {"id": 7, "newest": 1201}. Two are answered later: a snapshot
-when the arena is at rest between two turns, and a check when every owner has looked.
+For example, {"id": 7, "query": "mark"} is answered by {"id": 7, "newest": 1201}. Two kinds are answered later: a
+snapshot when the copy is made, and a check when every owner has looked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .outbox import Outbox
 
 
 class Queries:
-    """Answers queries, those for a snapshot or a check included."""
+    """Answers all kinds of queries."""
 
     def __init__(self, core: Core, sessions: Sessions, snapshots: Snapshots, outbox: Outbox) -> None:
         self._core = core
@@ -85,7 +85,7 @@ class Queries:
             self._send(session, {"id": number, **answer}, now_ns)
 
     def answer_snapshot(self, session: Session, number: int, answer: str | ResourceLimitError, now_ns: int) -> None:
-        """Answer the query of that number with the copy's path, or with why there is none."""
+        """Answer the query of that number with the copy's path, or with the reason why there is none."""
         if isinstance(answer, ResourceLimitError):
             self._outbox.refuse(session.routing, answer, now_ns, session, number)
         else:

@@ -1,8 +1,8 @@
-"""Who hears the outcomes of a client: the newest connection to NAME.pub that has shown its session, its *outlet*.
+"""The *outlet* of a client: the newest connection to NAME.pub that has shown its session. It gets the outcomes.
 
-    a peer without a session            refused in the handshake, and counted; over NAME.unix it is told to say hello
+    a peer without a session            refused in the handshake, and counted; over NAME.unix it gets HELLO_FIRST
     a second connection of a client     takes the place of the first, which is closed
-    what a client may send there        its one subscription (the empty prefix), and the end of it
+    messages of a client over it        its one subscription (the empty prefix), and the end of it
 
 With one subscription more the outlet is closed. The client connects again, and asks for the outcomes that it lacks.
 """
@@ -78,7 +78,7 @@ class Subscriptions:
         return heard
 
     def _answer(self, connection: int, secret: bytes, now_ns: int) -> None:
-        """Admit the connection that shows a session; one that shows none is refused, as it is not admitted."""
+        """Admit a connection that shows a known session. Any other one is not admitted, and gets HELLO_FIRST."""
         session = self._sessions.find(secret)
         if session is None:
             self._core.count(FRAMES_UNKNOWN_SESSION)

@@ -1,13 +1,13 @@
-"""The daemon's sockets. What the conductor needs of them is `Transport`; `SocketTransport` is the real one.
+"""The daemon's sockets. The conductor knows them as a `Transport`. `SocketTransport` has the sockets of the kernel.
 
     NAME.sock    ROUTER: commands come in, and are answered over the same connection
-    NAME.pub     XPUB: each connection is one client's, and has its outcomes alone; it drops rather than blocks
-    NAME.unix    packets: both of that in one connection, for clients without ZeroMQ
+    NAME.pub     XPUB: each connection belongs to one client, and gets its outcomes alone; it drops rather than blocks
+    NAME.unix    packets: both in one connection, for clients without ZeroMQ
 
-A peer of NAME.pub shows a session in the handshake (PLAIN's password), one of NAME.unix in a packet. The newest
-connection that shows a session hears it; an older one is closed. The end of a connection of NAME.unix is the end of its
-client. Clients of ZeroMQ use libzmq; the daemon speaks its protocol itself, because every byte of a peer has to have a
-bound (timerd/zmtp).
+A peer of NAME.pub shows a session in the handshake (PLAIN's password), a peer of NAME.unix in a packet. The newest
+connection that shows a session gets its outcomes; an older one is closed. The end of a connection of NAME.unix is the
+end of its client. Clients of ZeroMQ use libzmq. The daemon has its own code for ZeroMQ's protocol, because the bytes of
+each peer must have a bound (timerd/zmtp).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ CONNECTIONS_BESIDE = 64  # of a process, beyond those of its clients: tools, and
 
 
 class OutletMessage(NamedTuple):
-    """What came over a connection for outcomes: a session, from one that asks to be admitted, or a message."""
+    """A message of a connection for outcomes. Before the connection is admitted, the message is its session."""
 
     connection: int  # a number that is never used twice
-    slot: int  # whose outcomes it hears, or NOT_ADMITTED
+    slot: int  # the client whose outcomes it gets, or NOT_ADMITTED
     message: bytes
 
 
 class Transport(Protocol):
-    """What the conductor needs of a network. Nothing here blocks."""
+    """The network as the conductor sees it. Nothing here blocks."""
 
     def receive(self, limit: int) -> Iterator[tuple[int, bytes]]:
         """Up to `limit` frames as (connection, frame), taken from the network one by one as they are asked for."""
@@ -63,16 +63,16 @@ class Transport(Protocol):
         """Up to `limit` messages of connections for outcomes. One that asks is admitted at once, or it is refused."""
 
     def admit(self, connection: int, slot: int) -> None:
-        """Let a connection that has asked hear the outcomes of a slot. An earlier connection of the slot is closed."""
+        """Give the outcomes of a slot to a connection that has asked. An earlier connection of the slot is closed."""
 
     def close_outlet(self, slot: int) -> None:
-        """Close the connection that hears a slot, if there is one."""
+        """Close the outlet of a slot, if there is one."""
 
     def publish(self, slot: int, frame: bytes) -> None:
-        """Send a frame to who hears a slot; dropped if there is nobody, or if the client does not keep up."""
+        """Send a frame to the outlet of a slot. It is dropped without an outlet, or if the client does not keep up."""
 
     def complaints(self) -> list[tuple[int, TimerdError]]:
-        """What was wrong with connections that were closed since the last call, as (pid, error)."""
+        """The errors for which connections were closed since the last call, as (pid, error)."""
 
 
 class SocketTransport:
@@ -208,7 +208,7 @@ class SocketTransport:
             self._end_outlet(slot)
 
     def _end_outlet(self, slot: int) -> None:
-        """Close the connection that hears a slot, also one over which commands come: another one takes its place."""
+        """Close the outlet of a slot, also if commands come over it: another connection takes its place."""
         self._ready.pop(slot, None)
         found = self._outlets.pop(slot, None)
         if isinstance(found, PacketConnection):
@@ -218,7 +218,7 @@ class SocketTransport:
             self._outcomes.close_connection(found)
 
     def _leave_slot(self, packets: PacketConnection) -> None:
-        """It hears nobody's outcomes from now on. Its end is no client's end, and it is no client's connection."""
+        """From now on the connection gets no outcomes, belongs to no client, and its end is the end of no client."""
         self._liveness.adopted_ended(packets.watch, is_client=False)  # the session would be watched by it for ever
         packets.slot, packets.watch = NOT_ADMITTED, 0
         packets.is_admitted = False

@@ -1,7 +1,6 @@
 """The conductor: everything the daemon does, as a function of (state, now, messages).
 
-A turn takes the time once, looks whether somebody has set the wall clock, and does, in this order, a bounded amount of
-each:
+A turn takes the time once, checks whether the wall clock was set, and does, in this order, a bounded amount of each:
 
     subscriptions, commands     an event counts for deadlines after its effective time, which is the turn's clock
     ends                        connections of clients, and processes, that have ended
@@ -10,8 +9,8 @@ each:
     reports, duties             outcomes out; announcements, heartbeats, silence
     journal, snapshots          rows to the journal's thread; a copy of the arena begins here, when it is at rest
 
-In a *gap* (gap.py) the sockets are read until they are dry, before the wheel moves and before the end of a client is
-acted upon; every lease is whole after it. What is read in a gap has the effective time of the last turn before.
+In a *gap* (gap.py) the sockets are read until they are dry, before the wheel moves and before the daemon acts upon the
+end of a client. After it every lease begins anew. Frames of a gap have the effective time of the last turn before it.
 
 One thread calls this. Time, network, core and snapshots are passed in; nothing here blocks, and nothing that comes from
 a client makes do_work() raise.
@@ -44,7 +43,7 @@ from .subscriptions import Subscriptions
 from .transport import Transport
 
 JOURNAL_AGAIN_NS = 5_000_000  # when the journal has more rows to write than its buffer takes at once
-CLOCKS_NS = 10_000_000  # the clocks are compared so often, if there are turns, and at once when the system says so
+CLOCKS_NS = 10_000_000  # turns compare the clocks at this interval, and at once after a signal of the kernel
 
 GAPS = index_of(DAEMON_COUNTERS, "gaps")
 FRAMES_OUT = index_of(DAEMON_COUNTERS, "frames_out")
@@ -109,7 +108,7 @@ class Conductor:
             gap.begin(now_ns, core.last_turn_ns)
             self._sessions.make_leases_whole(now_ns)
         if not bounds.turns:
-            self._cpu_ns = self._clock.cpu_ns()  # what a start takes after this was made is no turn's
+            self._cpu_ns = self._clock.cpu_ns()  # CPU time of the start does not count as a turn
         outbox.frames = 0
         bounds.is_cut = False
         bounds.turns += 1
@@ -129,7 +128,7 @@ class Conductor:
             bounds.cut()
         if not gap.is_open and core.advance(now_ns, bounds.records):
             bounds.cut()
-        if refusals := core.take_refusals():  # they are in the log before their clients hear of them
+        if refusals := core.take_refusals():  # the log has them before their clients get them
             self._errors.note_refusals(refusals)
         outbox.publish_reports(now_ns)
         self._queries.answer_checks(now_ns)
@@ -145,7 +144,7 @@ class Conductor:
         return work
 
     def wall_clock_set(self) -> None:
-        """Have the next turn compare the clocks: the system says that somebody has set the wall clock."""
+        """Have the next turn compare the clocks: the kernel has reported that the wall clock was set."""
         self._clocks_due_ns = 0
 
     def _compare_clocks(self, now_ns: int) -> None:
@@ -154,7 +153,7 @@ class Conductor:
             self._core.set_wall_clock(self._wall.ahead_ns)
 
     def _do_duties(self, now_ns: int) -> None:
-        """What is due to clients by the clock; silence is counted on the beat of their heartbeats."""
+        """Announcements and heartbeats that are due. Silence is counted on the beat of the heartbeats."""
         self._outbox.announce_unacknowledged(now_ns)
         if self._outbox.beat(now_ns):
             self._departures.count_silence(self._gap.dry_ns, now_ns)
@@ -177,8 +176,8 @@ class Conductor:
         took_ns = self._clock.now_ns() - now_ns
         core.count(BUSY_NS, took_ns)
         core.count_max(TURN_NS_MAX, took_ns)
-        # From the end of one turn to that of the next: one call of the system instead of two, and what the loop does
-        # between them is the conductor's work as well.
+        # Measured from the end of one turn to the end of the next: one system call instead of two. The loop's work
+        # between two turns counts, too.
         cpu_ns = self._clock.cpu_ns()
         core.note_turn_cpu(cpu_ns - self._cpu_ns)
         self._cpu_ns = cpu_ns

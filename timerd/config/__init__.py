@@ -1,4 +1,4 @@
-"""What can be set: the knobs, each declared once (config.py), where their values come from, and how they are shown.
+"""The settings: knobs, each declared once (config.py), the sources of their values, and how they are shown.
 
-Not here: what a size means to the arena (arena/plan.py).
+Not here: the effect of a size on the arena (arena/plan.py).
 """

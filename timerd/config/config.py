@@ -45,12 +45,12 @@ RECORDS_MAX = 4 * CAPACITY_MAX
 
 
 def part(name: str, times: int = 1, over: int = 1) -> Callable[[Config], int]:
-    """A formula: so many times another knob's number, divided by so much."""
+    """A formula: the number of another knob, multiplied by `times`, divided by `over`."""
     return lambda config: int(getattr(config, name)) * times // over
 
 
 def share_of_client(name: str) -> Callable[[Config], int]:
-    """A formula: what a client may hold of these records. Half, or as large a part as it may hold of the operations."""
+    """A formula: the records that a client may hold. Half, or as large a part as it may hold of the operations."""
 
     def share(config: Config) -> int:
         records: int = getattr(config, name)
@@ -60,7 +60,7 @@ def share_of_client(name: str) -> Callable[[Config], int]:
 
 
 class Config(NamedTuple):
-    """Everything that can be set, with its default. None: the knob's formula makes it, from knobs before it."""
+    """All knobs with their defaults. None: the knob's formula computes the value, from knobs before it."""
 
     instance: Annotated[str, Knob("name", "the instance: daemons of several names run side by side")] = INSTANCE_DEFAULT
     runtime_dir: Annotated[
@@ -189,7 +189,7 @@ class Config(NamedTuple):
         ),
     ] = None
     quota_outcomes: Annotated[
-        int, Knob("count", "with so many unacknowledged outcomes a client may not register", 1, CAPACITY_MAX)
+        int, Knob("count", "unacknowledged outcomes with which a client may not register", 1, CAPACITY_MAX)
     ] = OUTCOMES_PER_CLIENT_MAX
     quota_answers: Annotated[
         int, Knob("count", "unacknowledged refusals and answers a client may have", 1, ANSWERS_PER_CLIENT_MAX)

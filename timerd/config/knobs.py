@@ -1,4 +1,4 @@
-"""What a knob is: a unit, limits and a sentence; how a text becomes its value, and how a value is shown.
+"""Knobs: a knob has a unit, limits and a sentence. A text becomes its value, and its value is shown as text.
 
 For example, Knob("duration", "how late is normal", 100_000, 60_000_000_000) reads "1ms" as 1,000,000 nanoseconds.
 """
@@ -13,23 +13,23 @@ from timerd_shm.host.quantity import DURATIONS, SIZES, byte_count, duration_ns
 
 
 class Formula(NamedTuple):
-    """How a number is computed where it is not given. `of` takes a Config that has the knobs before it."""
+    """Computes a number that is not given. `of` takes a Config that has the knobs before it."""
 
     text: str
     of: Callable[[Any], int]
 
 
 class Knob(NamedTuple):
-    """What a knob holds: its unit (which says how a text is read), its limits (inclusive) and a sentence."""
+    """A knob: its unit (which says how a text is read), its limits (inclusive) and a sentence."""
 
     unit: Literal["count", "duration", "bytes", "flag", "text", "name", "path", "level"]
     about: str
     low: int = 0
     high: int = 0
-    derived: str = ""  # what the default is, where it is None and no number
+    derived: str = ""  # the default in words, if it is None and no number
     choices: tuple[str, ...] = ()
-    formula: Formula | None = None  # what makes the number, where it is None
-    word: str = ""  # the word of the arena's header that holds it, where that has another name
+    formula: Formula | None = None  # gives the number, if the value is None
+    word: str = ""  # the word of the arena's header that holds it, if that has another name
 
     def read(self, text: str) -> int | str | bool:
         """The value of a flag's or variable's text; raises ValueError with what is wrong and what to write instead."""

@@ -9,14 +9,14 @@ from .config import KNOBS, Config, dashed, sizes_of
 
 
 class Settings(NamedTuple):
-    """A configuration, where each value comes from, and what is odd about it."""
+    """A configuration, the source of each value, and warnings about them."""
 
     config: Config
     sources: dict[str, str]
     warnings: tuple[str, ...] = ()
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """(knob, value with what it was made from, source) of each knob, as text."""
+        """(knob, value with its formula, source) of each knob, as text."""
         sizes = sizes_of(self.config)
         rows = []
         for name, knob in KNOBS.items():
@@ -28,13 +28,13 @@ class Settings(NamedTuple):
         return rows
 
     def table(self) -> str:
-        """What `--show-config` prints."""
+        """The output of `--show-config`."""
         rows = [("knob", "value", "source"), *self.rows()]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         return "\n".join(f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}" for row in rows)
 
     def as_json(self) -> str:
-        """What `--show-config --json` prints; durations are in nanoseconds, sizes in bytes."""
+        """The output of `--show-config --json`; durations are in nanoseconds, sizes in bytes."""
         effective = self.config._asdict() | sizes_of(self.config)
         values = {}
         for name, knob in KNOBS.items():

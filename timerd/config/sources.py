@@ -1,4 +1,4 @@
-"""Where a knob's value comes from: the first of flag, environment, file and default that has one.
+"""The source of a knob's value: the first of flag, environment, file and default that has one.
 
     flag          --ring-events 1024
     environment   TIMERD_RING_EVENTS=1024

@@ -1,1 +1,1 @@
-"""What the daemon needs of its host: the lock of an instance, systemd, a timer of the kernel."""
+"""The daemon's host: the lock of an instance, open files, shares of processes, systemd, a timer of the kernel."""

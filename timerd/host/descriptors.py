@@ -1,4 +1,4 @@
-"""How the open files that the daemon may have (RLIMIT_NOFILE) are divided.
+"""The division of the open files that the daemon may have (RLIMIT_NOFILE).
 
 clients     for each a connection for commands, one for outcomes, and one to NAME.live
 the rest    connections that belong to no client yet; beyond it they are closed as soon as they are accepted
@@ -19,16 +19,16 @@ UNLIMITED = 1 << 20
 
 
 class Descriptors(NamedTuple):
-    """How many there may be of each."""
+    """The number of descriptors of each kind."""
 
     watches: int  # of ends of clients
     connections: int  # for commands and outcomes
 
 
 def divide(clients: int) -> Descriptors:
-    """Divide the files for so many clients; raises the soft limit of open files to the hard one.
+    """Divide the files for `clients` clients; raises the soft limit of open files to the hard one.
 
-    Raises ResourceLimitError where there is no room for the clients themselves.
+    Raises ResourceLimitError if there is no room for the clients themselves.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The unix group whose members may connect and look (--unix-group), and files that are given to it."""
+"""The unix group whose users may connect and read (--unix-group), and the files that belong to it."""
 
 from __future__ import annotations
 

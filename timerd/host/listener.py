@@ -1,4 +1,4 @@
-"""A Unix socket that listens, with safe permissions from the moment of bind; and the shares of those who connect."""
+"""A Unix socket that listens, with safe permissions from the moment of bind; and the shares of its peers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Listener:
             raise
 
     def accept(self) -> None:
-        """Accept some of those who have connected."""
+        """Accept some of the connections that wait."""
         self.has_newcomers = False
         for _ in range(ACCEPTS_PER_CALL):
             try:
@@ -84,7 +84,7 @@ class Listener:
         self.has_newcomers = True
 
     def _turn_away(self) -> None:
-        """No file can be opened. The spare one makes room to end one connection, which would wake us for ever."""
+        """No file can be opened. The spare one makes room to end a connection, which would wake the daemon for ever."""
         self._spare.close()
         with suppress(OSError), self._socket.accept()[0] as accepted:
             self._shares.turn_away(_pid_of(accepted))

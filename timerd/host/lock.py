@@ -1,7 +1,7 @@
-"""One daemon for an instance: the lock on NAME.lock. The one for an arena, ARENA.lock, is in timerd_shm/host/lock.py.
+"""One daemon for an instance: the lock on NAME.lock. The lock for an arena, ARENA.lock: timerd_shm/host/lock.py.
 
-Only the daemon's user may open the two files. So nothing that members of the group may open is locked: not the arena,
-and not what shows them whether a daemon runs (`daemon_running` in paths.py).
+Only the daemon's user may open the two files. So no file is locked that users of the group may open: not the arena,
+and not the sign of a running daemon (`daemon_running` in paths.py).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PAUSE_S = 0.01
 
 
 class InstanceLock:
-    """flock on NAME.lock. The kernel releases it with the process, however that ends.
+    """flock on NAME.lock. The kernel releases the lock at any end of the process.
 
     The file is never unlinked. Otherwise a daemon that had opened it before would get the lock of a file without a name
     while the next daemon locks a new one, and both would serve the instance. systemd-tmpfiles may not unlink it either.
     It leaves alone the files in a directory with a lock (systemd.io/TEMPORARY_DIRECTORIES), so the directory has a
-    shared lock. If somebody unlinks it all the same, a daemon that listens holds off the next one.
+    shared lock. If the file is unlinked all the same, a daemon that listens prevents a second start.
 
-    Raises InstanceRunningError, which says who holds it, and ResourceLimitError when it cannot be made.
+    Raises InstanceRunningError, which names the holder, and ResourceLimitError when the file cannot be made.
     """
 
     def __init__(self, paths: InstancePaths) -> None:

@@ -1,9 +1,9 @@
-"""What is ready, of all descriptors of the daemon: one epoll, and for each descriptor who looks after it.
+"""The selector of the daemon: one epoll for all descriptors, and an owner for each of them.
 
     poll(-1) --> sleeps until something is ready, and calls its owner with (descriptor, events)
 
-An owner notes what is ready, and deals with it in its own step of the turn. What it leaves is reported again, because
-the epoll is level-triggered.
+An owner notes its ready descriptors, and deals with them in its own step of the turn. A descriptor that is still ready
+is reported again, because the epoll is level-triggered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import select
 from collections.abc import Callable
 
-EVENTS_PER_POLL = 1_023  # more than so many ready descriptors are reported by the next call
+EVENTS_PER_POLL = 1_023  # ready descriptors beyond these are reported by the next call
 
 Owner = Callable[[int, int], None]  # (descriptor, events of epoll)
 
@@ -42,7 +42,7 @@ class Selector:
             self._epoll.unregister(descriptor)
 
     def poll(self, timeout: int) -> None:
-        """Call the owners of what is ready: now (0), or as soon as something is (-1)."""
+        """Call the owners of ready descriptors: of those that are ready now (0), or after a wait for one (-1)."""
         found = self._epoll.poll(timeout, EVENTS_PER_POLL)
         self.is_full = len(found) == EVENTS_PER_POLL
         for descriptor, events in found:

@@ -1,14 +1,14 @@
-"""What each process holds of the connections, and of the memory for what comes and goes over them; and the bounds.
+"""The share of each process: its connections, and the memory for the frames of these. Each share has bounds.
 
     connections of a process      connections_max
-    memory of a process           MEMORY_MAX: large frames that come in, and what waits to be sent
-    connections of all            total_max; beyond it the newest of the process with the largest excess is ended
+    memory of a process           MEMORY_MAX: large frames that come in, and messages that wait to be sent
+    connections of all            total_max; beyond it the process with the largest excess loses its newest connection
 
-A client has a right to two connections from when it has shown its session. What a process has beyond the rights of its
-clients is its excess.
+A client that has shown its session has a right to two connections. The connections of a process beyond the rights of
+its clients are its excess.
 
-The kernel names the process (SO_PEERCRED). Those of other pid namespaces are 0 here, and
-have one share together, of twice the connections.
+The kernel names the process (SO_PEERCRED). The pids of other pid namespaces are 0 here. All such processes have one
+share together, with twice the connections.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Holder(Protocol):
         """Go on: there may be memory."""
 
     def end(self) -> None:
-        """Close it; somebody else's connection gets its place."""
+        """Close this connection; another one gets its place."""
 
 
 class Share:
-    """What one process holds."""
+    """The share of one process."""
 
     __slots__ = ("clients", "connections", "memory", "pid", "waiting")
 
@@ -56,11 +56,11 @@ class Share:
         return len(self.connections) - CONNECTIONS_PER_CLIENT * self.clients
 
     def has_room(self, size: int) -> bool:
-        """Whether so much memory is left. A process that holds none may always take some."""
+        """Whether `size` bytes of memory are left. A process that holds none may always take some."""
         return not self.memory or self.memory + size <= MEMORY_MAX
 
     def give(self, size: int) -> None:
-        """Give memory back; who waits for it goes on."""
+        """Give memory back. Connections that wait for it go on."""
         self.memory -= size
         while self.waiting and self.has_room(self.waiting[0].wanted_memory):
             self.waiting.popleft().wake()
@@ -81,7 +81,7 @@ class Shares:
         return self._total
 
     def open(self, pid: int) -> Share | None:
-        """The share for one connection more of that process; None: it has as many as it may. Another one may end."""
+        """The share for a new connection of a process; None: there is no room. An older connection may end for it."""
         share = self._by_pid.get(pid) or Share(pid)
         if len(share.connections) >= self.most_of(pid):
             self._refused[pid, True] += 1
@@ -96,11 +96,11 @@ class Shares:
         return self._connections_max * (1 if pid else 2)
 
     def turn_away(self, pid: int) -> None:
-        """Note a connection that was closed because there is no room for it, whatever its process has."""
+        """Note a connection that was closed because all connections are taken, not because of its process."""
         self._refused[pid, False] += 1
 
     def new_number(self) -> int:
-        """A number for a connection, which no other has or had."""
+        """A number for a connection, which is never used twice."""
         self._made += 1
         return self._made
 
@@ -123,7 +123,7 @@ class Shares:
         return bool(self._refused)
 
     def take_refused(self) -> Counter[tuple[int, bool]]:
-        """Connections closed since the last call, by process, and by whether that had as many as it may."""
+        """Connections closed since the last call, by process, and by whether the process was at its own bound."""
         refused, self._refused = self._refused, Counter()
         return refused
 

@@ -1,7 +1,7 @@
-"""Whose turn it is: connections that are to be looked at, process after process, and those of a process one by one.
+"""Turns of connections: process after process, and the connections of a process one by one.
 
-As an example, one process has 400 connections with a large packet in each, and another has one connection. The other
-one's is looked at after one packet of the first process, and not after 400.
+As an example, one process has 400 connections with a large packet in each, and another process has one connection. The
+turn of that connection comes after one packet of the first process, and not after 400.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Turns(Generic[Connection]):
         return bool(self._by_share)
 
     def add(self, share: Share, connection: Connection) -> None:
-        """It is looked at after the others of its process."""
+        """Add a connection behind the others of its process."""
         waiting = self._by_share.get(share)
         if waiting is None:
             self._by_share[share] = deque((connection,))
@@ -32,7 +32,7 @@ class Turns(Generic[Connection]):
             waiting.append(connection)
 
     def next(self) -> Connection:
-        """The next one; its process is the last from now on. There must be one."""
+        """The next connection; its process is the last from now on. There must be one."""
         share, waiting = next(iter(self._by_share.items()))
         connection = waiting.popleft()
         del self._by_share[share]

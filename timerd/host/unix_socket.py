@@ -30,7 +30,7 @@ def listen_guarded(listener: socket.socket, path: Path, group_id: int | None) ->
         os.chown(path, -1, group_id)
         os.chmod(path, 0o660)
     with suppress(OSError):  # an older kernel
-        # Descriptors that come along are refused to their sender. Where the daemon's receive would close the last copy,
-        # it may block: a TCP socket with SO_LINGER is closed when its data is sent, or after as long as its owner said.
+        # The kernel refuses packets with descriptors. If the daemon received one, it might close the last copy, and
+        # that may block: a TCP socket with SO_LINGER is closed when its data is sent, or after the time of SO_LINGER.
         listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
     listener.listen(BACKLOG)

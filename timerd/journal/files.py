@@ -210,7 +210,7 @@ class JournalFiles:
                     path.unlink()  # its daemon was killed while it made the file
                     continue
             except OSError:
-                pass  # it is no plain file, for example: Segment says so
+                pass  # for example, it is no plain file: Segment() raises the error for that
             self._sequence = sequence
             break
         else:
@@ -288,7 +288,7 @@ class JournalFiles:
         return pack(*header._replace(crc=zlib.crc32(pack(*header)[HEADER_CRC:])))
 
     def _seal(self, row: int) -> None:
-        """The present segment ends before `row`: cut its file to what it holds."""
+        """The present segment ends before `row`: cut its file to its length."""
         if self._descriptor >= 0:
             os.truncate(self._descriptor, BLOCK_SIZE + (row - self._segment) // BLOCK_ROWS * BLOCK_SIZE)
             self._close()
@@ -336,7 +336,7 @@ class JournalFiles:
                 path.chmod(mode)
 
     def _held_by(self, lock: Path, holder: str) -> str:
-        """What to tell of a lock that is held. `holder`: the daemon that the lock names, which may have ended."""
+        """The message for a lock that is held. `holder`: the daemon that the lock names, which may have ended."""
         remedy = "give this daemon another --journal directory"
         named = re.search(r"pid (\d+)$", holder)
         if named is not None and process_start_ticks(int(named[1])) is not None:

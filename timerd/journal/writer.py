@@ -8,7 +8,7 @@ because files are not synced.
 
 A disk that is full, or a directory that was removed, stops nothing: rows wait in the buffer, then the core drops and
 counts them. Writing is tried again after a pause, and a GAP row counts the missing rows. `timerctl errors` has the
-reason. If the thread itself ends, which nothing should make it do, `timerctl stats` says so.
+reason. The thread itself should never end. If it does, `timerctl stats` shows that.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .files import JournalFiles, JournalPlan
 JOURNAL_FAILURES = index_of(DAEMON_COUNTERS, "journal_failures")
 JOURNAL_THREAD_DEAD = index_of(DAEMON_COUNTERS, "journal_thread_dead")
 ANCHOR_NS = 10_000_000_000  # between two rows with both clocks, while there are rows
-PAUSE_S = 0.001  # the rows of so much time are written together
+PAUSE_S = 0.001  # the rows of this time are written together
 RETRY_FIRST_S = 0.25
 RETRY_LAST_S = 10.0
 SAY_AGAIN_NS = 10_000_000_000  # in the log, that rows are missing
@@ -81,7 +81,7 @@ class Journal:
         self._bell = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._ended_by = ""  # what has ended the thread, though it was not told to end
+        self._ended_by = ""  # the error that has ended the thread before it should end
         self._end_reported = False
         core.set_count(JOURNAL_THREAD_DEAD, 0)  # an earlier daemon's
         written = files.attach(memoryview(buffer), header, buffered)
@@ -131,7 +131,7 @@ class Journal:
         self._report()
 
     def _report(self) -> None:
-        """Enter what has failed into the arena's errors."""
+        """Enter the failures into the arena's log of errors."""
         core = self._core
         if self._files.failures != self._failures:
             core.count(JOURNAL_FAILURES, self._files.failures - self._failures)
@@ -171,7 +171,7 @@ class Journal:
         self._files.failures += 1
 
     def _run(self) -> None:
-        """The thread. Whatever ends it before it is told to end, the next turn says so."""
+        """The thread. If it ends before it should, for any reason, the next turn reports that."""
         try:
             self._write_until_the_end()
         except BaseException as error:

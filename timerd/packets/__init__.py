@@ -1,7 +1,7 @@
 """Packets of NAME.unix on the daemon's side: the transport of clients without ZeroMQ (client/PROTOCOL.md).
 
-    connection   one connection: its packets, what waits to be sent, a frame that comes in parts
+    connection   one connection: packets that come in, packets that wait to be sent, a frame in parts
     server       a listening socket with its connections
 
-Nothing here knows what a frame means, or whose it is.
+Nothing here knows the meaning of a frame, or its client.
 """

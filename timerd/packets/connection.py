@@ -1,4 +1,4 @@
-"""One connection of packets: its descriptor, what waits to be sent, a frame that comes in parts. No call blocks."""
+"""One connection of packets: its descriptor, packets that wait to be sent, a frame in parts. No call blocks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from timerd_shm.declare.limits import PACKET_SIZE_MAX
 from timerd_wire.packets import FRAME, Joined, Packets, cut
 
 QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one client; beyond it frames are dropped
-EASY_SIZE_MAX = 16_384  # of a frame that may wait though its process has no memory left, where nothing else waits
-PACKETS_PER_WRITE = 64  # of what waits
-PACKET_COST = 128  # bytes beside the body of a packet that waits: many small ones were three times what was charged
+EASY_SIZE_MAX = 16_384  # of a frame that may wait even if its process has no memory left, if no other one waits
+PACKETS_PER_WRITE = 64
+PACKET_COST = 128  # bytes beside the body of a waiting packet: many small ones took three times their bodies
 
 
 class FrameServer(Protocol):
@@ -55,7 +55,7 @@ class PacketConnection:
         self.number = number  # never used twice
         self.share = share
         self.session = b""  # that it has shown
-        self.slot = -1  # whose outcomes it has
+        self.slot = -1  # the client whose outcomes it gets
         self.watch = 0  # by which its end is reported as the client's; 0 = it is nobody's
         self.is_admitted = False
         self.interest = 0  # what its server waits for
@@ -119,7 +119,7 @@ class PacketConnection:
         return True
 
     def write_more(self) -> None:
-        """Send some of what waits. Raises OSError."""
+        """Send some of the waiting packets. Raises OSError."""
         for _ in range(PACKETS_PER_WRITE):
             if not self._waiting:
                 return
@@ -131,7 +131,7 @@ class PacketConnection:
             self.share.give(len(body) + PACKET_COST)
 
     def drop_waiting(self) -> None:
-        """Forget what waits to be sent."""
+        """Drop the packets that wait to be sent."""
         self._waiting.clear()
         given, self._queued = self._queued, 0
         self.share.give(given)
@@ -155,7 +155,7 @@ class PacketConnection:
         return True
 
     def _charge(self, held: int) -> None:
-        """So many bytes of a frame are here: its process is charged for them."""
+        """Charge the process for the bytes of a frame that are here: `held` of them."""
         taken, self._taken = self._taken, held
         if held > taken:
             self.share.memory += held - taken

@@ -2,8 +2,8 @@
 
     the selector reports --> received(): accept some, read some, and give the frames one by one, processes in turn
 
-What a call does is bounded: connections accepted, packets, bytes. What is not read stays in the kernel, and holds its
-sender back.
+A call has bounds: for the connections that it accepts, for packets, and for bytes. Packets beyond these wait in the
+kernel, and hold their sender back.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ WRITES_PER_CALL = 64
 STEPS_PER_CALL = 1_024  # packets, of 1 to 10 us each
 BYTES_PER_CALL = 1 << 20
 SESSION_SIZE = 16
-# The kernel takes it twice, and that is what it gives by default. Where net.core.wmem_default is smaller than a packet,
-# no packet of 128 KiB could ever be sent (EMSGSIZE).
+# The kernel doubles it, which gives its usual default. If net.core.wmem_default is smaller than a packet, no packet of
+# 128 KiB could be sent otherwise (EMSGSIZE).
 SEND_BUFFER = 106_496
 
 
 class PacketServer:
     """Listens at `path` from the moment it is made (listener.py). `on_end` is called for each connection that is
-    closed, `on_error` before that for one that has sent what no client sends. Raises ResourceLimitError.
+    closed, `on_error` before that if its peer has broken the protocol. Raises ResourceLimitError.
 
     `asking` are the open connections that have shown a session, and were not taken out since.
     """
@@ -112,7 +112,7 @@ class PacketServer:
         """Send a frame; False: it was dropped, because its client has ended or does not keep up."""
         try:
             sent = connection.send(frame)
-        except OSError:  # the client has ended; what it has sent before that is still to be read
+        except OSError:  # the client has ended; its last packets are still to be read
             return False
         self._set_interest(connection)
         return sent
@@ -179,7 +179,7 @@ class PacketServer:
             self.close_connection(connection)
             return
         connection.interest = select.EPOLLIN
-        self._list(connection)  # what its client says first is often there already
+        self._list(connection)  # the first packet of its client is often there already
 
     def _list(self, connection: PacketConnection) -> None:
         if not connection.is_listed:
@@ -187,7 +187,7 @@ class PacketServer:
             self._listed.add(connection.share, connection)
 
     def _set_interest(self, connection: PacketConnection) -> None:
-        """Wait for what the connection can go on with."""
+        """Wait for the events with which the connection can go on."""
         interest = select.EPOLLIN | select.EPOLLOUT if connection.waits_to_send else select.EPOLLIN
         if interest != connection.interest:
             connection.interest = interest

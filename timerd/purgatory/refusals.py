@@ -1,6 +1,6 @@
 """The exceptions of the core's face: each function makes one, with the value, the limit and the remedy in its text.
 
-The core's rooms are C and return a number. The room binding/ raises what stands here.
+The core's rooms are C and return a number. The room binding/ raises the exceptions.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def needs_a_group() -> TimerdError:
 
 
 def in_no_group(kind: str) -> TimerdError:
-    """`kind`: what a member takes, "outcomes" or "calls"."""
+    """`kind`: "outcomes" or "calls"."""
     return NotAMemberError(f"the client is in no group whose {kind} it could take: connect with group=NAME")
 
 
@@ -101,7 +101,7 @@ def too_many_groups(pid: int, made: int, count: int) -> TimerdError:
 def groups_are_full(count: int) -> TimerdError:
     return ArenaFullError(
         f"{count} of {count} groups have members or operations: "
-        "use one that there is, or let the operations of old ones settle"
+        "use an existing one, or let the operations of old ones settle"
     )
 
 
@@ -118,7 +118,7 @@ def purgatories_are_full(count: int, pid: int, made: int) -> TimerdError:
     who = f"process {pid}" if pid else "processes not seen"
     return ArenaFullError(
         f"{count} of {count} purgatories are in use, {made} of them made by {who}: "
-        f"use one that there is, with longer keys. {TO_FREE_A_PURGATORY}"
+        f"use an existing one, with longer keys. {TO_FREE_A_PURGATORY}"
     )
 
 
@@ -126,7 +126,7 @@ def too_many_purgatories(pid: int, made: int, count: int) -> TimerdError:
     who = f"process {pid} has" if pid else UNSEEN + " have"
     return QuotaExceededError(
         f"{who} made {made} of {count} purgatories, the share of {'one process' if pid else 'all of these'}: "
-        f"use one that there is, with longer keys. {TO_FREE_A_PURGATORY}"
+        f"use an existing one, with longer keys. {TO_FREE_A_PURGATORY}"
     )
 
 

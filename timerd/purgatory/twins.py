@@ -18,9 +18,9 @@ This step adds a twin of it, and a function that chooses between both:
 A twin calls twins. The methods of Core choose. So a copy of the arena costs nothing while none is being made, and no
 function of the core has to name its stores. memory/before_images.h says what TD_LOGGED does.
 
-Why by text: every store of the core has to be found, also one that is written next year. What Cython writes is one
-statement a line. An assignment that this step does not know ends the build. tests/arena/test_before_images.py compares
-copies with the arena, byte by byte.
+Why by text: every store of the core has to be found, also one that is written next year. Cython writes one statement a
+line. An assignment that this step does not know ends the build. tests/arena/test_before_images.py compares copies with
+the arena, byte by byte.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ATTACH = {f"{PURGATORY}7binding_7buffers_{name}" for name in ("attach_checked", 
 CORE = re.compile(r"__pyx_p?[fw]_6timerd_(4core|11core_faults)_")
 FUNCTION = re.compile(r"^(static [^\n;{]*?)\b(__pyx_\w+)\(([^;{\n]*)\) \{\n(.*?)^\}\n", re.MULTILINE | re.DOTALL)
 ASSIGNMENT = re.compile(r"^(\s*)([^\"=]*?[^\"=!<>\s]) ([-+*/|&^]|<<|>>)?= (.*;)$")
-# What has no twin by this step but one in before_images.h.
+# These store as well. Their twins are written by hand, in before_images.h.
 STORING = re.compile(r"\b(TD_ORDERED_STORE|td_put|td_commit|memcpy|memset)\(")
 UNKNOWN = re.compile(r"\b(td_store_entries|memmove|__atomic_store\w*|__sync_\w+)\(|\+\+;|--;")
 # Left of "=": a variable, an element or a field of a variable, a declaration, or something of Python's.

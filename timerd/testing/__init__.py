@@ -1,4 +1,4 @@
-"""For tests of programs that use timerd; docs/testing.md says how. What nobody asks for is not imported.
+"""For tests of programs that use timerd; docs/testing.md says how. A name is imported when it is first used.
 
     plugin     the fixtures of pytest
     real/      a daemon of its own for a session of tests, with an arena of its own for each test

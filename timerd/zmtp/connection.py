@@ -1,4 +1,4 @@
-"""One connection: its descriptor, its peer, and what waits to be sent. No call blocks."""
+"""One connection: its descriptor, its peer, and the messages that wait to be sent. No call blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timerd.host.shares import Share
 from .peer import EASY_SIZE_MAX, Peer, Side, head_of
 
 QUEUED_MAX = 4 << 20  # bytes that wait to be sent to one peer; beyond it messages are dropped
-PIECES_PER_WRITE = 64  # of what waits
+PIECES_PER_WRITE = 64
 
 
 class MessageServer(Protocol):
@@ -54,7 +54,7 @@ class Connection:
         self.number = number  # never used twice
         self.share = share
         self.peer = Peer(side)
-        self.slot = -1  # whose outcomes the peer hears
+        self.slot = -1  # the client whose outcomes the peer gets
         self.is_admitted = False
         self.interest = 0  # what its server waits for
         self.is_listed = False  # whether its server looks at it without waiting
@@ -62,7 +62,7 @@ class Connection:
         self.is_held_back = False  # whether it waits for memory to go on reading
         self.is_closed = False
         self._server = server
-        self._pieces: deque[bytes | memoryview] = deque()  # what waits to be sent
+        self._pieces: deque[bytes | memoryview] = deque()  # they wait to be sent
         self._queued = 0  # bytes of it
         self._taken = 0  # memory for the large frame that comes in
 
@@ -107,7 +107,7 @@ class Connection:
         return True
 
     def read(self) -> bytes | None:
-        """What has come, b"" at the end; None: nothing has come. Raises OSError."""
+        """The bytes that have come, b"" at the end; None: nothing has come. Raises OSError."""
         wanted = self.peer.wanted
         try:
             data = os.read(self.descriptor, wanted)
@@ -135,13 +135,13 @@ class Connection:
         return True
 
     def send_handshake(self) -> None:
-        """Send what the peer has left to be sent. Raises OSError."""
+        """Send the bytes of the handshake, from the `out` of the Peer. Raises OSError."""
         out, self.peer.out = self.peer.out, b""
         if self._has_room(len(out)):  # else the peer asks again and again, and does not read
             self._write((out,))
 
     def write_more(self) -> None:
-        """Send some of what waits, by one call of the kernel. Raises OSError."""
+        """Send some of the waiting pieces, by one system call. Raises OSError."""
         pieces = self._pieces
         try:
             sent = os.writev(self.descriptor, list(islice(pieces, PIECES_PER_WRITE)))

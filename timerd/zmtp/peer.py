@@ -1,4 +1,4 @@
-"""What the bytes of one peer mean: its greeting, its handshake, its messages. Nothing here reads or writes a socket.
+"""The protocol of one peer: its greeting, its handshake, its messages. Nothing here reads or writes a socket.
 
     NULL    greeting, READY                       both ways; then messages
     PLAIN   greeting, HELLO, WELCOME, INITIATE, READY; the password of HELLO is given to the caller as the first
@@ -25,7 +25,7 @@ READ_SIZE_LARGE = 262_144  # and of a large frame
 
 
 class ProtocolError(Exception):
-    """The peer does not speak ZMTP as it should. Its connection is to be closed."""
+    """The peer has broken the protocol. Its connection has to be closed."""
 
 
 class Side(NamedTuple):
@@ -46,7 +46,7 @@ class Side(NamedTuple):
 
 
 class Stage(Enum):
-    """What is expected of the peer next."""
+    """The next message that is expected of the peer."""
 
     GREETING = "greeting"
     HELLO = "HELLO"
@@ -64,12 +64,12 @@ class Peer:
     def __init__(self, side: Side) -> None:
         self._side = side
         self._stage = Stage.GREETING
-        self._data, self._at = b"", 0  # what was read, and how much of it is done with
+        self._data, self._at = b"", 0  # the bytes that were read, and how many of them are done
         self._body: bytearray | None = None  # of a large frame that is not complete
         self._size = self._flags = 0  # of that frame
         self._had_more = False  # whether the last message was a part of more
         self.is_starved = True  # whether next() needs more bytes
-        self.out = side.greeting()  # what has to be sent to the peer; the caller takes it
+        self.out = side.greeting()  # bytes to send to the peer; the caller takes them
 
     @property
     def is_ready(self) -> bool:
@@ -89,7 +89,7 @@ class Peer:
         return READ_SIZE if self._body is None else min(self._size - len(self._body), READ_SIZE_LARGE)
 
     def feed(self, data: bytes) -> None:
-        """Take in what was read: `wanted` bytes at most, while next() is starved."""
+        """Take in the bytes that were read: `wanted` at most, while next() has none left."""
         self.is_starved = False
         if self._body is not None:
             self._body += data
@@ -215,7 +215,7 @@ OLD = (b"\0", b"\1", b"\2")  # versions of ZMTP before 3
 
 
 def head_of(message: bytes) -> bytes:
-    """What stands before a message of one part on the wire."""
+    """The head of a message of one part on the wire."""
     size = len(message)
     return bytes((0, size)) if size < 256 else b"\2" + size.to_bytes(8, "big")
 

@@ -2,8 +2,8 @@
 
     the selector reports --> received(): accept some, read some, and give the messages one by one, processes in turn
 
-What a call does is bounded: connections accepted, reads, bytes read. What is not read stays in the kernel, and holds
-its sender back.
+A call has bounds: for the connections that it accepts, for reads, and for the bytes that it reads. Bytes beyond these
+wait in the kernel, and hold their sender back.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Server:
             self._listed.add(connection.share, connection)
 
     def _set_interest(self, connection: Connection) -> None:
-        """Wait for what the connection can go on with."""
+        """Wait for the events with which the connection can go on."""
         interest = 0 if connection.is_held_back else select.EPOLLIN
         if connection.waits_to_send:
             interest |= select.EPOLLOUT

@@ -41,11 +41,11 @@ def check(
     progress: Progress | None = None,
     seed: bytes | None = None,
 ) -> list[str]:
-    """A sentence, with the values, for each thing that is wrong in an arena; none when the arena is sound.
+    """A sentence, with the values, for each error in an arena; none if the arena is sound.
 
     With `cut`, the last turn may have left acknowledged outcomes and answers, which the next turn frees. `progress` is
-    called with the name of each part before it is checked. `seed` is that of the arena's hashes: without it, tables are
-    compared with the hashes that records say, and these with nothing. Raises the errors of ArenaReader.
+    called with the name of each part before it is checked. `seed` is the seed of the arena's hashes. Without it, the
+    tables are compared with the hashes in the records, and these are not checked. Raises the errors of ArenaReader.
     """
     found = examine(arena, cut=cut, progress=progress, seed=seed)
     return [*found.truth, *found.derived]

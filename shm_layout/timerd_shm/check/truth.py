@@ -35,21 +35,21 @@ Key = tuple[int, bytes]  # purgatory, and name
 
 
 class Findings(NamedTuple):
-    """Sentences, one for each thing that is wrong."""
+    """Sentences, one for each error."""
 
     truth: list[str]  # no start repairs it
     derived: list[str]  # the next start rebuilds it
 
 
 class Truth:
-    """One check of one arena: its records, what is wrong with them, and what its derived fields should be."""
+    """One check of one arena: its records, their errors, and the right values of its derived fields."""
 
     def __init__(self, reader: ArenaReader, cut: bool, seed: bytes | None = None) -> None:
         self.reader = reader
         self.cut = cut
         self.header = reader.header()
         self.found = Findings([], [])
-        # Of the hashes; None = it is not known, and stored hashes are believed.
+        # The seed of the hashes; None = not known: stored hashes are not checked.
         self.seed = seed if seed is not None and self.header.seed_check == hashing.seed_check(seed) else None
         self.seed_differs = seed is not None and self.seed is None
         self.left_out: Counter[int] = Counter()
@@ -98,7 +98,7 @@ class Truth:
         self._add(self.found.truth, sentence)
 
     def stale(self, sentence: str) -> None:
-        """Report that something derived does not follow from the truth."""
+        """Report that a derived field does not follow from the truth."""
         self._add(self.found.derived, sentence)
 
     def _add(self, sentences: list[str], sentence: str) -> None:
@@ -336,7 +336,7 @@ class Truth:
             self.stale(f"{self.name_op(index)} is held and acknowledged, and has links {op.next}, {op.prev}, not {own}")
 
     def check_nodes(self, index: int, op: OpRecord) -> None:
-        """Check the watch nodes of an operation, and what they say of its keys."""
+        """Check the watch nodes of an operation, with their words about its keys."""
         pending = op.state == OpState.PENDING
         runs = not pending and op.flags & CALL  # then the masks say whether it runs
         decided = 0 if op.condition == Condition.OWNER or runs else op.failed

@@ -1,4 +1,4 @@
-"""Every counter, declared once: its name, unit and a sentence that says what it counts and what it suggests.
+"""Every counter, declared once: its name, its unit, and a sentence with its meaning.
 
 A counter's id is its position; new counters are added at the end. The names also stand in the arena (region
 COUNTER_LABELS), so that an older timerctl prints a newer daemon's counters. A new arena begins with all counters at 0.
@@ -70,7 +70,7 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("orphans_adopted", "ops", "operations of dead owners that their group took over"),
     Counter("requeued", "ops", "operations whose owner did not take their grant: it went to the next watcher"),
     Counter("group_outcomes_delivered", "outcomes", "outcomes of groups delivered to a member, each time"),
-    Counter("group_outcomes_requeued", "outcomes", "of these, requeued: the member died, or takes no more"),
+    Counter("group_outcomes_requeued", "outcomes", "of these, requeued: the member died, or no longer takes outcomes"),
     Counter("group_outcomes_dropped", "outcomes", "outcomes dropped: their group had no member while they were kept"),
     Counter("clients_silenced", "clients", "clients that sent nothing for a lease; live again at their next frame"),
     Counter("clients_died", "clients", "clients that ended without a goodbye, or were silent for an hour"),

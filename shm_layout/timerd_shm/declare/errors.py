@@ -1,4 +1,4 @@
-"""Every error of timerd, declared once: its code on the wire, its exception, a sentence, and what the caller does.
+"""Every error of timerd, declared once: its code on the wire, its exception, its cause, and a remedy for the caller.
 
 The codes are stable and append-only: a code that has been released is never given another meaning. A message carries
 the value and the limit. This module imports nothing of ours, because everything raises these. The table "Errors" of
@@ -193,7 +193,7 @@ class ArenaDamagedError(TimerdError):
 
 
 class SessionGoneError(TimerdError):
-    """The daemon no longer knows this client, and what had not settled is unknown. It goes on; register again."""
+    """The daemon no longer knows this client: unsettled operations are unknown. The client goes on; register again."""
 
     code = ErrorCode.SESSION_GONE
 
@@ -223,7 +223,7 @@ class InvalidConfigError(TimerdError, ValueError):
 
 
 class ResourceLimitError(TimerdError, OSError):
-    """The machine does not give what was asked: shared memory, descriptors, permissions."""
+    """The machine lacks a resource, or refuses it: shared memory, descriptors, permissions."""
 
     code = ErrorCode.RESOURCE_LIMIT
 

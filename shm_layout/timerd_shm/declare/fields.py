@@ -6,8 +6,8 @@ the documentation. Rules, checked when a record is first used:
 * every field lies on a multiple of its own size, so that no compiler ever pads; a hole is declared as `reserved`;
 * a record's size is a multiple of 8, and is what its class says.
 
-Each field also says what a crash means to it (DESIGN.md, rule 2): truth changes only through the redo slot, derived
-fields are rebuilt at every start, and settlement fields are filled before the state word that makes them true.
+Each field also has a role after a crash (DESIGN.md, rule 2): truth changes only through the redo slot, derived fields
+are rebuilt at every start, and settlement fields are filled before the state word that makes them true.
 
 Modules that declare records do not use `from __future__ import annotations`. With it, Python would keep each annotation
 as a text and compile each text by itself, which took a third of the import's time.
@@ -45,7 +45,7 @@ def raw(size: int) -> Storage:
 
 
 class Role(Enum):
-    """What a crash means to a field."""
+    """How a field gets its value again after a crash."""
 
     TRUTH = "truth"  # changed only through the redo slot once the record is reached
     SETTLEMENT = "settlement"  # means nothing until the state word says SETTLED; filled before it

@@ -47,7 +47,7 @@ BUFFER_ROWS_MIN = 1024  # more than the largest group of rows that belong togeth
 
 
 class JournalLevel(IntEnum):
-    """What is written. OUTCOMES: how operations settled. EVENTS: also everything to compute the outcomes again."""
+    """The content of a journal. OUTCOMES: how operations settled. EVENTS: also all that the outcomes follow from."""
 
     NONE = 0
     OUTCOMES = 1
@@ -77,11 +77,11 @@ class RowKind(IntEnum):
 
 
 class GroupStep(IntEnum):
-    """What happens to an operation of a group, besides settling (OUTCOME)."""
+    """The steps of an operation of a group, besides its settling (OUTCOME)."""
 
     ADOPTED = 1  # its client has died: it is the group's, pending or settled
     DELIVERED = 2  # its outcome was delivered to a member
-    REQUEUED = 3  # the member died, is silent or does not listen any more: the outcome goes to another
+    REQUEUED = 3  # the member died, is silent or no longer listens: the outcome goes to another member
     ACKNOWLEDGED = 4  # the member that held it has done it
     DROPPED = 5  # the group had no member for as long as outcomes are kept; or a dead letter gave way to a newer one
     BEGAN = 6  # a member is about to run something for a call, or gives the call up
@@ -90,7 +90,7 @@ class GroupStep(IntEnum):
 
 
 class TextKind(IntEnum):
-    """What a TEXT row names."""
+    """The kind of thing that a TEXT row names."""
 
     KEY = 1
     CLIENT = 2  # 16 bytes of incarnation, then the name
@@ -303,7 +303,7 @@ class ActionRow(NamedTuple):
 
 
 class ClientRow(NamedTuple):
-    """CLIENT: a client's state has changed. A start makes silent clients live; only its SEGMENT row says so."""
+    """CLIENT: a client's state has changed. A start makes silent clients live without a CLIENT row: see SEGMENT."""
 
     kind: Annotated[int, U8, "RowKind"]
     state: Annotated[int, U8, "ClientState"]
@@ -340,7 +340,7 @@ class GroupRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     step: Annotated[int, U8, "GroupStep"]
-    deliveries: Annotated[int, U8, "times it was delivered, or may have been acted on; 255 = at least so many"]
+    deliveries: Annotated[int, U8, "times it was delivered, or may have been acted on; 255 = 255 or more"]
     reserved: Annotated[int, U8, "zero"]
     group: Annotated[int, U32, "text: the group"]
     operation: Annotated[int, U64, "op id"]
@@ -370,7 +370,7 @@ class TurnRow(NamedTuple):
 
 
 class EndRow(NamedTuple):
-    """END: the daemon ended in order. What its arena did is in the journal up to here."""
+    """END: the daemon ended in order. The journal has all that its arena did before this row."""
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
@@ -431,7 +431,7 @@ TIMES: dict[RowKind, str] = {
 
 
 class Older(NamedTuple):
-    """What segments of an older version lack. All else is where it is today."""
+    """The fields and row kinds that segments of an older version lack. All other fields are where they are today."""
 
     fields: dict[RowKind, frozenset[str]]  # these were reserved bytes, zero
     kinds: frozenset[RowKind]  # no row is of these kinds

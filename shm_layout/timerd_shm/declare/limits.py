@@ -17,9 +17,8 @@ TICK_NS_MIN = 100_000
 TICK_NS_MAX = 1_000_000_000
 TIMEOUT_NS_MAX = 10 * 366 * 86_400 * 1_000_000_000  # ten years of 366 days
 NO_DEADLINE = 0xFFFF_FFFF_FFFF_FFFF
-CALL_AHEAD_NS_MAX = (
-    1_000_000_000  # a call may be so much later than its turn, which began before; no turn takes so long
-)
+# A registration may state a call time up to 1 s after its turn began. No turn takes longer.
+CALL_AHEAD_NS_MAX = 1_000_000_000
 
 CLIENTS_MAX = 256  # of a daemon that may open 1,024 files, the usual limit: see timerd/host/descriptors.py
 PURGATORIES_MAX = 64
@@ -66,7 +65,7 @@ HEARTBEAT_NS = 1_000_000_000
 DAEMON_LOST_NS = 3_000_000_000
 GRACE_NS = 1_000_000_000
 LEASE_NS = 15_000_000_000
-TAKEOVER_MS = 300_000  # silence after which other members take over what a client holds whose process runs
+TAKEOVER_MS = 300_000  # silence after which other members get the calls and outcomes of a client whose process runs
 TAKEOVER_MS_MIN = 2_000
 TAKEOVER_MS_MAX = 3_600_000
 GAP_NS = 1_000_000_000

@@ -1,4 +1,4 @@
-"""The records of the arena, field by field, and what a crash means to each field.
+"""The records of the arena, field by field, with the role of each field after a crash.
 
 layout.py says where the records lie, and what an index, a link and "index + 1" are. states.py says what the number of a
 state, kind or flag means.
@@ -24,18 +24,18 @@ class ArenaHeader(NamedTuple):
     header_size: Annotated[int, U32, "where the regions begin, in bytes"]
     incarnation: Annotated[int, U64, "random; numbers compare only within one incarnation"]
     size: Annotated[int, U64, "bytes of the whole arena"]
-    seed_check: Annotated[int, U64, "tells of which seed (ARENA.seed) stored hashes are; 0: they are being made anew"]
+    seed_check: Annotated[int, U64, "check value of the seed (ARENA.seed) of all hashes; 0: they are being made anew"]
     boot_id: Annotated[bytes, raw(16), "the boot; times of CLOCK_MONOTONIC are of this boot"]
     tick_ns: Annotated[int, U64, "width of a bucket of level 0"]
     instance: Annotated[bytes, raw(32), "name of the instance, zero padded"]
     created_wall_ns: Annotated[int, U64, "CLOCK_REALTIME when the arena was made"]
     pid: Annotated[int, U32, "the daemon that has attached; 0 after a clean end", DERIVED]
     region_count: Annotated[int, U32, "rows of the region table"]
-    start_ticks: Annotated[int, U64, "field 22 of the daemon's /proc/PID/stat: tells a recycled pid", DERIVED]
+    start_ticks: Annotated[int, U64, "field 22 of the daemon's /proc/PID/stat: differs for a recycled pid", DERIVED]
     attached_ns: Annotated[int, U64, "CLOCK_MONOTONIC when this daemon attached", DERIVED]
     newest: Annotated[int, U64, "sequence of the newest event; workers read it for their marks"]
     tail: Annotated[int, U64, "sequence of the oldest event in the ring"]
-    purgatories_floor: Annotated[int, U64, "events of purgatories that are there no more have no higher sequence"]
+    purgatories_floor: Annotated[int, U64, "the largest sequence that an event of a reclaimed purgatory may have"]
     ids_floor_ns: Annotated[int, U64, "ids that settled before it may have been forgotten"]
     registrations: Annotated[int, U64, "newest registration number", DERIVED]
     turn: Annotated[int, U64, "odd while a turn runs: a seqlock for readers of several words", STATISTIC]
@@ -234,7 +234,7 @@ class ClientRecord(NamedTuple):
     pid: Annotated[int, U32, "in the daemon's pid namespace; 0 = not known"]
     group: Annotated[int, U16, "the group it is a member of (index + 1); 0 = none, as in a tombstone"]
     calls: Annotated[int, U16, "most calls of its group that it holds at a time; 0 = it takes none"]
-    start_ticks: Annotated[int, U64, "field 22 of /proc/PID/stat: tells a recycled pid"]
+    start_ticks: Annotated[int, U64, "field 22 of /proc/PID/stat: differs for a recycled pid"]
     pid_namespace: Annotated[int, U64, "inode of its pid namespace"]
     connected_wall_ns: Annotated[int, U64, "CLOCK_REALTIME of its hello"]
     name: Annotated[bytes, raw(32), "its name, for people"]
@@ -401,7 +401,7 @@ class GroupRecord(NamedTuple):
 
 
 class PurgatoryRecord(NamedTuple):
-    """A named set of watchers. Index 0 is "default". One that holds nothing may be used for another name."""
+    """A named set of watchers. Index 0 is "default". The record of an empty one may be used for another name."""
 
     state: Annotated[int, U8, "1 while in use"]
     name_length: Annotated[int, U8, "bytes of the name"]

@@ -29,7 +29,7 @@ class UpKind(IntEnum):
 
     COMMANDS = 1
     ACK = 2  # acknowledgements, and a sign of life
-    ASK = 3  # send again, by ROUTER, what comes after these acknowledgements
+    ASK = 3  # send again, by ROUTER, all outcomes and answers after these acknowledgements
     HELLO = 4  # msgpack: the client's description of itself, and the operations that it waits for
     QUERY = 5  # msgpack: {"query": name, "id": n, ...}
     BYE = 6  # this client ends; the orphans policy decides about its operations
@@ -51,13 +51,13 @@ class DownKind(IntEnum):
     WELCOME = 4  # msgpack: the session, the slot, limits
     RESULT = 5  # msgpack: answer to a query
     ERROR = 6  # msgpack: {"code", "message"}: the frame was refused
-    SESSION_GONE = 7  # a ReportHeader: this client is not known any more; what was unacknowledged is unknown
+    SESSION_GONE = 7  # a ReportHeader: this client is not known any more; its unacknowledged commands are unknown
 
 
 class DownFlag(IntFlag):
     """Flags of a REPORT."""
 
-    ASKED = 1  # it answers ASK: what the daemon has beyond it, it has not sent
+    ASKED = 1  # it answers ASK: the daemon has not sent outcomes and answers beyond it
 
 
 class PacketKind(IntEnum):
@@ -86,7 +86,7 @@ class CommandKind(IntEnum):
     SET_ORPHANS = 12  # OperationCommand; orphans
     GROUP_ACK = 13  # OperationCommand; `operation` is the op id of the group's outcome that the member has finished
     LOOKED = 14  # LookCommand: the owner has looked, and the operation goes on
-    COMPLETE = 15  # LookCommand: the owner says that the operation is complete
+    COMPLETE = 15  # LookCommand: the owner completes the operation
     CALL_PHASE = 16  # CallCommand: a member is about to run something for a call that it holds, or gives the call up
 
 
@@ -203,7 +203,7 @@ class KeyCommand(NamedTuple):
 
 
 class OperationCommand(NamedTuple):
-    """CANCEL, RESCHEDULE, SET_ORPHANS and their kin. Then: the id's 16-byte hash if HAS_ID."""
+    """CANCEL, RESCHEDULE, SET_ORPHANS and similar commands. Then: the id's 16-byte hash if HAS_ID."""
 
     kind: Annotated[int, U8, "CommandKind"]
     purgatory: Annotated[int, U8, "index, for an id"]

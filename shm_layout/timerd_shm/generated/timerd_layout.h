@@ -441,18 +441,18 @@ typedef struct ArenaHeader {
     uint32_t header_size; /* where the regions begin, in bytes */
     uint64_t incarnation; /* random; numbers compare only within one incarnation */
     uint64_t size; /* bytes of the whole arena */
-    uint64_t seed_check; /* tells of which seed (ARENA.seed) stored hashes are; 0: they are being made anew */
+    uint64_t seed_check; /* check value of the seed (ARENA.seed) of all hashes; 0: they are being made anew */
     uint8_t boot_id[16]; /* the boot; times of CLOCK_MONOTONIC are of this boot */
     uint64_t tick_ns; /* width of a bucket of level 0 */
     uint8_t instance[32]; /* name of the instance, zero padded */
     uint64_t created_wall_ns; /* CLOCK_REALTIME when the arena was made */
     uint32_t pid; /* the daemon that has attached; 0 after a clean end */
     uint32_t region_count; /* rows of the region table */
-    uint64_t start_ticks; /* field 22 of the daemon's /proc/PID/stat: tells a recycled pid */
+    uint64_t start_ticks; /* field 22 of the daemon's /proc/PID/stat: differs for a recycled pid */
     uint64_t attached_ns; /* CLOCK_MONOTONIC when this daemon attached */
     uint64_t newest; /* sequence of the newest event; workers read it for their marks */
     uint64_t tail; /* sequence of the oldest event in the ring */
-    uint64_t purgatories_floor; /* events of purgatories that are there no more have no higher sequence */
+    uint64_t purgatories_floor; /* the largest sequence that an event of a reclaimed purgatory may have */
     uint64_t ids_floor_ns; /* ids that settled before it may have been forgotten */
     uint64_t registrations; /* newest registration number */
     uint64_t turn; /* odd while a turn runs: a seqlock for readers of several words */
@@ -732,7 +732,7 @@ typedef struct ClientRecord {
     uint32_t pid; /* in the daemon's pid namespace; 0 = not known */
     uint16_t group; /* the group it is a member of (index + 1); 0 = none, as in a tombstone */
     uint16_t calls; /* most calls of its group that it holds at a time; 0 = it takes none */
-    uint64_t start_ticks; /* field 22 of /proc/PID/stat: tells a recycled pid */
+    uint64_t start_ticks; /* field 22 of /proc/PID/stat: differs for a recycled pid */
     uint64_t pid_namespace; /* inode of its pid namespace */
     uint64_t connected_wall_ns; /* CLOCK_REALTIME of its hello */
     uint8_t name[32]; /* its name, for people */
@@ -1018,7 +1018,7 @@ _Static_assert(offsetof(GroupRecord, maker_pid) == 104, "GroupRecord.maker_pid")
 _Static_assert(offsetof(GroupRecord, ids) == 108, "GroupRecord.ids");
 _Static_assert(offsetof(GroupRecord, maker_start_ticks) == 112, "GroupRecord.maker_start_ticks");
 
-/* A named set of watchers. Index 0 is "default". One that holds nothing may be used for another name. */
+/* A named set of watchers. Index 0 is "default". The record of an empty one may be used for another name. */
 typedef struct PurgatoryRecord {
     uint8_t state; /* 1 while in use */
     uint8_t name_length; /* bytes of the name */
@@ -1166,7 +1166,7 @@ _Static_assert(offsetof(KeyCommand, amount) == 8, "KeyCommand.amount");
 _Static_assert(offsetof(KeyCommand, value_length) == 16, "KeyCommand.value_length");
 _Static_assert(offsetof(KeyCommand, limit) == 20, "KeyCommand.limit");
 
-/* CANCEL, RESCHEDULE, SET_ORPHANS and their kin. Then: the id's 16-byte hash if HAS_ID. */
+/* CANCEL, RESCHEDULE, SET_ORPHANS and similar commands. Then: the id's 16-byte hash if HAS_ID. */
 typedef struct OperationCommand {
     uint8_t kind; /* CommandKind */
     uint8_t purgatory; /* index, for an id */
@@ -1650,7 +1650,7 @@ _Static_assert(offsetof(ActionRow, reserved) == 42, "ActionRow.reserved");
 _Static_assert(offsetof(ActionRow, owner) == 44, "ActionRow.owner");
 _Static_assert(offsetof(ActionRow, rest) == 48, "ActionRow.rest");
 
-/* CLIENT: a client's state has changed. A start makes silent clients live; only its SEGMENT row says so. */
+/* CLIENT: a client's state has changed. A start makes silent clients live without a CLIENT row: see SEGMENT. */
 typedef struct ClientRow {
     uint8_t kind; /* RowKind */
     uint8_t state; /* ClientState */
@@ -1710,7 +1710,7 @@ _Static_assert(offsetof(WatermarkRow, rest) == 40, "WatermarkRow.rest");
 typedef struct GroupRow {
     uint8_t kind; /* RowKind */
     uint8_t step; /* GroupStep */
-    uint8_t deliveries; /* times it was delivered, or may have been acted on; 255 = at least so many */
+    uint8_t deliveries; /* times it was delivered, or may have been acted on; 255 = 255 or more */
     uint8_t reserved; /* zero */
     uint32_t group; /* text: the group */
     uint64_t operation; /* op id */
@@ -1758,7 +1758,7 @@ _Static_assert(offsetof(TurnRow, effective_ns) == 16, "TurnRow.effective_ns");
 _Static_assert(offsetof(TurnRow, newest) == 24, "TurnRow.newest");
 _Static_assert(offsetof(TurnRow, rest) == 32, "TurnRow.rest");
 
-/* END: the daemon ended in order. What its arena did is in the journal up to here. */
+/* END: the daemon ended in order. The journal has all that its arena did before this row. */
 typedef struct EndRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved_bytes[7]; /* zero */

@@ -6,7 +6,7 @@ import select
 
 
 def is_ready(descriptor: int, seconds: float = 0.0) -> bool:
-    """Whether there is something to read, or an end, within so many seconds.
+    """Whether there is something to read, or an end, within `seconds`.
 
     Not by select(), which takes no descriptor above 1,023: a process with many sockets has higher ones.
     """

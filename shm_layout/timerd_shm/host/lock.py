@@ -1,8 +1,8 @@
-"""Locks that a daemon holds for all its life: the file, who has it, and ARENA.lock.
+"""Locks that a daemon holds for all its life: the file, its holder, and ARENA.lock.
 
-Only the daemon's user may open a lock file (0600). Whoever can open a file can hold its lock, also with a descriptor
-that only reads, and so prevent the next start. NAME.lock is for one instance (timerd/host/lock.py), ARENA.lock for one
-arena. `timerctl destroy` takes both as a daemon does.
+Only the daemon's user may open a lock file (0600). A process that can open a file, even if only to read, can hold its
+lock and so prevent the next start. NAME.lock is for one instance (timerd/host/lock.py), ARENA.lock for one arena.
+`timerctl destroy` takes both as a daemon does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .process import process_start_ticks
 class ArenaLock:
     """flock on ARENA.lock, beside the arena: against daemons of other directories, and of other containers.
 
-    Example: two daemons in two directories have the same --arena-file. The file is removed with the arena, by who holds
-    it.
+    Example: two daemons in two directories have the same --arena-file. The holder of the lock removes the lock file
+    together with the arena.
 
-    Raises InstanceRunningError when another daemon has the arena, ResourceLimitError when it cannot be made, or belongs
-    to another user. With `of_any_user`, root may have it all the same: to remove the arena of another user.
+    Raises InstanceRunningError when another daemon has the arena, and ResourceLimitError when the file cannot be made,
+    or belongs to another user. With `of_any_user`, root may take the lock all the same: to remove that user's arena.
     """
 
     def __init__(self, path: Path, arena: Path, *, of_any_user: bool = False) -> None:
@@ -81,10 +81,10 @@ def open_lock(path: Path) -> int:
 
 
 def holder_of(descriptor: int, paths: InstancePaths) -> str:
-    """Who keeps NAME.lock from us: "a daemon of instance 'x' is running in ... (pid 7): stop it first", or who else.
+    """The holder of NAME.lock, as a sentence: "a daemon of instance 'x' is running in ... (pid 7): stop it first".
 
-    `descriptor` is of NAME.lock. Its content is the pid of the daemon that has locked it. Where somebody else has
-    locked it, it is empty, or the pid is of a process that has ended. Where the file was removed by hand, it is empty.
+    `descriptor` is of NAME.lock. Its content is the pid of the daemon that has locked it. If another process has
+    locked it, it is empty, or has the pid of an ended process. If the file was removed by hand, it is empty.
     """
     pid = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     if not listens(paths) and not (pid.isdecimal() and process_start_ticks(int(pid))):

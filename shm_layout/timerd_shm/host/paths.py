@@ -8,7 +8,7 @@ holds the instance. In it, for an instance NAME:
     NAME.pub    outcomes (XPUB): a connection of each client
     NAME.unix   both, in one connection, for clients without ZeroMQ (SOCK_SEQPACKET)
                                              NAME.lock   flocked by the daemon all its life, never unlinked (0600)
-    NAME.live   a connection of each client: it ends with the client; who listens there is the daemon
+    NAME.live   a connection of each client: it ends with the client; only the daemon listens there
                                              NAME.journal  link to the journal's directory, if there is one
                                              NAME.snapshot.NUMBER  a copy of the arena, for a short time
 
@@ -95,7 +95,7 @@ class InstancePaths(NamedTuple):
         return self.directory / f"{self.instance}.snapshot.{number}"
 
     def snapshots(self) -> list[Path]:
-        """The copies that there are: one at most, while its daemon runs."""
+        """The existing copies: one at most while the daemon runs."""
         return list(self.directory.glob(f"{self.instance}.snapshot.*"))
 
     @property
@@ -126,7 +126,7 @@ class InstancePaths(NamedTuple):
 
     @property
     def shm_name(self) -> str:
-        """Name of the arena in POSIX shared memory: it holds the uid, and tells runtime directories apart."""
+        """Name of the arena in POSIX shared memory: it holds the uid, and differs for each runtime directory."""
         digest = hashlib.blake2b(os.fsencode(self.directory), digest_size=4).hexdigest()
         return f"/timerd-{os.geteuid()}-{self.instance}-{digest}"
 
@@ -160,7 +160,7 @@ class ArenaLocation(NamedTuple):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The arena and what stands beside it; the lock last, as long as the others may be there."""
+        """The arena and the files beside it. The lock comes last: it is held while the others may exist."""
         return self.path, self.journal_buffer, self.seed, self.lock
 
 
@@ -220,7 +220,7 @@ def find_instance(instance: str | None = None, directory: str | None = None) -> 
 
 
 def expected_instance(instance: str | None = None, directory: str | None = None) -> InstancePaths:
-    """Where the instance is, or else would be looked for first: for messages before there is one.
+    """The place of the instance; if there is none, the first place to look for it. For messages.
 
     Raises InvalidNameError.
     """

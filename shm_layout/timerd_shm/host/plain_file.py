@@ -23,7 +23,7 @@ _SAID = {
 def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """A descriptor of a plain file. Waits for nothing, follows no link in the last component.
 
-    Raises OSError. Its `strerror` says in words what is there instead of a plain file.
+    Raises OSError. Its `strerror` names in words the thing in place of a plain file.
     """
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

@@ -11,7 +11,7 @@ STOPPED: Final = (b"T", b"t")  # states of /proc/PID/stat: by a signal, by a deb
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat, which tells a recycled pid from the old one; None when there is no such process.
+    """Field 22 of /proc/PID/stat, which differs for a recycled pid; None when there is no such process.
 
     None also where /proc hides the process (hidepid): then nothing can be known of it. Raises OSError where no file can
     be opened (EMFILE, ENFILE): the process may run all the same.

@@ -1,4 +1,4 @@
-"""Notices that somebody has set the wall clock: for clients with cron schedules, and for the daemon.
+"""Notices that the wall clock was set: for clients with cron schedules, and for the daemon.
 
 A WallWatch compares the wall clock with CLOCK_MONOTONIC. Their distance changes when somebody sets the wall clock, and
 when the machine was suspended. It does not change when the clock is slewed: then CLOCK_MONOTONIC is slewed as well.

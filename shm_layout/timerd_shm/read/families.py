@@ -1,4 +1,4 @@
-"""What an arena says of itself as metrics, for Prometheus and the like: names, kinds, sentences and samples.
+"""The metrics of an arena, for Prometheus and the like: names, kinds, descriptions and samples.
 
 Counters end in _total, times are seconds, and what exists in each purgatory has the label `purgatory`. A histogram's
 bounds are 2 ** n - 1 ns for every second n. The buckets in the arena have the same bounds, so the counts are exact.
@@ -94,7 +94,7 @@ def distributed(
 
 
 def distribution(record: HistogramRecord) -> Distribution:
-    """The counts of a histogram. All that there are is their sum: a histogram must agree with itself."""
+    """The counts of a histogram. The total is their sum, so that the histogram agrees with itself."""
     counts = histogram.counts_of(record)
     buckets = [
         (repr(((1 << power) - 1) / NS), sum(counts[: histogram.index_of(1 << power)]))

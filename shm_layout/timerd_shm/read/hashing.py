@@ -49,7 +49,7 @@ def siphash(seed: bytes, message: bytes) -> int:
 
 
 def seed_check(seed: bytes) -> int:
-    """What the header says of the seed: its hash of an empty message. Never 0."""
+    """The check value of the seed in the header: the hash of an empty message. Never 0."""
     return siphash(seed, b"") | 1
 
 

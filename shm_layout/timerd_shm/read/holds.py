@@ -2,10 +2,10 @@
 
 hold("/var/lib/timerd/journal", "spark", 17)      # "spark" needs segment 17 and those behind it
 
-Every member of the daemon's group may write into holds/, so its content is not trusted. What is no regular file with a
-short number is left out, and nothing there makes the daemon wait: a FIFO or a lease does not (O_NONBLOCK), and a link
-is not followed. If there are more files than are looked at, all segments count as held: a hold among the others could
-be of any. --journal-hold-limit bounds what is kept for holds in any case.
+Every member of the daemon's group may write into holds/, so its content is not trusted. Only regular files with a short
+number count. Nothing there makes the daemon wait: neither a FIFO nor a lease does (O_NONBLOCK), and links are not
+followed. The daemon looks at a limited number of files. If there are more, all segments count as held, because one of
+the other files may hold any segment. --journal-hold-limit bounds the segments that are kept for holds in any case.
 """
 
 from __future__ import annotations

@@ -299,11 +299,11 @@ class ArenaReader:
         return {kind: self.histograms[first + kind] for kind in layout.DaemonHistogram}
 
     def record(self, region: Region, index: int) -> Any:
-        """A snapshot of any record, as the NamedTuple of its region. Typed access: reader.ops[index] and its kin."""
+        """A snapshot of any record, as the NamedTuple of its region. Typed access: reader.ops[index] and the like."""
         return self.table(region)[index]
 
     def table(self, region: Region) -> Table[Any]:
-        """Any region's records. Typed access: reader.ops and its kin."""
+        """Any region's records. Typed access: reader.ops and the like."""
         return Table[Any](self.memory, region, layout.REGION_RECORDS[region])
 
     def redo(self) -> list[RedoEntry]:
@@ -367,11 +367,11 @@ class ArenaReader:
         return purgatory.name[: purgatory.name_length].decode("ascii", "backslashreplace")
 
     def between_turns(self, read: Callable[[], Result]) -> Result:
-        """What `read` returns when no turn ran while it read, so that its words belong together.
+        """The result of a call of `read` during which no turn ran, so that its words belong together.
 
-        Waits 50 ms at most for such a moment, and then reads without it: after a daemon that was killed in a turn the
-        turn counter is odd for ever, and a busy daemon has hardly a gap. May call `read` several times. Until the time
-        is over, a DamageError counts as a turn in between.
+        Waits 50 ms at most for such a moment, and then reads all the same. The turn counter of a daemon that was killed
+        in a turn is odd for ever, and a busy daemon hardly rests. May call `read` several times. Until the time is
+        over, a DamageError counts as a turn in between.
         """
         end = time.monotonic() + BETWEEN_TURNS_S
         while True:

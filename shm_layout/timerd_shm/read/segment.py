@@ -174,10 +174,10 @@ def is_unfinished(directory: Path, sequence: int) -> bool:
 
 
 class Segment:
-    """An open segment file. Of a file that is longer than a segment may be, only so much is read.
+    """An open segment file. The bytes of a file beyond the largest size of a segment are not read.
 
-    A block has its place by its number. Where others were cut out before it, it stands elsewhere: its header says what
-    it is, and it is found there. The file is looked through for such blocks when the first one is met.
+    The number of a block gives its place. If blocks before it were cut out, it stands elsewhere, and is found by the
+    number in its header. When the first such block is met, the whole file is searched for others.
     """
 
     def __init__(self, directory: Path, sequence: int, *, older: bool = False) -> None:
@@ -201,12 +201,12 @@ class Segment:
 
     @property
     def lacks(self) -> Older:
-        """What its version does not have: those fields are zero."""
+        """The fields that the segment's version does not have: they are zero."""
         return OLDER.get((self.header.version, self.header.fingerprint), NOTHING_LACKS)
 
     @property
     def excess(self) -> str:
-        """What is wrong with the file's size; "": nothing."""
+        """The error in the file's size, as a sentence; "": none."""
         size = os.fstat(self._descriptor).st_size
         if size <= SEGMENT_SIZE_MAX:
             return ""
@@ -216,7 +216,7 @@ class Segment:
         )
 
     def read(self, block: int, count: int) -> bytes:
-        """Up to `count` whole blocks from that one on: for each number what stands for it."""
+        """Up to `count` whole blocks from `block` on, wherever they stand in the file."""
         count = min(count, BLOCKS_MAX - block)
         if count <= 0:
             return b""
@@ -342,7 +342,7 @@ class Segment:
         return 0
 
     def _with_moved(self, places: int) -> int:
-        """Blocks up to the last one, of a file in which so many places were written."""
+        """The number of blocks up to the last one, if the file has `places` written places."""
         last = memoryview(self._read_places(places - 1, 1))
         if last and stated_block(last, self.header) != places - 1:
             self._meet(last)

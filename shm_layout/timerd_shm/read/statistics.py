@@ -1,4 +1,4 @@
-"""All that an arena says of itself at one moment: capacity, counters and histograms, by name.
+"""The statistics of an arena at one moment: capacity, counters and histograms, by name.
 
 The names of counters come from the arena, so an older reader shows a newer daemon's counters.
 """
@@ -31,7 +31,7 @@ CAPACITY = {
 
 
 class Look(NamedTuple):
-    """All that is read, in one moment between two turns."""
+    """All figures, read in one moment between two turns."""
 
     header: ArenaHeader
     labels: list[CounterLabel]
@@ -101,7 +101,7 @@ def collect(seen: Look, paths: InstancePaths) -> dict[str, Any]:
 
 
 def capacity_of(seen: Look) -> dict[str, Any]:
-    """How much is used, and the limit, of all that can be used up; and the time that the event ring reaches back."""
+    """The use and the limit of everything that is limited, and the time that the event ring reaches back."""
     header = seen.header
     capacity: dict[str, Any] = {
         name: {"used": seen.regions[region].in_use, "limit": seen.regions[region].count}

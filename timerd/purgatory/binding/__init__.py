@@ -1,4 +1,4 @@
-"""What core.pyx needs to be thin: Python's objects become C's arguments here, and C's results become Python's objects.
+"""The binding: Python's objects become C's arguments, and C's results become Python's objects. So core.pyx is thin.
 
 arguments.pxd      arguments are checked, and refused by an exception of refusals.py; then a room is called
 buffers.pxd        the memory of the arena, of the journal's buffer and of a frame: taken, checked, let go

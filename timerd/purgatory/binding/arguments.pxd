@@ -1,7 +1,6 @@
 """Arguments of the core's methods: checked, and refused by an exception with value, limit and remedy (refusals.py).
 
-For example, live_slot() gets slot -1 and raises SessionGoneError. The rooms behind this one are C. They believe what
-they get.
+For example, live_slot() gets slot -1 and raises SessionGoneError. The rooms behind this one are C, and check nothing.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -63,7 +62,7 @@ cdef inline Facts facts_of(
     uint64_t lease_ns, uint32_t takeover_ms, uint64_t wall_ns, uint32_t group, bint listens, uint32_t maker_pid,
     uint64_t maker_start_ticks,
 ) except *:
-    """What open_client() and resume_client() get about a client. Valid as long as `name`."""
+    """The facts about a client for open_client() and resume_client(). Valid as long as `name`."""
     cdef Facts facts
     if len(name) > NAME_SIZE_MAX or orphans >= ORPHANS_COUNT:
         raise refusals().invalid_client()
@@ -167,7 +166,7 @@ cdef inline int purgatory_named(Arena *a, bytes name, int slot) except -1:
 
 
 cdef inline object watermark_found(Arena *a, int purgatory, bytes key):
-    """(watermark, index of its record, hash) of a key, or None. The hash of a key without a watermark is not told."""
+    """(watermark, index of its record, hash) of a key, or None. Without a watermark, the hash is not returned."""
     cdef const uint8_t *name = <const uint8_t *>PyBytes_AS_STRING(key)
     cdef uint32_t length = <uint32_t>len(key), number
     cdef uint64_t hash

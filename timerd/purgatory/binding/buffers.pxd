@@ -1,7 +1,7 @@
 """The memory of Python's objects: the arena, the journal's buffer, a frame. The core takes it, and lets go of it.
 
 An arena is attached in a fixed order. First the header is checked. Then the cut transaction is finished, because it may
-change what the region table is compared with. Then the table is checked. Only then is any offset followed.
+change words with which the region table is compared. Then the table is checked. Only then is any offset followed.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -45,7 +45,7 @@ cdef inline void let_go(Taken *memory):
 
 
 cdef inline uint64_t attach_checked(Arena *a, view, uint64_t now_ns) except? 0xFFFFFFFFFFFFFFFF:
-    """Attach what is taken, whose bytes are `view`; how many words of a cut transaction were stored again."""
+    """Attach the taken memory, whose bytes are `view`; how many words of a cut transaction were stored again."""
     from timerd.purgatory.start import header
     cdef Damage damage
     cdef uint64_t replayed
@@ -70,7 +70,7 @@ cdef inline uint64_t attach_checked(Arena *a, view, uint64_t now_ns) except? 0xF
 
 
 cdef inline void drop_arena(Arena *a, Taken *memory):
-    """Free what the rooms remember, and let go of the arena's memory."""
+    """Free the state of the rooms, and release the arena's memory."""
     drop_rooms(a)
     memset(a, 0, sizeof(Arena))
     let_go(memory)
@@ -85,7 +85,7 @@ cdef inline uint64_t attach_memory(
     if len(seed) != sizeof(Seed):
         raise refusals().no_seed(len(seed))
     take(memory, source)
-    if not TD_DEFECT(DEFECT_WEAK_HASH):  # else the seed is 0, which everybody knows
+    if not TD_DEFECT(DEFECT_WEAK_HASH):  # else the seed is 0, which is no secret
         memcpy(&a.seed, PyBytes_AS_STRING(seed), sizeof(Seed))
     a.base = <char *>memory.buffer.buf
     try:
@@ -110,14 +110,14 @@ cdef inline int begin_log(Arena *a, Taken *images, source) except -1:
 
 
 cdef inline void end_log(Taken *images):
-    """Log no more, and let go of the log. A second call changes nothing."""
+    """Stop logging, and release the log. A second call changes nothing."""
     if images.taken:
         td_end_images(images.buffer.buf)
         let_go(images)
 
 
 cdef inline void release_memory(Arena *a, Taken *memory, Taken *journal, Taken *images):
-    """Let go of all memory. A second call changes nothing."""
+    """Release all memory. A second call changes nothing."""
     end_log(images)
     if memory.taken:
         drop_arena(a, memory)

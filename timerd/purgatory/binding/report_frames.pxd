@@ -1,6 +1,6 @@
-"""Reports as bytes: one frame for each client that something is to be delivered to, up to a number of bytes a call.
+"""Reports as bytes: one frame for each client whose report is due, up to a number of bytes a call.
 
-And what the log of errors is told of refusals, and what has become of a check.
+Here also: the refusals for the log of errors, and the result of a check.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

@@ -1,8 +1,8 @@
-"""What clients send: frames, single commands, batches of usual ones, and prefetching what they will need.
+"""The frames of clients: single commands, batches of usual commands, and prefetching of the memory that they need.
 
 frame.pxd          where a frame enters the core; its commands are numbered, and each is applied exactly once
 acknowledge.pxd    outcomes and answers that a client has received are freed
 commands.pxd       single commands; of a REGISTER it only checks the shortest length (operation/ reads and applies it)
 command_batch.pxd  neighbours of the usual kinds, applied together in one transaction
-prefetch.pxd       which memory the next commands of a frame will need, asked for in stages
+prefetch.pxd       prefetches, in stages, the memory that the next commands of a frame need
 """

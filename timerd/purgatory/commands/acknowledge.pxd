@@ -78,7 +78,7 @@ cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noex
 
 
 cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
-    """Free what the client has acknowledged; False if some is left."""
+    """Free the outcomes and answers that the client has acknowledged; False if some are left."""
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *op
     cdef uint64_t last = a.members.report_states[slot].outcome
@@ -92,7 +92,7 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
         if spent(a):
             return False
         if op.group:
-            # It is received, and the work is not done: it is held, in no list.
+            # The outcome was received, and its work is not done: it is held, in no list.
             a.turn.touched += 1
             if ahead == c.next:
                 ahead = op.next
@@ -111,7 +111,10 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, uint64_t answer) noexcept nogil:
-    """Store what the client has received (cumulative, never more than there is) and free it; False if some is left."""
+    """Store the newest numbers that the client has received (at most the newest that exist), and free up to them.
+
+    False if some are left.
+    """
     cdef ClientRecord *c = a.clients + slot
     if outcome >= c.next_outcome:
         outcome = c.next_outcome - 1

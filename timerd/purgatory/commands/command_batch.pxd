@@ -1,14 +1,14 @@
 """Batches of commands: neighbours of the usual kinds in a frame, applied together in one transaction.
 
 A busy daemon does few things again and again. It registers an operation with a few short keys, cancels a pending one,
-fires an event that completes the one operation of its key. The functions here take such commands while they stand side by side,
-BATCH_MAX at most. They stage what each changes, commit once, and then make what is derived. A crash leaves the state
-before the first command or behind the last. A client sees no other state anyway: its command number moves with the
-whole batch.
+fires an event that completes the one operation of its key. The functions here take such commands while they stand side
+by side, BATCH_MAX at most. They stage the changes of each command, commit once, and then change the derived fields. A
+crash leaves the state before the first command or behind the last. A client sees no other state anyway: its command
+number moves with the whole batch.
 
 The fast path takes only commands whose result is certain (few_keys, deadline_of_few, is_plain). Everything else takes
-the general path in register.pxd and commands.pxd, which alone decides. Both paths fill records, stage words, and link
-and count what is true with the same functions.
+the general path in register.pxd and commands.pxd, which alone decides. Both paths use the same functions to fill
+records, to stage words, and to change links and counts.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -37,7 +37,7 @@ from .prefetch cimport Prefetched, first_word
 
 cdef extern from *:
     """
-    #define FEW_EVENTS 4u /* so many events of a slot are looked at: if none is on the key, the batch goes on */
+    #define FEW_EVENTS 4u /* the most events of a slot that are compared with a key before the batch gives up */
     _Static_assert(5 * BATCH_MAX + 8 <= REDO_MAX, "a batch of events stages five words of each at most, and eight for all");
     _Static_assert(BATCH_MAX <= RING_EVENTS_MIN, "all events of a batch are in the ring together");
     """

@@ -1,4 +1,4 @@
-"""Single commands: FIRE and its kin, CANCEL and its kin, LOOKED, COMPLETE, GROUP_ACK, CALL_PHASE: each one transaction.
+"""Single commands: events, CANCEL and the like, LOOKED, COMPLETE, GROUP_ACK, CALL_PHASE: each one transaction.
 
 A REGISTER is only dispatched from here: operation/register_command.pxd reads it, operation/register.pxd applies it.
 """
@@ -404,7 +404,7 @@ cdef inline void apply_looked(
     if op != NULL:
         looked = min(command.sequence, op.progress)
         if looked <= op.failed:
-            op = NULL  # it says nothing new
+            op = NULL  # the command changes nothing
         else:
             td_put(&a.tx, &op.failed, looked)
     apply_plain(a, slot, number, wants, ERROR_CODE_NONE, pending)
@@ -415,7 +415,7 @@ cdef inline void apply_looked(
 cdef inline void apply_complete(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, LookCommand *command, bint wants
 ) noexcept nogil:
-    """COMPLETE: the owner says that its condition holds. `op`: pending, or NULL. The deadline wins if it is past."""
+    """COMPLETE: the owner's condition holds. `op`: pending, or NULL. The deadline wins if it is past."""
     cdef AnswerRecord *answer
     cdef uint32_t outcome = OUTCOME_COMPLETED
     cdef Verdict v

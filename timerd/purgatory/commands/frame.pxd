@@ -3,8 +3,8 @@
 A frame enters the core in receive_frame(), at the end of this file.
 
 Bytes from a socket are not trusted until they are checked. Nothing beyond the frame is read. Every length is compared
-with the bytes that there are, every index with the records that exist. A command with a wrong structure ends the frame
-(MALFORMED). A command with a wrong value is refused by its code, and its number passes.
+with the bytes that are left, every index with the existing records. A command with a wrong structure ends the frame
+(MALFORMED). A command with a wrong value is refused with a code, and its number counts as applied.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -138,7 +138,7 @@ cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64
 
 
 cdef inline int receive_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
-    """Free what a COMMANDS frame acknowledges, then apply its commands."""
+    """Free the outcomes and answers that a COMMANDS frame acknowledges, then apply its commands."""
     cdef CommandHeader *header = <CommandHeader *>data
     if size < sizeof(CommandHeader) or size > FRAME_SIZE_MAX:
         return FRAME_MALFORMED

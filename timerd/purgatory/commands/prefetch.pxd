@@ -1,13 +1,13 @@
-"""Prefetching: bring into the cache what the next commands of a frame, or the next operations of a list, will need.
+"""Prefetching: bring the memory into the cache that the next commands of a frame, or operations of a list, will need.
 
 With a million operations every step of every command is a cache miss (table, record, neighbours in the bucket, watch
 node, key), one after the other: close to a microsecond. So a group of commands is first walked through in stages. Each
-stage goes one step further for all commands of the group. In such a short loop the processor has the misses of many
-commands under way at once. All of this is hints. A record may change before its command is applied. But every index
-stood in a record, so nothing beyond the arena is read.
+stage goes one step further for all commands of the group. In such a short loop the misses of many commands
+overlap. All of this is hints. A record may change before its command is applied. But every index stood in a record, so
+nothing beyond the arena is read.
 
-The first stage has work between its misses, and prefetches. The other stages are little but misses. There a prefetch
-would be dropped when too many are under way, and a load is not.
+The first stage has work between its misses, so it prefetches. The other stages have hardly any other work. There the
+processor would drop prefetches when too many are under way, but it drops no loads.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -28,7 +28,7 @@ cdef extern from *:
     _Static_assert(sizeof(WatchNode) == CACHE_LINE, "a node is one line");
     #define HANDLE_PROBES 4 /* steps in the handle table: nearly every handle is found within them */
     #define PREFETCH_GROUP 32  /* commands prefetched together: their lines stay in the first-level cache */
-    #define FEW_KEYS 4 /* a registration of so many keys at most goes the short way */
+    #define FEW_KEYS 4 /* the most keys of a registration that goes the short way */
     """
     enum:
         PREFETCH_GROUP
@@ -59,12 +59,12 @@ ctypedef struct Prefetched:
 
 
 cdef inline uint64_t first_word(const uint8_t *p) noexcept nogil:
-    """Of a command: its kind, purgatory, flags and length."""
+    """The kind, purgatory, flags and length of a command."""
     return (<uint64_t *>p)[0]
 
 
 cdef inline uint32_t length_of(const uint8_t *p) noexcept nogil:
-    """Of a command, its length in bytes as it says itself."""
+    """The length in bytes that a command states."""
     return (<uint32_t *>p)[1]
 
 
@@ -93,10 +93,10 @@ cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uin
 
 
 cdef inline uint32_t few_keys(Arena *a, Prefetched *x, const uint8_t *p) noexcept nogil:
-    """How many keys a registration has whose first key is read, and prefetched: `p` is behind it. 0 = it goes the long way.
+    """The number of keys of a registration, if it goes the short way; else 0. `p` is behind its first key.
 
-    It goes the short way if it has few keys, short and different event keys, so many of which complete it, a payload of
-    one block at most, and nothing else.
+    It goes the short way if all of this holds: it has few keys, all of them short and different event keys; its
+    condition is at_least; its payload has one block at most; and it has nothing else.
     """
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef const uint8_t *end = x.at + x.length
@@ -145,7 +145,7 @@ cdef inline void prefetch_registration(Arena *a, Prefetched *x, uint32_t tag) no
 
 
 cdef inline void prefetch_event(Arena *a, Prefetched *x) noexcept nogil:
-    """Stage 1 of FIRE and its kin."""
+    """Stage 1 of FIRE and other events."""
     cdef KeyCommand *command = <KeyCommand *>x.at
     if x.length < sizeof(KeyCommand) or x.length - sizeof(KeyCommand) < command.key_length:
         return

@@ -1,1 +1,1 @@
-"""The ring of events: a late registration finds there what came after its mark. Delivery is in operation/."""
+"""The ring of events: a late registration finds there the events after its mark. Delivery is in operation/."""

@@ -1,4 +1,4 @@
-"""The event ring: what lets an operation behave as if registered at its mark (DESIGN.md, rule 4).
+"""The event ring. By it an operation behaves as if it had been registered at its mark (DESIGN.md, rule 4).
 
 An event stands at its sequence modulo the ring's size while tail <= sequence <= newest. Events are chained by hash
 slot, newest first. A slot keeps its newest sequence for ever. So a mark becomes too old only by events in the slots of
@@ -21,7 +21,7 @@ from .state cimport Found
 cdef extern from *:
     """
     #define REPLAY_TOO_OLD 0xFFFFFFFFu
-    #define EVENTS_PREFETCHED 16 /* the record of an event is prefetched so many events early */
+    #define EVENTS_PREFETCHED 16 /* how many events early the record of an event is prefetched */
     """
     enum:
         EVENTS_PREFETCHED
@@ -47,7 +47,7 @@ cdef inline void evict_event(Arena *a) noexcept nogil:
 
 
 cdef inline bint make_room(Arena *a, uint32_t blocks) noexcept nogil:
-    """Make so many blocks free. The ring's oldest values go before a command is refused; False if that is not enough.
+    """Make `blocks` blocks free. The ring's oldest events go for that; False if that is not enough.
 
     The newest event stays, because it may be in delivery.
     """

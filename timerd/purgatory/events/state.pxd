@@ -1,4 +1,4 @@
-"""What is remembered of the event in delivery, and of a replay. arena.pxd composes it into the Arena."""
+"""The state of the event in delivery, and of a replay. arena.pxd composes it into the Arena."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free

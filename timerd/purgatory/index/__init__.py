@@ -1,1 +1,1 @@
-"""What finds a record: a key by its bytes, an id, a purgatory, an operation by its number, a watermark's watchers."""
+"""Finding records: a key by its bytes, an id, a purgatory, an operation by its number, the watchers of a watermark."""

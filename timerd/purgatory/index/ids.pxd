@@ -31,7 +31,7 @@ cdef inline void chain_id(Arena *a, uint32_t found) noexcept nogil:
 
 
 cdef inline void free_id(Arena *a, uint32_t found) noexcept nogil:
-    """Free a record. Its state word says FREE already, or nothing reached it."""
+    """Free a record. Its state word is FREE already, or nothing reached it."""
     cdef uint32_t *link = a.id_heads + (a.ids[found - 1].chain_hash & a.id_mask)
     while link[0] != found:
         link = &a.ids[link[0] - 1].chain

@@ -33,7 +33,7 @@ cdef inline bint node_is(
 cdef inline uint32_t find_first(
     Arena *a, uint64_t hash, uint32_t purgatory, uint32_t kind, const uint8_t *name, uint32_t length
 ) noexcept nogil:
-    """The node (index + 1) that stands first in the key's list, or at the top of its heap; 0 = nobody watches the key so."""
+    """The node (index + 1) that stands first in the key's list, or at the top of its heap; 0 = no such watcher."""
     cdef uint32_t found = a.key_heads[hash & a.key_mask]
     cdef WatchNode *node
     while found:

@@ -1,8 +1,8 @@
 """Purgatories by their names.
 
-The record of a purgatory that holds nothing is used for another name (turn/reclaim.pxd). Then a mark may be older than
-the purgatory, and there may have been another one of its name, whose events have left the ring. So such a mark is too
-old: `is_before` says so.
+The record of a purgatory that holds nothing is used for another name (turn/reclaim.pxd). So a mark may be older than
+the purgatory. An earlier purgatory of the same name may then have had events after the mark, which have left the ring.
+So such a mark is too old (`is_before`).
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -80,7 +80,7 @@ cdef inline uint32_t made_by(Arena *a, uint32_t pid, uint64_t start_ticks) noexc
 
 
 cdef inline uint32_t most_made(Arena *a, uint32_t *pid) noexcept nogil:
-    """How many purgatories the process has made that has made most, and which process that is; 0 = it is not known."""
+    """The largest number of purgatories that one process has made, and the pid of this process; 0 = not known."""
     cdef PurgatoryRecord *p
     cdef uint32_t index, made, most = 0
     pid[0] = 0
@@ -113,7 +113,7 @@ cdef inline int open_purgatory(
 
 
 cdef inline void close_purgatory(Arena *a, uint32_t index) noexcept nogil:
-    """A purgatory that holds nothing is there no more. Its events have left the ring."""
+    """Free the record of a purgatory that holds nothing. Its events have left the ring."""
     cdef PurgatoryRecord *p = a.purgatories + index
     td_put(&a.tx, PurgatoryRecord_word_state(p), PurgatoryRecord_with_state(PurgatoryRecord_word_state(p)[0], 0))
     td_put(&a.tx, &a.header.purgatories_floor, a.header.tail - 1)

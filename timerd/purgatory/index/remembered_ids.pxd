@@ -5,11 +5,11 @@ a few each. The next id makes room by forgetting the oldest id of the client wit
 forget nothing, as long as it has the most.
 
 A slot's remembered ids stand in a list, oldest first (ClientRecord.ids_next). The next client of the slot takes them over.
-When an id is forgotten, header.ids_floor_ns rises: up to that time an id may have been forgotten. So none is forgotten
-silently.
+When an id is forgotten, header.ids_floor_ns rises: up to that time an id may have been forgotten. So a late
+registration is refused rather than accepted twice.
 
 The operation of a call settles when the call becomes due. Until the call is over, its id is not forgotten because of its
-age, however long the call waits or runs. Where ids are short, it is one of the last.
+age, however long the call waits or runs. When ids are short, it is one of the last to go.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -1,4 +1,4 @@
-"""What is remembered of settled ids beside the arena's records. arena.pxd composes it into the Arena."""
+"""The state of the settled ids beside the arena's records. arena.pxd composes it into the Arena."""
 
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free

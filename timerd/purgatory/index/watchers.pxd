@@ -1,4 +1,4 @@
-"""A node begins to watch its key, or ends to: in the key's list, or in its heap."""
+"""A node joins the watchers of its key, or leaves them: in the key's list, or in its heap."""
 
 from libc.stdint cimport uint32_t
 from timerd.purgatory.memory.arena cimport Arena

@@ -1,1 +1,1 @@
-"""Clients and groups: their slots, what they hold, and what is delivered to them (answers, reports)."""
+"""Clients and groups: their slots, their operations and outcomes, and the frames to them (answers, reports)."""

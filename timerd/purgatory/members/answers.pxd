@@ -1,4 +1,4 @@
-"""Answers: what a command leaves for its client until the client acknowledges it, refusals among them."""
+"""Answers: results and refusals of commands, kept until their client acknowledges them."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy

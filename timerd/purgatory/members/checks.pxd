@@ -58,7 +58,7 @@ cdef inline void end_check_delivery(Arena *a, EventRecord *e) noexcept nogil:
 
 
 cdef inline void end_check(Arena *a, Check *check) noexcept nogil:
-    """Nobody asks for the check any more. Its tickets are void from now on."""
+    """Its client no longer waits for the check. Its tickets are void from now on."""
     cdef Members *m = &a.members
     m.report_states[check.slot].checks -= 1
     check.state = CHECK_FREE

@@ -1,4 +1,4 @@
-"""What a client holds: the lists of its operations and outcomes, its counts, whether its report is due."""
+"""A client: the lists of its operations and outcomes, its counts, whether its report is due."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -145,7 +145,7 @@ cdef inline void queue_report(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void confirm_later(Arena *a, uint32_t slot) noexcept nogil:
-    """Commands of the client are applied. That may wait for something else to report, unless they have become many."""
+    """Commands of the client are applied. Their confirmation may wait for another report, unless they are many."""
     cdef Members *m = &a.members
     cdef ReportState *state = m.report_states + slot
     if a.clients[slot].last_command - state.command >= CONFIRM_COMMANDS:
@@ -189,7 +189,7 @@ cdef inline void bury_client(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void touch_outcome(Arena *a, uint32_t op) noexcept nogil:
-    """Touch what a report has of the operation that a hint names (index + 1; 0 = none).
+    """Touch the memory that a report needs of the operation that a hint names (index + 1; 0 = none).
 
     Loads, and no prefetches, which the processor drops here: a report takes 15 ns an outcome instead of 25. A wrong hint
     is never followed out of the region.

@@ -5,7 +5,7 @@ number). dispatch_outcomes() delivers it to a ready member: it gets that member'
 member's outcomes like one of its own. The member acknowledges that it received the outcome, which leaves that list and
 is *held*, in no list. The member acknowledges with GROUP_ACK that the work is done, and the outcome is freed. If the
 member dies, falls silent or stops before that, the outcome is requeued in the group's list. A silent member whose
-process runs (ClientFlag.KEEPS) keeps what it holds, and gets nothing more.
+process runs (ClientFlag.KEEPS) keeps its outcomes and calls, and gets no others.
 
 A group has two lists: calls (OpFlag.CALL), and all other outcomes. A member takes outcomes if it listens and holds less
 than GROUP_HELD_MAX. It takes calls whose names it handles (its record has the hashes of their keys), up to its own
@@ -35,9 +35,9 @@ from .looks cimport leave_looks
 
 cdef extern from *:
     """
-    #define DELIVERIES_MAX UINT8_MAX /* that often, or more often */
+    #define DELIVERIES_MAX UINT8_MAX /* stands for 255 and more */
     #define ALONE_WAITS_NS 10000000000ull /* a call that is to run alone, for an idle member */
-    #define DRAINING_NS 10000000000ull /* so long a member gets no calls, at most */
+    #define DRAINING_NS 10000000000ull /* the longest that a member gets no calls, to become idle for that one */
     #define DRAINING_EVERY_NS 60000000000ull
     _Static_assert(GROUP_HELD_MAX <= UINT16_MAX, "ClientRecord.held, calls_held");
     _Static_assert(sizeof(((OpRecord *)0)->deliveries) == 1, "DELIVERIES_MAX");
@@ -277,7 +277,7 @@ cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept
 
 
 cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
-    """The settled operation waits for a member of its group. Its truth says so already."""
+    """Queue a settled operation for the members of its group. Its truth has changed already."""
     cdef GroupRecord *g = a.groups + (op.group - 1)
     cdef int kind = kind_of(op)
     append(a, undelivered_of(a, op), &op.next)
@@ -457,14 +457,14 @@ cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noe
 
 
 cdef inline void join_group(Arena *a, uint32_t slot) noexcept nogil:
-    """The client is a live member now. Its truth says so already."""
+    """Count a client that is a live member now. Its truth has changed already."""
     if a.clients[slot].group:
         a.groups[a.clients[slot].group - 1].members += 1
         join_rings(a, slot)
 
 
 cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
-    """The client has died. Its truth says so already, and since when its group is empty."""
+    """A client has died, and leaves its group. Its truth, and since when the group is empty, have changed already."""
     cdef GroupRecord *g
     if a.clients[slot].group == 0:
         return

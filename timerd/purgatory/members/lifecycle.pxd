@@ -1,6 +1,6 @@
 """The life of a client: it gets a slot, comes back to one, and dies.
 
-A slot is FREE, LIVE, SILENT, DEAD, a TOMBSTONE, and FREE again. The sweep deals with what a dead client held.
+A slot is FREE, LIVE, SILENT, DEAD, a TOMBSTONE, and FREE again. The sweep deals with what is left of a dead client.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -20,7 +20,7 @@ from .looks cimport forget_looks, send_looks_again
 
 
 ctypedef struct Facts:
-    # A client's hello, and what the daemon knows of its process.
+    # A client's hello, and the facts about its process.
     const char *name
     uint32_t name_length
     uint32_t pid
@@ -46,7 +46,7 @@ cdef inline uint32_t keeping_flag(ClientRecord *c, bint keeps) noexcept nogil:
 
 
 cdef inline uint64_t with_silence(ClientRecord *c, uint32_t state, bint keeps) noexcept nogil:
-    """The client's word of state and flags, once it is in that state and keeps what it holds, or does not."""
+    """The client's word of state and flags with that state, and with the flag KEEPS or without."""
     cdef uint64_t word = ClientRecord_with_state(ClientRecord_word_state(c)[0], state)
     return ClientRecord_with_flags(word, keeping_flag(c, keeps))
 
@@ -196,7 +196,7 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     a.members.tombstones -= 1
     c.last_frame_ns = a.turn.now_ns
     c.silent_ns = 0
-    # Its unacknowledged outcomes are freed: its first report says that their numbers are void.
+    # Its unacknowledged outcomes are freed: its first report makes their numbers void.
     forget_looks(a, slot)
     clear_report_state(a, slot)
     a.members.report_states[slot].outcome = c.acknowledged

@@ -80,13 +80,13 @@ cdef inline void note_look(Arena *a, OpRecord *op, uint64_t sequence) noexcept n
 
 
 cdef inline void leave_looks(Arena *a, OpRecord *op) noexcept nogil:
-    """Nobody looks at the operation any more: it has settled, or its owner is dead."""
+    """The operation needs no look any more: it has settled, or its owner is dead."""
     unlist_look(a, op)
     take_tickets_back(a, op, NO_DEADLINE, False)
 
 
 cdef inline void send_looks_again(Arena *a, uint32_t slot) noexcept nogil:
-    """The client may lack what it was sent: send all its looks."""
+    """Send all looks of a client again, because it may have lost them."""
     cdef ReportState *state = a.members.report_states + slot
     if state.first_look:
         state.next_look = state.first_look

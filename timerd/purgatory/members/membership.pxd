@@ -1,4 +1,4 @@
-"""What changes of a member while it is connected: whether it listens, which calls it handles, whether it is silent."""
+"""Changes of a member while it is connected: whether it listens, which calls it handles, whether it is silent."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
@@ -17,7 +17,7 @@ from .lifecycle cimport keeping_flag, listening_flag, stage_calls, with_silence
 cdef inline void fill_group(
     Arena *a, GroupRecord *g, const char *name, uint32_t length, uint32_t pid, uint64_t start_ticks
 ) noexcept nogil:
-    """A free record becomes this group's. It has no operations: a record is free when it has none."""
+    """Give a free record to this group. The record has no operations, because else it would not be free."""
     g.name_length = length
     memset(g.name, 0, NAME_SIZE_MAX)
     memcpy(g.name, name, length)
@@ -74,14 +74,14 @@ cdef inline uint32_t open_group(
 
 
 cdef inline void join_or_requeue(Arena *a, uint32_t slot) noexcept nogil:
-    """The client may take more or less of its group than before. If it takes none, the sweep requeues what it holds."""
+    """Adjust a client that takes more or less of its group. If it takes nothing, the sweep requeues its outcomes."""
     join_rings(a, slot)
     if has_to_lose(a.clients + slot):
         a.turn.sweeping = 1
 
 
 cdef inline bint may_listen(ClientRecord *c) noexcept nogil:
-    """False: the client has stopped listening, and the sweep has not requeued all that it held."""
+    """False: the client has stopped listening, and the sweep has not requeued all of its outcomes."""
     return not c.held or c.flags & CLIENT_FLAG_LISTENS != 0
 
 
@@ -110,7 +110,7 @@ cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *has
 
 
 cdef inline void set_silence(Arena *a, uint32_t slot, uint32_t state, bint keeps) noexcept nogil:
-    """A client falls silent, and keeps what it holds of its group or not; or it keeps that no more, or is live again."""
+    """A client falls silent, with or without its calls and outcomes; or it loses these later, or is live again."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t word = with_silence(c, state, keeps)
     if word == ClientRecord_word_state(c)[0]:

@@ -29,7 +29,7 @@ cdef extern from *:
 
 
 ctypedef struct Extent:
-    # What a report will hold.
+    # The content of a report that is about to be written.
     uint32_t first  # link of the first settled operation
     uint32_t behind  # link of what follows the last one: an operation, or the list's head
     uint32_t outcomes
@@ -50,7 +50,7 @@ ctypedef struct Round:
     uint32_t at
     uint32_t count
     uint64_t due_ns  # when the reports that were put off are due
-    uint64_t confirm_ns  # a report of nothing but applied commands waits so long
+    uint64_t confirm_ns  # the time that a report of nothing but applied commands waits
     uint32_t outcomes_max
 
 

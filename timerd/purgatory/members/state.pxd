@@ -1,4 +1,4 @@
-"""What is remembered of clients and groups beside the arena's records. arena.pxd composes it into the Arena."""
+"""The state of clients and groups beside the arena's records. arena.pxd composes it into the Arena."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -8,12 +8,12 @@ cdef extern from *:
     """
     #define LATEST_OUTCOMES 32 /* how far the hints of a client's outcomes reach; a power of two */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* a member of a group takes one of these kinds, or both */
-    enum { NOT_DUE = 0, WAITS = 1, QUEUED = 2 };  /* the report of a client: nothing is new; what is new may wait; it is due */
-    #define CONFIRM_COMMANDS 1024 /* so many applied commands are confirmed at once */
+    enum { NOT_DUE = 0, WAITS = 1, QUEUED = 2 };  /* a client's report: empty; it has only what may wait; it is due */
+    #define CONFIRM_COMMANDS 1024 /* applied commands that are confirmed at once, without waiting for an outcome */
     #define TICKETS_OF_OPERATION 64  /* checks for which the owner of one operation is to look at a time */
     enum { CHECK_FREE = 0, CHECK_IN_DELIVERY = 1, CHECK_DELIVERED = 2 };
     #define REFUSALS 64
-    #define REFUSALS_NAMED 32 /* of these, so many may name a client; the others are more than there are codes and limits */
+    #define REFUSALS_NAMED 32 /* the first ones may name a client; the rest are more than all codes and limits */
     _Static_assert((LATEST_OUTCOMES & (LATEST_OUTCOMES - 1)) == 0, "join_outcomes() takes a position modulo LATEST_OUTCOMES with a mask");
     """
     enum:
@@ -34,7 +34,7 @@ cdef extern from *:
 
 
 ctypedef struct ReportState:
-    # What was last delivered to a client. Not in the arena, because a start delivers everything again.
+    # The newest numbers that were delivered to a client. Not in the arena, because a start delivers everything again.
     uint64_t command
     uint64_t outcome
     uint64_t answer
@@ -80,7 +80,7 @@ ctypedef struct Check:
 
 
 ctypedef struct Holdings:
-    # What a client, or a group, still held by its counts when the sweep last looked.
+    # The counts of a client, or of a group, when the sweep last looked.
     uint64_t step  # of the sweep, when these counts were new
     uint64_t next_outcome  # of a client: it grows with whatever the client gets
     uint32_t generation
@@ -111,7 +111,7 @@ ctypedef struct Refusal:
     uint32_t group  # the group whose share is used up (index + 1); 0 = the client's is
     uint64_t value
     uint64_t count
-    # Of that client or group, and what it held at the first refusal. Copies: the slot may be another's before they are read.
+    # Of that client or group, and its bytes at the first refusal. Copies: the slot may be another's when they are read.
     uint32_t pid
     uint32_t name_length
     uint64_t bytes_held

@@ -25,7 +25,7 @@ ctypedef struct Arena:
     ArenaHeader *header
     RegionRecord *regions
     OpRecord *ops
-    # So many nodes are the first ones of operations, and lie in them; those behind are in NODES (memory/nodes.pxd).
+    # Nodes below this index are the first ones of operations, and lie in them; the others lie in NODES (nodes.pxd).
     uint32_t first_nodes
     WatchNode *more_nodes
     WatermarkRecord *watermarks
@@ -60,7 +60,7 @@ ctypedef struct Arena:
     TdTransaction tx
     uint32_t staged_client
     uint32_t staged_outcomes
-    # What each room remembers beside the records. Its state.pxd says what that is.
+    # The state of each room beside the records: see its state.pxd.
     Slab slab
     Journal journal
     Remembered remembered
@@ -83,7 +83,7 @@ cdef inline uint32_t unused(Arena *a, int region) noexcept nogil:
 
 
 cdef inline uint64_t op_id(Arena *a, OpRecord *op) noexcept nogil:
-    """The operation's id for everybody: its record's index, and above it the record's generation."""
+    """The public id of an operation: its record's index, and above it the record's generation."""
     return (<uint64_t>op.generation << 32) | <uint64_t>(op - a.ops)
 
 

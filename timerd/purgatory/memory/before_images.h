@@ -7,12 +7,12 @@
  *     conductor   image; mark of the line; count (release); then the store
  *     copier      reads lines that have no mark; then reads the count (acquire), and writes each image into the copy
  *
- * A line is logged once, so a copy costs the conductor at most one image for each line of the arena. The log holds so
- * many images as it has room for, and the copier makes room as it goes. Where there is none, the log is *overrun*: the
- * copy is given up, and the conductor never waits.
+ * A line is logged once, so a copy costs the conductor at most one image for each line of the arena. The log has room
+ * for `room` images, and the copier makes room as it goes. If there is none left, the log is *overrun*: the copy is
+ * given up, and the conductor never waits.
  *
- * Who calls td_before: purgatory/twins.py gives each function of the core that stores a twin, which does so before each
- * store. While no copy is being made, the functions without it run.
+ * The callers of td_before: purgatory/twins.py gives each function of the core that stores a twin. The twin calls
+ * td_before() before each store. While no copy is being made, the plain functions run.
  */
 #ifndef TIMERD_BEFORE_IMAGES_H
 #define TIMERD_BEFORE_IMAGES_H
@@ -35,13 +35,13 @@ typedef struct TdImageLog {
     char apart[IMAGE_LINE];
     uint64_t count, overrun; /* stored by the conductor */
     char apart_too[IMAGE_LINE - 16];
-    uint64_t drained, stopped; /* of the images; by whom the copier is told to stop */
+    uint64_t drained, stopped; /* images that were written; 1 = the copier has to stop */
 } TdImageLog;
 _Static_assert(sizeof(TdImageLog) <= IMAGE_LOG_HEADER, "the log's head has its room");
 
 static inline uint64_t td_mark_words(uint64_t lines) { return (lines + 63) / 64; }
 
-/* How many images fit into a log of so many bytes; 0 where not even the marks do. */
+/* How many images fit into a log of `bytes` bytes; 0 if the marks alone do not fit. */
 static inline uint64_t td_image_room(uint64_t bytes, uint64_t lines) {
     uint64_t taken = IMAGE_LOG_HEADER + td_mark_words(lines) * 8;
     return bytes > taken ? (bytes - taken) / sizeof(TdImage) : 0;
@@ -117,7 +117,7 @@ __attribute__((always_inline)) static inline void td_before(const void *at, uint
     td_log_lines(at, size);
 }
 
-/* What a twin does instead of a store, as in TD_LOGGED(op->bucket) = 7. */
+/* The logged form of a store, as in TD_LOGGED(op->bucket) = 7. */
 #define TD_LOGGED(lvalue) (*({ \
     __typeof__(&(lvalue)) td_at = &(lvalue); \
     td_before((const void *)td_at, sizeof *td_at); \

@@ -1,4 +1,4 @@
-"""The log of before-images while the arena is copied, as before_images.h has it. What calls it: purgatory/twins.py."""
+"""The log of before-images while the arena is copied (before_images.h). purgatory/twins.py makes its callers."""
 
 from libc.stdint cimport uint64_t
 cdef extern from "before_images.h" nogil:

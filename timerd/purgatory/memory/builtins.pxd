@@ -1,4 +1,4 @@
-"""What the C compiler and the processor offer beyond C: counts of bits, and hints for the caches."""
+"""Builtins of the C compiler and the processor: counts of bits, and hints for the caches."""
 
 from libc.stdint cimport uint64_t
 cdef extern from *:

@@ -1,4 +1,4 @@
-"""The log of errors in the arena: each error once, with how often and when it was seen."""
+"""The log of errors in the arena: each error once, with its count and its times."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset

@@ -1,4 +1,4 @@
-/* SipHash-1-3 (Aumasson and Bernstein): a keyed hash whose values nobody can choose who does not know its seed.
+/* SipHash-1-3 (Aumasson and Bernstein): a keyed hash. Without its seed nobody can choose its values.
  *
  * Every table that a client's bytes reach is indexed by it. With an unkeyed hash, or a seed that clients can read, a client
  * finds 60,000 keys of one chain, and each command walks all of them.

@@ -1,7 +1,7 @@
 """The hashes of the arena: SipHash-1-3 (hash.h) under a seed that no client has. timerd_shm.read.hashing has the same in Python.
 
 A client that knew the seed could aim its keys at one chain. So the seed is not in the arena, which clients read. The header
-has a check value, which tells whether the stored hashes are of this seed.
+has a check value, which shows whether the stored hashes have this seed.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -18,7 +18,7 @@ cdef extern from "hash.h" nogil:
 
 
 cdef inline uint64_t check_of(Seed seed) noexcept nogil:
-    """What the header says of the seed: its hash of an empty message. Never 0, which says that hashes are being made anew."""
+    """The check value of the seed in the header: the hash of an empty message. Never 0, the value during a rehash."""
     return td_sip_short(seed, 0, 0) | 1
 
 

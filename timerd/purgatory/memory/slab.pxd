@@ -44,7 +44,7 @@ cdef inline uint32_t allocate(Arena *a, int region) noexcept nogil:
 
 
 cdef inline void free_record(Arena *a, int region, uint32_t index) noexcept nogil:
-    """Free a record. Its state word says FREE already."""
+    """Free a record. Its state word is FREE already."""
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t *link = free_link(a, region, index)
     cdef uint32_t *newest = a.slab.newest[region] + (r.high_water - r.in_use) % FREED

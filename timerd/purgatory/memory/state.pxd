@@ -1,11 +1,11 @@
-"""What is remembered of free records, beside the arena. arena.pxd composes it into the Arena."""
+"""The state of the free records beside the arena. arena.pxd composes it into the Arena."""
 
 from libc.stdint cimport uint32_t
 from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define FREED 8 /* a free record is prefetched so many allocations early */
+    #define FREED 8 /* how many allocations early a free record is prefetched */
     """
     enum:
         FREED

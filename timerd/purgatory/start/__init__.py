@@ -1,10 +1,10 @@
-"""A start: check the arena, finish the transaction that was cut, make anew what is derived.
+"""A start: check the arena, finish the transaction that was cut, make all derived fields anew.
 
 header.py          the header and the region table, before any offset is followed; in Python
 redo.pxd           the transaction that was cut: its words are stored again (redo_is_sound, finish_transaction)
-attach.pxd         where the regions lie, and room for what the core remembers beside them
-validate.pxd       whether each record names only what is there
-rehash.pxd         hashes, where those of the arena are of another seed
+attach.pxd         where the regions lie, and room for the state of the core beside them
+validate.pxd       whether each record names only existing records
+rehash.pxd         new hashes, if the hashes of the arena have another seed
 rebuild.pxd        everything that is derived, made anew from the truth
 rebuild_order.pxd  a second thread makes meanwhile: the operation table, the order of registration, the wheel
 """

@@ -80,7 +80,7 @@ cdef inline bint attach_arena(Arena *a, uint64_t now_ns, Damage *damage) noexcep
     a.turn.now_ns = now_ns
     a.turn.limit = NO_DEADLINE
     find_regions(a)
-    # A start is a gap: what it finds and reads happened after the last turn of the daemon before.
+    # A start is a gap: the frames that it reads were sent after the last turn of the previous daemon.
     a.turn.before_gap_ns = last_turn_ns(a)
     if a.turn.before_gap_ns == 0:
         a.turn.before_gap_ns = NO_DEADLINE

@@ -3,7 +3,7 @@
 For example, the last daemon was killed between a commit and the list of outcomes. The state word says "settled", and
 the list lacks the operation. A start reads the word, and makes the list.
 
-A start believes nothing that is derived, so the last daemon may have ended anywhere. This code may end anywhere too: it
+A start reads no derived field, so the last daemon may have ended anywhere. This code may end anywhere too: it
 stores derived fields, frees acknowledged operations, and makes silent clients live. Some lists have an order.
 Operations come back in order of registration. Settled operations and answers come in order of their numbers. Ids and
 undelivered outcomes of groups come in order of settling.
@@ -193,7 +193,7 @@ cdef inline void restore_settled(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void leave_unreached(Arena *a, Marks *m) noexcept nogil:
-    """Nodes that nothing names stand nowhere: readers go by that."""
+    """Mark the nodes that nothing names as being in no list: readers rely on that."""
     cdef uint32_t i
     for i in range(a.regions[REGION_NODES].high_water):
         if not m.nodes[i]:
@@ -413,7 +413,7 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
                 a.members.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
             continue
         if c.state == CLIENT_STATE_SILENT:
-            # No daemon was there to hear it: its lease is whole again.
+            # No daemon was there to read its frames: its lease begins anew.
             td_put(&a.tx, ClientRecord_word_state(c), with_silence(c, CLIENT_STATE_LIVE, False))
             commit(a)
         if c.state == CLIENT_STATE_DEAD or has_to_lose(c):

@@ -1,9 +1,10 @@
 """The second thread of a start: handles, the order of registration, and the wheel, from the operations' own records alone.
 
-restore_order() runs in that thread. Meanwhile the conductor's thread goes on with what operations name (rebuild.pxd).
-Neither thread stores what the other reads, with one exception: the conductor's thread frees settled operations that are
-to be delivered to nobody. This thread passes over them, whether their state says settled or free. No record is known to
-be sound here. So nothing in a record leads this thread beyond the arena, and the other thread finds the damage.
+restore_order() runs in that thread. Meanwhile the conductor's thread goes on with nodes, payloads and values
+(rebuild.pxd). Neither thread stores a word that the other reads, with one exception: the conductor's thread frees
+settled operations without a receiver. This thread passes over them, whether their state is settled or free. No record
+is known to be sound here. So nothing in a record leads this thread beyond the arena, and the other thread finds the
+damage.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -20,10 +21,10 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define DIGIT_BITS 11 /* a sort looks at so many bits a round: two rounds for millions of numbers */
+    #define DIGIT_BITS 11 /* bits by which a round sorts: two rounds for millions of numbers */
     #define DIGITS (1 << DIGIT_BITS)
-    #define EARLY 16 /* what a record names is prefetched so many records early */
-    #define FEW 32 /* so many records are sorted without counting digits: to clear the counts would take longer */
+    #define EARLY 16 /* how many records early the targets of a record are prefetched */
+    #define FEW 32 /* the most records that are sorted without counting digits: to clear the counts would take longer */
     """
     enum:
         DIGIT_BITS

@@ -1,10 +1,10 @@
-"""Hashes are made anew where the arena's are of another seed: the file of the seed was lost, or is another arena's.
+"""Hashes are made anew if the arena's hashes have another seed: the seed's file was lost, or is another arena's.
 
-The header's check value tells. It is 0 meanwhile, and stored last. So a start that is killed in between leaves an arena
-whose hashes the next start makes anew, all of them: they follow from names and ids.
+The header's check value shows that. It is 0 during the work, and stored last. So if a start is killed in between, the
+next start makes all hashes anew. They follow from names and ids.
 
-One thing is lost. Slots of the ring count events that the ring holds no more, and nobody knows which keys these had. So
-each slot counts the last of them, and a mark before it is too old.
+One thing is lost. Slots of the ring count events that have left the ring, and the keys of these are not known. So each
+slot counts the last of these events, and a mark before it is too old.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

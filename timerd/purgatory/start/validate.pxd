@@ -1,4 +1,4 @@
-"""Validation: a start asks of every record whether it names only what is there, before it believes the record.
+"""Validation: before a start uses a record, it checks that the record names only existing records.
 
 Only the daemon writes an arena. But another program may damage the file, or the memory may be bad. A start must refuse
 such an arena by name instead of reading beyond it. A value that is wrong but leads nowhere is found by
@@ -53,7 +53,7 @@ cdef inline bint group_is_there(Arena *a, uint32_t group) noexcept nogil:
 
 
 cdef inline bint blob_is_sound(Arena *a, uint8_t *marks, uint32_t blob) noexcept nogil:
-    """Whether a chain has as many blocks as its length says, and none of another chain. The first call marks the chain."""
+    """Whether a chain has the blocks for its length, and none of another chain. The first call marks the chain."""
     cdef uint32_t used = a.regions[REGION_BLOCKS].high_water, left
     if blob == 0:
         return True
@@ -75,7 +75,7 @@ cdef inline bint blob_is_sound(Arena *a, uint8_t *marks, uint32_t blob) noexcept
 
 
 cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
-    """The numbers of an operation in use. What they name is checked by nodes_are_sound() and blob_is_sound()."""
+    """Check the numbers of an operation in use. nodes_are_sound() and blob_is_sound() check the records they name."""
     if op.state > OP_STATE_SETTLED or op.outcome > OUTCOME_FAILED or op.condition >= CONDITION_COUNT:
         return False
     if not 1 <= op.keys <= KEYS_MAX or op.settled_key > op.keys or op.orphans > ORPHANS_GROUP:

@@ -69,7 +69,7 @@ cdef inline void take_time(Arena *a, uint64_t now_ns) noexcept nogil:
 
 
 cdef inline void allow(Arena *a, uint64_t budget) noexcept nogil:
-    """The call that begins may touch about so many records more. What is left then goes on at the next call (spent)."""
+    """Let the call that begins touch about `budget` records more. The next call does the rest (spent)."""
     a.turn.limit = a.turn.touched + budget
 
 

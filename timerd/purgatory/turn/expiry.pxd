@@ -78,7 +78,7 @@ cdef inline void prefetch_joined(Arena *a, uint32_t bucket) noexcept nogil:
 
 
 cdef inline uint32_t prefetch_due(Arena *a, BucketRecord *bucket) noexcept nogil:
-    """Touch what the expiry of the first operations of a bucket will need; how many they are."""
+    """Touch the memory that the expiry of a bucket's first operations will need; how many operations these are."""
     cdef uint32_t ops[PREFETCH_GROUP]
     cdef WatchNode *nodes[PREFETCH_GROUP]
     cdef bint more
@@ -134,6 +134,6 @@ cdef inline bint advance_wheel(Arena *a) noexcept nogil:
 
 
 cdef inline bint advance(Arena *a) noexcept nogil:
-    """Move the wheel, and deliver to groups in this turn what has expired in it; False if work is left."""
+    """Move the wheel, and deliver expired operations of groups in the same turn; False if work is left."""
     cdef bint done = advance_wheel(a)
     return dispatch_outcomes(a) and done

@@ -3,7 +3,7 @@
 A purgatory holds something while there is an operation, a watermark or a remembered id of it, or an event in the ring:
 a late registration may want the event. It is also kept while a live client has named it, because that client knows its
 index. No counts are kept for this. When purgatories become short, a walk over all records notes in a mask which ones
-hold something, and each command that is applied meanwhile notes its own. What is in the mask at the end stays.
+hold something, and each command that is applied meanwhile notes its own. At the end the purgatories in the mask stay.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -1,4 +1,4 @@
-"""What a turn remembers: its time, its bound, and the work that was cut. arena.pxd composes it into the Arena."""
+"""The state of a turn: its time, its bound, and the work that was cut. arena.pxd composes it into the Arena."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd_shm.generated.records cimport *

@@ -2,9 +2,9 @@
 
 Every loop here ends when the call has touched as many records as it may (spent). The next turn goes on.
 
-The sweep goes round until the counts of what the dead hold are zero. Counts are derived; one that is too high would keep
-it going round for ever. So if a client's counts have not changed while the sweep has looked at each operation twice, it
-holds nothing: its counts become zero, and the log of errors says so.
+The sweep goes round until the counts of the dead clients are zero. Counts are derived; one that is too high would keep
+the sweep going for ever. So if a client's counts have not changed while the sweep has looked at each operation twice,
+the client holds nothing. Its counts become zero, and the log of errors gets an entry.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -52,7 +52,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
     else:
-        # It runs on without an owner: no slot has generation 0. Nobody would cancel it, so it gets a deadline.
+        # It goes on without an owner: no slot has generation 0. No client could cancel it, so it gets a deadline.
         if endless:
             td_put(&a.tx, &op.deadline_ns, after_retention(a, c.died_ns))
         td_put(
@@ -94,7 +94,7 @@ cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
-    """Whether the sweep has looked at each operation twice, and these counts are as they were. They are kept for that."""
+    """Whether the sweep has looked at each operation twice while these counts did not change. Keeps the counts."""
     cdef Holdings *kept = a.members.holdings + at
     if (
         kept.next_outcome == now.next_outcome and kept.generation == now.generation and kept.pending == now.pending
@@ -107,7 +107,7 @@ cdef inline bint is_stuck(Arena *a, uint32_t at, Holdings *now) noexcept nogil:
 
 
 cdef inline void forget_counts(Arena *a, uint32_t at) noexcept nogil:
-    """The sweep looks for nothing of this client or group now, so counts that were kept for it are of an earlier end.
+    """The sweep has no work for this client or group now, so the counts that were kept for it are of an earlier end.
 
     A client that dies, comes back and dies again may have the same counts as the first time. It is not stuck by that.
     """
@@ -158,7 +158,7 @@ cdef inline bint recount_group(Arena *a, uint32_t group) noexcept nogil:
 cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
     """Free the answers of dead clients, and end those that hold nothing any more; False if the turn's bound came first.
 
-    Then a.turn.sweeping says whether the sweep has anything to look for.
+    Then a.turn.sweeping is true if the sweep has work.
     """
     cdef uint32_t slot, group
     cdef ClientRecord *c

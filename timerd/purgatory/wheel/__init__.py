@@ -1,1 +1,1 @@
-"""When something is due: the hierarchical timing wheel of Varghese and Lauck, with its buckets and sweeps."""
+"""The hierarchical timing wheel of Varghese and Lauck, with its buckets and sweeps: when operations are due."""

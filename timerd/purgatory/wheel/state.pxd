@@ -1,4 +1,4 @@
-"""What the wheel remembers beside the arena's records. arena.pxd composes it into the Arena."""
+"""The state of the wheel beside the arena's records. arena.pxd composes it into the Arena."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -6,7 +6,7 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define JOINED 7 /* how far hints reach: a line comes from memory in the time of so many steps of a sweep */
+    #define JOINED 7 /* how far hints reach: a line comes from memory in the time of 7 steps of a sweep */
     """
     enum:
         JOINED

@@ -120,7 +120,7 @@ cdef inline void wheel_remove(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline uint32_t next_occupied(LevelRecord *level, uint64_t position) noexcept nogil:
-    """How many buckets after `position` the next occupied one is, 1..BUCKETS; 0 = none."""
+    """The distance from `position` to the next occupied bucket, 1..BUCKETS; 0 = none."""
     cdef uint32_t shift = <uint32_t>((position + 1) & (BUCKETS - 1))
     cdef uint64_t low = level.occupied_low, high = level.occupied_high, swap
     if shift >= WORD_BITS:
@@ -197,7 +197,7 @@ cdef inline void owe_sweeps(Arena *a) noexcept nogil:
 
 
 cdef inline void sweep_bucket(Arena *a, uint32_t number, uint64_t count) noexcept nogil:
-    """Move the first `count` operations of a bucket to the buckets of their deadlines. The bucket has so many.
+    """Move the first `count` operations of a bucket, which has that many, to the buckets of their deadlines.
 
     None of them belongs into this bucket again, so they leave it together.
     """

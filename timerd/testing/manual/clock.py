@@ -6,7 +6,7 @@ from timerd.clock import ManualClock
 
 
 class JumpingClock(ManualClock):
-    """A clock that is moved, and whose wall time may jump forwards and backwards, as where somebody sets it."""
+    """A clock that a test moves. Its wall time may jump forwards and backwards, as if it was set."""
 
     def jump(self, by_ns: int) -> None:
         self._wall_ns += by_ns

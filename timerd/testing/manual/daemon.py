@@ -154,7 +154,7 @@ class ManualDaemon:
         return due or self.network.has_input() or self.lifelines.pending()
 
     def wall_clock_set(self) -> None:
-        """Make a turn, as where the system wakes a daemon because somebody has set the wall clock."""
+        """Make a turn, as the kernel wakes a daemon when the wall clock was set."""
         self._is_woken = True
         if self._conductor is not None:
             self._conductor.wall_clock_set()

@@ -1,4 +1,4 @@
-"""What links, gates and loops of a manual daemon need of Manual (manual.py), which implements it."""
+"""The interface of Manual (manual.py) for the links, gates and loops of a manual daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .ends import Lifeline
 
 
 class ManualDriver(Interface):
-    """Drives a test without waiting: it has the daemon and the clock, and does what is due."""
+    """Drives a test without waiting: it has the daemon and the clock, and does the work that is due."""
 
     clock: JumpingClock
     daemon: ManualDaemon
@@ -28,13 +28,13 @@ class ManualDriver(Interface):
         """Whether nothing is ever due: no operation that is pending has a deadline, and no call is planned."""
 
     def lifeline(self) -> Lifeline:
-        """What a client holds to the daemon."""
+        """The connection by whose end the daemon notices the end of a client."""
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         """A thread of a client, for handlers."""
 
     def settle(self) -> None:
-        """Do all that is under way, without moving the clock."""
+        """Do all pending work, without moving the clock."""
 
     def wait(self, condition: Callable[[], bool], seconds: float | None) -> bool:
         """Until the condition holds, `seconds` of the manual clock at most; whether it does."""
@@ -43,7 +43,7 @@ class ManualDriver(Interface):
         """Move the clock until `is_enough()`, to `end_ns` at most."""
 
     def changed(self) -> None:
-        """Have those who wait look again. With any lock held."""
+        """Make all waiting threads look again. With any lock held."""
 
     def forget(self, link: Any) -> None:
-        """That link has ended."""
+        """The link has ended."""

@@ -1,4 +1,4 @@
-"""How a conductor and clients in one process learn of each other's end: connections that are numbers."""
+"""The ends of a conductor and of clients in one process, as both notice them: connections that are numbers."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class ManualPasses(LoopPasses):
         """Do nothing: `next_ns` says when the next pass is due."""
 
     def make(self) -> None:
-        """In its loop: have all done that is under way."""
+        """In its loop: do all pending work."""
         self.is_woken = True
         self._link.manual.settle()
 

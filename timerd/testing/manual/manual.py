@@ -1,11 +1,11 @@
-"""A daemon in this process on a clock of its own, and what a test does with it: fixture `timerd_manual`.
+"""A daemon in this process on a clock of its own, with the calls for a test: fixture `timerd_manual`.
 
     timerd_manual.advance(30)              # everything happens that is due within 30 s, and then the call returns
     with timerd_manual.autojump(): ...     # a wait moves the clock itself to what is due next
     timerd_manual.run(main())              # a coroutine, in a loop on the same clock
 
-Nothing runs by itself. What is under way is done when somebody waits, or the clock moves: in the thread that does so.
-So every run takes the same steps. Only handlers of named calls have a thread, and who moves the clock waits for it.
+Nothing runs by itself. All pending work is done when a thread waits or moves the clock, in that thread. So every run
+takes the same steps. Only handlers of named calls have a thread. A thread that moves the clock waits for the handlers.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from .loop import ManualLoop, ManualLoopLink
 from .threaded import ManualLink
 
 Value = TypeVar("Value")
-STEPS_MAX = 100_000  # in which all that is under way is done
+STEPS_MAX = 100_000  # in which all pending work is done
 JUMP_NS_MAX = 3_600_000_000_000  # autojump goes no further without anything that settles
-HANDLER_S_MAX = 60.0  # of real time: so long a handler of a named call may run
+HANDLER_S_MAX = 60.0  # of real time: the longest that a handler of a named call may run
 NOW_NS = 1_000_000_000_000  # when a manual clock begins
 S = 1_000_000_000
 
@@ -76,7 +76,7 @@ class Manual:
         self._thread = threading.get_ident()  # of the test: it would wait in vain, because nobody else moves the clock
         self._links: list[ManualLink | ManualLoopLink] = []
         self._jumps = False
-        self._settling = threading.RLock()  # held by who has things done
+        self._settling = threading.RLock()  # held by the thread that does pending work
         self._depth = 0
         self._settling_by = 0
         self._changed = threading.Condition(threading.Lock())  # a leaf: whoever holds it takes no other lock
@@ -119,7 +119,7 @@ class Manual:
 
     @contextmanager
     def autojump(self) -> Iterator[None]:
-        """Within this block a wait moves the clock to what is due next, again and again, until it ends."""
+        """Within this block a wait moves the clock to the next due time, again and again, until the wait ends."""
         before, self._jumps = self._jumps, True
         try:
             yield
@@ -127,7 +127,7 @@ class Manual:
             self._jumps = before
 
     def run(self, main: Coroutine[Any, Any, Value]) -> Value:
-        """As asyncio.run(), in a loop on this clock. It moves whenever all tasks wait: sleep(30) takes no time."""
+        """As asyncio.run(), in a loop on this clock. The clock moves when all tasks wait: sleep(30) takes no time."""
         with asyncio.Runner(loop_factory=lambda: ManualLoop(self)) as runner:
             return runner.run(main)
 
@@ -156,7 +156,7 @@ class Manual:
         self.settle()
 
     def until_waiting(self, threads: int = 1, timeout: Patience = 10) -> None:
-        """Return when so many threads that the test has begun wait for timerd. `timeout` is real time."""
+        """Return when `threads` threads that the test has begun wait for timerd. `timeout` is real time."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._parked >= threads, patience_s(timeout)):
                 raise AssertionError(f"{self._parked} of {threads} threads wait for timerd after {timeout} s")
@@ -164,7 +164,7 @@ class Manual:
     # for links --------------------------------------------------------------------------------------------------------
 
     def lifeline(self) -> Lifeline:
-        """What a client holds to the daemon."""
+        """The connection by whose end the daemon notices the end of a client."""
         return Lifeline(lambda: self.daemon.lifelines)
 
     def _open(self, make: object, target: Target, purgatories: Sequence[str]) -> ManualLink | ManualLoopLink:
@@ -175,15 +175,15 @@ class Manual:
         return link
 
     def forget(self, link: ManualLink | ManualLoopLink) -> None:
-        """That link has ended."""
+        """The link has ended."""
         if link in self._links:
             self._links.remove(link)
 
     def changed(self) -> None:
-        """Have those who wait look again. With any lock held."""
+        """Make all waiting threads look again. With any lock held."""
         with self._changed:
             self._changes += 1
-            # They run from now on, though the system has not let them yet: who moves the clock waits for them.
+            # They count as running from now on, before they have woken: a thread that moves the clock waits for them.
             self._running_helpers += self._parked_helpers
             self._parked_helpers = 0
             self._changed.notify_all()
@@ -204,7 +204,7 @@ class Manual:
     # time -------------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Do all that is under way, without moving the clock, and let handlers run until they wait or have ended."""
+        """Do all pending work, without moving the clock, and let handlers run until they wait or have ended."""
         if self.is_over:
             return
         self._do_all()
@@ -252,11 +252,11 @@ class Manual:
             return True
 
     def _next_ns(self) -> int:
-        """When anything is due next."""
+        """The next due time."""
         return min([self.daemon.due_ns, *(link.next_ns for link in list(self._links)), *list(self._ends)])
 
     def _step(self, end_ns: int) -> None:
-        """Move the clock to what is due next, or to `end_ns`, and do it."""
+        """Move the clock to the next due time, or to `end_ns`, and do the work that is due."""
         with self._settling:
             now_ns = self.clock.now_ns()
             self.clock.move(max(0, min(self._next_ns(), end_ns) - now_ns))

@@ -18,13 +18,13 @@ Subscriber = TypeVar("Subscriber")
 
 
 class DaemonEnd(Generic[Subscriber]):
-    """The daemon's end of a network in memory: frames from clients in their order, and who hears outcomes."""
+    """The daemon's end of a network in memory: the frames of clients in their order, and the outlets of clients."""
 
     def __init__(self) -> None:
         self.up: deque[tuple[int, bytes]] = deque()
-        self.asking: deque[tuple[Subscriber | None, bytes]] = deque()  # who asks to be admitted, the session it shows
+        self.asking: deque[tuple[Subscriber | None, bytes]] = deque()  # (who asks to be admitted, its session)
         self.up_subscriptions: deque[tuple[int, bytes]] = deque()  # (slot, message)
-        self.outlets: dict[int, Subscriber] = {}  # slot -> who hears it
+        self.outlets: dict[int, Subscriber] = {}  # slot -> the subscriber that gets its outcomes
         self.pids: dict[int, int] = {}  # connection -> the process that has opened it, as the kernel says
         self._asker: Subscriber | None = None
 
@@ -54,7 +54,7 @@ class DaemonEnd(Generic[Subscriber]):
                 return
 
     def admit(self, connection: int, slot: int) -> None:
-        assert self._asker is not None, "a stranger's secret was taken for a client's"
+        assert self._asker is not None, "an unknown secret was taken for a client's"
         if self.outlets.get(slot) is not self._asker:
             self.close_outlet(slot)
         self.outlets[slot] = self._asker
@@ -79,13 +79,13 @@ class Network(DaemonEnd["ManualSockets"]):
         self._made = 0
 
     def open(self) -> None:
-        """A daemon serves: who wants to be connected is."""
+        """A daemon serves: connect all sockets that wait for one."""
         self.is_open = True
         for sockets in self._all:
             self.connect(sockets)
 
     def shut(self) -> None:
-        """The daemon has ended: what was under way to it is lost."""
+        """The daemon has ended: frames on their way to it are lost."""
         self.is_open = False
         self._connections.clear()
         self.outlets.clear()
@@ -112,7 +112,7 @@ class Network(DaemonEnd["ManualSockets"]):
         self.leave(sockets)
 
     def leave(self, sockets: ManualSockets) -> None:
-        """It hears outcomes no more."""
+        """These sockets are no longer an outlet."""
         for slot in [slot for slot, heard_by in self.outlets.items() if heard_by is sockets]:
             del self.outlets[slot]
             self.up_subscriptions.append((slot, UNSUBSCRIBE))

@@ -1,4 +1,4 @@
-"""The link of a threaded client on a manual clock. It has no thread: whoever has things done makes its passes."""
+"""The link of a threaded client on a manual clock. It has no thread: the one that does pending work runs its passes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ManualSender(ThreadedSender):
 
 
 class ManualWaiters(ThreadedWaiters):
-    """Whoever would block has done what is under way."""
+    """Waiters of a manual daemon: a thread that would block does all pending work first."""
 
     def __init__(self, link: ManualLink) -> None:
         self._manual = link.manual
@@ -119,7 +119,7 @@ class Pump(IoThread):
         return is_due and not self.passing
 
     def make(self) -> None:
-        """What the thread does when it has woken. Callbacks run in it."""
+        """One pass of the client's thread. Callbacks run in it."""
         self._sender.bell.is_rung = self._link.idle = False
         self.passing = threading.get_ident()
         try:
@@ -134,7 +134,7 @@ class Pump(IoThread):
 
 
 class ManualWall(Wall):
-    """The wall clock of the manual clock. Whoever sets it calls `was_set`."""
+    """The wall clock of the manual clock. Manual calls `was_set` when a test sets it."""
 
     def __init__(self, link: Any) -> None:
         super().__init__(link)

@@ -1,4 +1,4 @@
-"""What a thread of a threaded client does where it would block: it has all that is under way done, and looks again."""
+"""The waits of threaded clients: where a thread would block, it has all pending work done, and looks again."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ log = logging.getLogger("timerd.testing")
 
 
 def end_client_of_process() -> None:
-    """Close `td.client()`, if there is one, so that the next test makes its own. What close() raises is logged."""
+    """Close `td.client()`, if there is one, so that the next test makes its own. An error of close() is logged."""
     client = process._client
     if client is None or client.closed:
         return

@@ -24,12 +24,12 @@ from timerd_shm.host.paths import INSTANCE_DEFAULT, INSTANCE_VARIABLE, RUNTIME_D
 RUNNER = "timerd.testing.real.runner"
 READY_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 30.0
-LOOK_S = 0.1  # so often it is looked whether the process still runs
+LOOK_S = 0.1  # between two looks whether the process still runs
 SMALL = ("--capacity=4096", "--ring-events=4096", "--clients=64")  # 3 MiB: several may share the 64 of a container
 
 
 class DaemonEndedError(Exception):
-    """The daemon of the tests has ended, or did not serve in time; the text has what it said."""
+    """The daemon of the tests has ended, or did not serve in time; the text has its output."""
 
 
 class Daemon:
@@ -54,7 +54,7 @@ class Daemon:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to reach it: for example a gunicorn that a test starts."""
+        """The environment variables with which a process reaches it: for example a gunicorn that a test starts."""
         return {RUNTIME_DIR_VARIABLE: self.runtime_dir, INSTANCE_VARIABLE: self.instance}
 
     @property
@@ -71,7 +71,7 @@ class Daemon:
 
     @property
     def log(self) -> str:
-        """What it has said, over all its starts."""
+        """Its output, over all its starts."""
         return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
 
     def start(self) -> None:
