@@ -50,7 +50,7 @@ from .words import differing, name_of, shown, shown_id, shown_key, shown_owner, 
 
 NEEDS_EVENTS: Final = (
     "{} is of level outcomes, which holds how operations settled, not why: an audit needs --journal-level=events from "
-    "the first row on. What is before it, if anything is, can be audited in a copy without the rest, with --open-end"
+    "the first row on. Earlier rows, if there are any, can be audited in a copy without the rest, with --open-end"
 )
 NEEDS_COLUMNS: Final = (
     "{} has segments of an older version, which lacks what an audit needs: audit it with that version"

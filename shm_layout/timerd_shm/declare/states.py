@@ -27,17 +27,17 @@ class Outcome(IntEnum):
 
 
 class Condition(IntEnum):
-    """What completes an operation over its keys. `needed` is k, or unused."""
+    """The condition that completes an operation over its keys. `needed` is k, or unused."""
 
     AT_LEAST = 0  # at least `needed` keys are satisfied: ANY is 1, ALL is the number of keys
     ALL_SETTLED = 1  # each key is satisfied or failed
     TOTAL = 2  # amounts fired on any of the keys add up
     OBSERVE = 3  # the first event on any of the keys, whatever it is: all of them are of KeyKind.OBSERVE
-    OWNER = 4  # its owner says so (COMPLETE): an event makes the owner look. All keys are of KeyKind.OBSERVE
+    OWNER = 4  # its owner completes it (COMPLETE): an event makes the owner look. All keys are of KeyKind.OBSERVE
 
 
 class KeyKind(IntEnum):
-    """What satisfies one key of an operation."""
+    """The event that satisfies one key of an operation."""
 
     EVENT = 0  # a fire on it
     WATERMARK = 1  # its watermark reaching the target
@@ -56,7 +56,7 @@ class EventKind(IntEnum):
 
 
 class Orphans(IntEnum):
-    """What happens to an operation when its owner dies."""
+    """The fate of an operation when its owner dies."""
 
     CANCEL = 0
     KEEP = 1

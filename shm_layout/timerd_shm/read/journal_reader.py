@@ -137,7 +137,7 @@ class JournalReader:
         return next(self._ends(), self.position)
 
     def before_end(self, records: int) -> Offset:
-        """The position so many records before the present end, whatever segments they are in; the oldest if fewer."""
+        """The position `records` before the present end, whatever segments they are in; the oldest if fewer."""
         start = self.position
         for end in self._ends():
             start = Offset(end.segment, max(end.record - records, 0))
@@ -267,7 +267,7 @@ class JournalReader:
                 return None
             segment = self._segment
             assert segment is not None
-            # The successor is looked for before the blocks are read: once it exists, this segment is written no more.
+            # The successor is looked for before the blocks are read: once it exists, this segment does not grow.
             successor = self._successor(segment.header.sequence)
             chunk = self._read(segment, finished=successor is not None)
             if chunk is not None:

@@ -10,7 +10,7 @@ from .segments cimport TEXTS_SEEN
 
 
 cdef inline bint buffer_is_sound(Arena *a, BufferHeader *header, uint64_t length, uint64_t segment_rows) noexcept nogil:
-    """Whether so many bytes are a buffer of this arena, and segments may have so many rows."""
+    """Whether `length` bytes are a buffer of this arena, and a segment may have `segment_rows` rows."""
     return (
         length >= BUFFER_HEADER_SIZE
         and length >= BUFFER_HEADER_SIZE + <uint64_t>header.rows * ROW_SIZE

@@ -336,7 +336,7 @@ cdef inline bint half_full(Journal *j) noexcept nogil:
 
 
 cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
-    """Write the rows of what there was when the journal began, over so many records; True if some is left.
+    """Write the rows of what was there when the journal began, over `records` records; True if some are left.
 
     An operation that was registered since then has its rows already. The snapshot goes on only while half of the buffer
     is free.

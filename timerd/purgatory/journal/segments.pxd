@@ -105,7 +105,7 @@ cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
 
 
 cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
-    """Make sure that so many rows can follow: begin a segment, write a GAP row and a TURN row; False if the buffer is full.
+    """Make sure that `rows` rows can follow: begin a segment, write a GAP row and a TURN row; False if the buffer is full.
 
     0 rows: no TURN row, because none follows.
     """

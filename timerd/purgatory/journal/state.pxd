@@ -1,4 +1,4 @@
-"""What the journal remembers beside its buffer. arena.pxd composes it into the Arena."""
+"""The memory of the journal beside its buffer. arena.pxd composes it into the Arena."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -18,7 +18,7 @@ ctypedef struct OwnerText:
 
 
 ctypedef struct Journal:
-    # What journal/rows.pxd remembers. `level` 0 = there is no journal, and no other field is valid.
+    # The memory of journal/rows.pxd. `level` 0 = there is no journal, and no other field is valid.
     uint32_t level
     uint32_t staged  # rows of the transaction being staged
     uint32_t dropping  # rows for which there was no room, of the same transaction

@@ -477,7 +477,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     if known and op.flags & OP_FLAG_CALL:
         stage_calls_of_id(a, a.ids + (known - 1), op, v.outcome != OUTCOME_NONE, followed, superseded)
     answer = commit_command(a, r.slot, r.number, command.flags & REGISTER_FLAG_WANTS_ANSWER != 0, ERROR_CODE_NONE, 0)
-    # The operation is true. What is derived from it follows.
+    # The operation is true. The records that derive from it follow.
     pending = op.state == OP_STATE_PENDING
     a.header.registrations = op.registration
     charge(a, op, pending, 0, nodes_of(op), 0)

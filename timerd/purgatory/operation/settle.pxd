@@ -89,7 +89,7 @@ cdef inline void stage_settled(
     if e != NULL:
         td_put(&a.tx, &op.seen, e.sequence)
     elif op.state == OP_STATE_PENDING:
-        # True by itself, and before: so many events have reached it. (Else it settles while it is registered.)
+        # Valid by itself, and before the commit: the events that have reached it. (Else it settles at registration.)
         TD_ORDERED_STORE(a.base, &op.seen, newest_counted(a, op))
     journal_outcome(a, op, outcome, settled_key, flags, e, error)
 
