@@ -108,3 +108,8 @@ class Following(OneProcess):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._keys!r} since {self._mark}{' closed' if self.closed else ''}>"
+
+    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+
+    def next(self, *given: Any, **named: Any) -> object:
+        """The next item; None if none comes within `timeout` seconds, or it is closed. Raises as the iteration does."""
