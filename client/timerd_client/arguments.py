@@ -244,7 +244,9 @@ def column(what: str, given: object, rows: int | None = None) -> list[Any]:
 
     Raises InvalidKeyError or InvalidValueError for a single value, and for a collection without an order.
     """
-    if isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable):
+    if not isinstance(given, (list, tuple)) and (
+        isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable)
+    ):
         wrong = InvalidKeyError if what == "key" else InvalidValueError
         raise wrong(f"a column of {what}s is a list of them, not {type(given).__name__}: {shown(given)}")
     values = list(given)

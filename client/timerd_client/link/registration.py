@@ -23,6 +23,8 @@ from timerd_shm.declare.wire import CommandKind, RegisterFlag
 
 _REGISTER = int(CommandKind.REGISTER)
 _ANY_KIND = int(ANY.kind)
+_HAS_ID = int(RegisterFlag.HAS_ID)
+_ORPHANS_GIVEN = int(RegisterFlag.ORPHANS_GIVEN)
 
 
 class Registration(NamedTuple):
@@ -63,13 +65,8 @@ class Registration(NamedTuple):
 
 def registration(keys: Keys, given: RegistrationArguments, group: str | None) -> Registration:
     """Check and encode all arguments. `group` is the client's. Raises the named error of the wrong argument."""
-    when, id, if_exists, orphans, since = (
-        given["when"],
-        given["id"],
-        given["if_exists"],
-        given["orphans"],
-        given["since"],
-    )
+    when, id, if_exists = given["when"], given["id"], given["if_exists"]
+    orphans, since = given["orphans"], given["since"]
     names: Key | tuple[Key, ...]
     single = keys if isinstance(keys, (str, bytes)) else None
     if when is ANY and single is not None:
@@ -84,24 +81,14 @@ def registration(keys: Keys, given: RegistrationArguments, group: str | None) ->
     duration_ns, body = nanoseconds(given["timeout"]), payload_bytes(given["payload"])
     flags = policy = 0
     hashed = b""
-    if if_exists_of(if_exists, id) != "error" or id is not None:
+    if id is not None or if_exists != "error":
+        if_exists_of(if_exists, id)
         hashed = id_hash(id)
-        flags = RegisterFlag.HAS_ID | IF_EXISTS[if_exists]
+        flags = _HAS_ID | IF_EXISTS[if_exists]
     if orphans is not None:
-        flags |= RegisterFlag.ORPHANS_GIVEN
+        flags |= _ORPHANS_GIVEN
         policy = orphans_of(orphans, group)
     if since is not None:
         mark_of(since)
-    return Registration(
-        names=names,
-        tail=hashed + tail + body,
-        condition=condition,
-        needed=needed,
-        key_count=count,
-        total=total,
-        timeout_ns=duration_ns,
-        payload=body,
-        flags=flags,
-        orphans=policy,
-        id_hash=hashed,
-    )
+    tail = hashed + tail + body
+    return Registration(names, tail, condition, needed, count, total, duration_ns, body, flags, policy, hashed)
