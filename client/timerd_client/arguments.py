@@ -85,7 +85,7 @@ def shown(value: object) -> str:
 
 
 def each(what: str, values: Iterable[Value], read: Callable[[Value], Result]) -> list[Result]:
-    """`read` of each value. The error of a wrong value says which one it was."""
+    """`read` of each value. The error of a wrong value names its position."""
     results: list[Result] = []
     try:
         for value in values:
@@ -302,7 +302,7 @@ def until_of(until: object) -> str:
 
 
 def if_exists_of(if_exists: object, id: object) -> str:
-    """What a registration with that id does if there is one. Raises InvalidValueError."""
+    """What a registration does if its id is in use. Raises InvalidValueError."""
     if not isinstance(if_exists, str) or if_exists not in IF_EXISTS_CHOICES:
         raise InvalidValueError(f"if_exists={shown(if_exists)}: give {', '.join(map(repr, IF_EXISTS_CHOICES))}")
     if id is None and if_exists != "error":

@@ -1,8 +1,9 @@
 """The arguments of the calls that register, and of `Client()`: their names, types and defaults, declared once.
 
 A call takes them as `**arguments: Unpack[...]`, so editors and type checkers show each of them. Inside, the call passes
-them on as one dictionary, with its own name for the message of an error. What encodes them reads the dictionary by
-`Declared.of`, which adds the defaults and refuses other names. help() shows the arguments by `Declared.shown`.
+them on as one dictionary, together with its own name for an error's message. `Declared.of` adds the defaults and refuses
+other names. `Declared.shown` has help() show each argument. The docstring of an argument ends with the errors that a
+wrong value raises.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .types import IfExists, Key, OrphanPolicy, Patience, Payload, Timeout
 
 ArgumentsT = TypeVar("ArgumentsT")
 Function = TypeVar("Function", bound=Callable[..., object])
-_NONE: Final = inspect.Parameter.empty
+_NO_DEFAULT: Final = inspect.Parameter.empty
 _BY_NAME: Final = inspect.Parameter.KEYWORD_ONLY
 
 
@@ -109,7 +110,7 @@ class Declared(Generic[ArgumentsT]):
             name: re.sub(r"^Required\[(.*)\]$", r"\1", declared.__forward_arg__)
             for name, declared in kind.__annotations__.items()
         }
-        self.defaults: Final[dict[str, Any]] = {name: defaults.get(name, _NONE) for name in self.types}
+        self.defaults: Final[dict[str, Any]] = {name: defaults.get(name, _NO_DEFAULT) for name in self.types}
         self._needed = next((name for name in self.types if name not in defaults), next(iter(self.types)))
 
     def of(self, call: str, given: ArgumentsT) -> ArgumentsT:
@@ -117,7 +118,7 @@ class Declared(Generic[ArgumentsT]):
         merged: Any = self.defaults | given  # type: ignore[operator]
         if len(merged) != len(self.defaults):
             self._refuse(call, merged)
-        if merged[self._needed] is _NONE:
+        if merged[self._needed] is _NO_DEFAULT:
             raise TypeError(f"{call}() needs the argument {self._needed!r}: {self._needed}=...")
         found: ArgumentsT = merged
         return found

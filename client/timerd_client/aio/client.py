@@ -94,7 +94,7 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
         return time.monotonic() - start
 
     async def room(self, commands: int = 1, *, timeout: Patience = BACKPRESSURE_TIMEOUT_S) -> int:
-        """Wait until the window has room for so many commands; for how many it has.
+        """Wait until the window has room for that number of commands; the number for which it has room.
 
         Raises BackpressureError after `timeout` s, and InvalidValueError for more than a window holds (65,536).
         """

@@ -106,7 +106,7 @@ async def _error_of(
 
     What it awaits is a task of its own. So only the runner's own cancellation, at the close, ends the steps of a call.
     If the handler raises CancelledError, or cancels its task, it has failed. So it has after SystemExit, which a task
-    would hand on to its loop: each worker would end in this call, in turn, and say goodbye. And so it has after
+    would hand on to its loop: each worker would end in this call, one after another. And so it has after
     `limit_s` seconds: its task is cancelled, and what it does about that is waited for.
     """
     try:

@@ -77,7 +77,7 @@ class Part:
     def look(self, command: int, sequence: int) -> bool:
         """An event has come. Called by the protocol, with the lock held."""
         if sequence <= self.sequence:
-            return False  # the daemon says it again
+            return False  # the daemon repeats it
         self.sequence = sequence
         return self._driver.is_awake()
 
@@ -119,7 +119,7 @@ class Delayed(OneProcess):
         """It has expired. Called after on_complete()."""
 
     def on_error(self) -> Any:
-        """It is UNAVAILABLE, or has FAILED: `error` says why. Called in place of the other two."""
+        """It is UNAVAILABLE, or has FAILED: `error` is the reason. Called in place of the other two."""
 
     # what can be seen -------------------------------------------------------------------------------------------------
 
@@ -405,7 +405,7 @@ class DelayedDriver(Generic[LinkT]):
         raise NotImplementedError
 
     def _callbacks(self, state: State) -> Iterator[tuple[str, Any]]:
-        """What runs when it has settled so (KAFKA.md, O2: an expired operation completes first)."""
+        """The callbacks for that state (KAFKA.md, O2: an expired operation completes first)."""
         if state in (State.COMPLETED, State.EXPIRED):
             yield "on_complete", self.owner.on_complete
         if state is State.EXPIRED:
@@ -414,7 +414,7 @@ class DelayedDriver(Generic[LinkT]):
             yield "on_error", self.owner.on_error
 
     def _tell(self) -> None:
-        """Its callbacks have run: wake those who wait for its end."""
+        """Its callbacks have run: wake the callers that wait for its end."""
         if self._end is None:
             return  # it is alone
         with self.link.lock:

@@ -373,7 +373,7 @@ def register_many(
             _issue_singly(surface, made, asked, registered_ns, arguments)
         else:
             _issue(surface, made, watches, registered_ns, since)
-    except BaseException:  # the caller gets no handle, so what was registered is withdrawn
+    except BaseException:  # the caller gets no handle, so its operations are withdrawn
         with link.lock:
             issued = [number for number in made.commands() if link.protocol.ledger.pending.get(number) is made]
         abandon(link, issued)
@@ -431,7 +431,7 @@ def _issue_singly(
 def _mark_on_wire(ledger: Any, mark: Mark, maker: bytes, since: Mark | None) -> tuple[int, int, int]:
     """(flags, sequence, command) of a part that is issued now, for the mark that was read at the call."""
     flags, sequence, command = mark.on_wire(ledger.arena, ledger.incarnation)
-    if since is None and ledger.incarnation != maker:  # the daemon does not know the mark of the call any more
+    if since is None and ledger.incarnation != maker:  # the daemon no longer knows the mark of the call
         return int(RegisterFlag.MARK_OF_OTHER_ARENA), sequence, 0
     return flags, sequence, command
 

@@ -124,7 +124,7 @@ class Lazy(Generic[LinkT]):
             raise ClosedError("this client is closed: close() was called; make another one, or use td.client()")
 
     def close(self) -> LinkT | None:
-        """Make no link any more; the one that there is."""
+        """Make no further link; the present one."""
         with self._lock:
             self.closed = True
             return self._link
@@ -153,20 +153,20 @@ class CommonClient(Generic[LinkT]):
     def __init__(self, instance: str | None = None, **arguments: Unpack[ClientArguments]) -> None:
         """A client of that instance (default: $TIMERD_INSTANCE, else "default").
 
-        `group` is a named set of clients. What belongs to the group is delivered to one live member: named calls, and
-        operations that the group has adopted. `orphans` says what becomes of this client's operations when its process
+        `group` is a named set of clients. Named calls, and operations that the group has adopted, are delivered to one
+        live member. `orphans` says what becomes of this client's operations when its process
         dies: "cancel", "keep" (they run on, and their outcomes go to nobody) or "group" (its group adopts them).
         `autostart` starts the instance's daemon if none runs; it ends 10 s after its last client. `name` is a label for
         `timerctl clients`: printable text of at most 32 bytes. `runtime_dir` is the instance's directory (default:
         $TIMERD_RUNTIME_DIR, else the standard places).
 
-        A process may be alive and say nothing, as in a handler that keeps the GIL. What is not done then stays this
-        client's until it has said nothing for `takeover` seconds; then other members of its group get it (default: 300;
-        from 2 to 3600; a time below the daemon's lease counts as the lease). The calls of a process that has ended or
-        is stopped do not wait for that.
+        A live process may be silent, as in a handler that keeps the GIL. Its unfinished calls and outcomes stay this
+        client's for `takeover` seconds of silence. Then other members of its group get them (default: 300; from 2 to
+        3600; a time below the daemon's lease counts as the lease). The calls of a process that has ended or is stopped
+        do not wait for that.
 
-        `transport` is "zeromq", or "unix": packets over one Unix socket, without libzmq and its thread. That is quicker
-        for who waits, and costs less at up to some 10,000 operations a second (default: $TIMERD_TRANSPORT, else
+        `transport` is "zeromq", or "unix": packets over one Unix socket, without libzmq and its thread. Outcomes
+        arrive sooner, and cost less at up to some 10,000 operations a second (default: $TIMERD_TRANSPORT, else
         "zeromq").
 
         Raises InvalidNameError, InvalidValueError, NotAMemberError (orphans="group" without a group),
@@ -281,7 +281,7 @@ class CommonClient(Generic[LinkT]):
         Raises SessionGoneError if the daemon has forgotten this client since the last flush: it is then unknown what
         was applied. Raises a refusal (ArenaFullError, QuotaExceededError) of a command that has no operation to settle:
         `fire`, `advance`, `fail` and the like, or a deadline or policy that was changed without waiting. Each error
-        says how many commands were concerned. Of several refusals the first is raised, and the log has all.
+        names the number of its commands. Of several refusals the first is raised, and the log has all.
         """
 
     def close(self, *given: Any, **named: Any) -> object:

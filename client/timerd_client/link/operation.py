@@ -118,7 +118,7 @@ class Operation(OneProcess, Handle, Promise):
         return end_wait(self._link, [self.command])
 
     def _give_back(self) -> None:
-        """Withdraw it, because its caller does not wait any more: a limited event on its way goes to another."""
+        """Withdraw it, because its caller has stopped waiting: a limited event on its way goes to another."""
         give_back(self._link, self.command, lambda: grant_of(self._settlement))
 
     def _send_reschedule(self, delay: Timeout, reply: Reply | None) -> bool:
@@ -157,8 +157,8 @@ class Operation(OneProcess, Handle, Promise):
     def cancel_wait(self, *given: Any, **named: Any) -> object:
         """Cancel it and wait for its outcome. True if it was cancelled, False if it had settled otherwise before.
 
-        After False, `outcome()` says how it settled. Raises TimerdUnavailableError after `timeout` s, or
-        if it has settled as UNAVAILABLE.
+        After False, `outcome()` is its outcome. Raises TimerdUnavailableError after `timeout` s, or if it has settled
+        as UNAVAILABLE.
         """
 
     def reschedule_wait(self, *given: Any, **named: Any) -> object:

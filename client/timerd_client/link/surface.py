@@ -208,7 +208,7 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         """Fire an event on a key. Returns at once; `fire_wait` gives the number of operations that it completed.
 
         `value` goes to the operations that it completes. `amount` adds to the total of operations that wait for one.
-        With `limit` the event completes so many at most, in order of registration; later ones may have what is left.
+        With `limit` the event completes at most that number, in order of registration; later ones may have the rest.
         Raises the named error for a wrong argument, BackpressureError, ClosedError. If the daemon refuses it (no room
         in the arena for its value), that is logged, counted in `stats()`, and raised by the next flush() or close().
         """
@@ -427,15 +427,16 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         event passes the operation by. Several events may be one call. Until it is true, the operation keeps its timer,
         its keys, its id and its orphans policy.
 
-        With orphans="keep" or "group" nobody looks any more when this process has died: it runs to its deadline. While
-        the daemon is lost nobody looks either; a second after its deadline it is UNAVAILABLE, and no callback runs.
+        With orphans="keep" or "group" the operation outlives this process. Nobody looks then, and it runs to its
+        deadline. While the daemon is lost nobody looks either. A second after its deadline the operation is
+        UNAVAILABLE, and no callback runs.
         Raises what `try_complete` raises in this call, and what `register` raises.
         """
 
     def check_and_complete(self, *given: Any, **named: Any) -> object:
-        """Kafka's checkAndComplete: the owners that watch `key` look, in all processes; how many they complete.
+        """Kafka's checkAndComplete: in all processes, the owners that watch `key` look. Returns how many they complete.
 
-        Returns when every owner has looked. Raises CheckIncompleteError after `timeout` s; `completed` says how many
-        are so far, and the others still look. An operation whose registration reaches the daemon after the check is
+        Returns when every owner has looked. Raises CheckIncompleteError after `timeout` s: its `completed` is the number
+        so far, and the other owners still look. An operation whose registration reaches the daemon after the check is
         looked at, and is neither waited for nor counted. In a callback of a delayed operation it raises RuntimeError.
         """

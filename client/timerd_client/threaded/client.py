@@ -29,7 +29,7 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
     Making it needs no daemon, opens no file and starts no thread: all that happens at the first use, and again in a
     forked child. `register`, `fire` and the like are kept until there is a daemon. Calls that wait raise
     TimerdUnavailableError if there is none. Any thread may use it. It cannot be pickled. A client that is dropped ends
-    when nothing of it is pending any more.
+    when none of its operations is pending.
     """
 
     @staticmethod
@@ -63,8 +63,8 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
         """Path of a copy of the arena between two turns (for `timerctl check`), which was begun after the call.
 
         Open it at once. The daemon removes it after 10 s, after 1 s if somebody waits for the next copy, and when this
-        client ends before. A process that has opened it keeps it. There is one copy at a time, for all who wait for
-        it, and then a pause of 9 times the CPU time of the copying. So the call may wait for its turn. Raises
+        client ends before. A process that has opened it keeps it. There is one copy at a time, for all callers that
+        wait for it, and then a pause of 9 times the CPU time of the copying. So the call may wait for its turn. Raises
         TimerdUnavailableError after `timeout` s, TimeoutOutOfRangeError, and ResourceLimitError if no copy can be made:
         the runtime directory has no room, or turns change the arena faster than it is copied.
         """
@@ -118,8 +118,8 @@ def connect(
 ) -> Client:
     """A client that the daemon has accepted; the arguments are those of `Client`, and how long to wait.
 
-    With a `timeout`, in seconds, connect() waits so long for a daemon to run and to answer, even if none was ever
-    started. A daemon that comes late has 2 s to answer all the same, or `timeout` if that is less. Without a `timeout`,
+    With a `timeout`, in seconds, connect() waits up to that time for a daemon to run and to answer, even if none was
+    ever started. A daemon that comes late has 2 s to answer all the same, or `timeout` if that is less. Without a `timeout`,
     a running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or after 2 s if one has
     run within the last 10 s, because it may be restarting. (So workers that boot during a restart connect; workers that
     boot before the first start need a `timeout`, or a `Client()`, which connects when the daemon is there.) The

@@ -63,7 +63,7 @@ class Runner:
         link.before_stop.append(self.stop)
 
     def start(self, count: int) -> None:
-        """Have so many threads at least. Not with the link's lock: the start of a greenlet switches to it."""
+        """Have at least this number of threads. Not with the link's lock: the start of a greenlet switches to it."""
         with self.link.lock:
             made = [Hand(self, number) for number in range(len(self._hands), count)]
             self._hands += made
@@ -97,7 +97,7 @@ class Runner:
         )
 
     def pause(self, seconds: float, steps: Steps) -> None:
-        """Go on with these steps in so many seconds, in any thread: the one of now may be busy then."""
+        """Go on with these steps after that number of seconds, in any thread: the present one may be busy then."""
         with self.link.lock:
             self._paused.append((self.link.now_ns() / 1e9 + seconds, steps))
             self._pauses += 1
