@@ -1,9 +1,9 @@
 """The arguments of the calls that register, and of `Client()`: their names, types and defaults, declared once.
 
-A call takes them as `**arguments: Unpack[...]`, so editors and type checkers show each of them. Inside, the call passes
-them on as one dictionary, together with its own name for an error's message. `Declared.of` adds the defaults and refuses
-other names. `Declared.shown` has help() show each argument. The docstring of an argument ends with the errors that a
-wrong value raises.
+A call takes them as `**arguments: Unpack[...]`, so editors and type checkers show each of them. Inside, the call
+passes them on as one dictionary, together with its own name for an error's message. `Declared.of` adds the defaults
+and refuses other names. `Declared.shown` has help() show each argument. The docstring of an argument ends with the
+errors that a wrong value raises.
 """
 
 from __future__ import annotations

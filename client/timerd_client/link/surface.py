@@ -429,14 +429,14 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
 
         With orphans="keep" or "group" the operation outlives this process. Nobody looks then, and it runs to its
         deadline. While the daemon is lost nobody looks either. A second after its deadline the operation is
-        UNAVAILABLE, and no callback runs.
-        Raises what `try_complete` raises in this call, and what `register` raises.
+        UNAVAILABLE, and no callback runs. Raises what `try_complete` raises in this call, and what `register` raises.
         """
 
     def check_and_complete(self, *given: Any, **named: Any) -> object:
-        """Kafka's checkAndComplete: in all processes, the owners that watch `key` look. Returns how many they complete.
+        """Kafka's checkAndComplete: in all processes, the owners that watch `key` look. Returns how many complete.
 
-        Returns when every owner has looked. Raises CheckIncompleteError after `timeout` s: its `completed` is the number
-        so far, and the other owners still look. An operation whose registration reaches the daemon after the check is
-        looked at, and is neither waited for nor counted. In a callback of a delayed operation it raises RuntimeError.
+        Returns when every owner has looked. Raises CheckIncompleteError after `timeout` s: its `completed` is the
+        number so far, and the other owners still look. An operation whose registration reaches the daemon after the
+        check is looked at, and is neither waited for nor counted. In a callback of a delayed operation it raises
+        RuntimeError.
         """
