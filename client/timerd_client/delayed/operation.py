@@ -164,7 +164,7 @@ class Delayed(OneProcess):
     # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
 
     @property
-    def lock(self) -> Any:
+    def lock(self) -> object:
         """The lock that is held while a function of it runs."""
 
     def force_complete_wait(self, *given: Any, **named: Any) -> object:

@@ -290,10 +290,11 @@ cdef bint fire_fast(Caller caller, object key, object value, object amount) exce
 
 
 cdef object register_or_general(object called, PyObject **given, size_t count, PyObject *names):
-    """`register`. CPython gives the arguments in an array, and the names of those that have one.
+    """`register`. CPython passes the arguments in an array, and the names of the named ones in a tuple.
 
-    The fast path takes them from there. Each other call goes on to the general method as it came. So a new argument
-    has no line here, unless the fast path takes it.
+    The fast path reads its arguments there. Every other call goes to the general method unchanged. So a new argument
+    has no line here, unless the fast path takes it. A method of Cython's with `**named` would make a dictionary in each
+    call, and one that lists the arguments could not name the nearest right name of a wrong one.
     """
     cdef PyObject *taken[6]
     cdef PyObject *name
@@ -324,7 +325,7 @@ cdef object register_or_general(object called, PyObject **given, size_t count, P
 
 
 cdef class _Register:
-    """The method `register`: it calls register_or_general, by CPython's vectorcall, and shows the general method."""
+    """The method `register`: CPython's vectorcall runs register_or_general, and help() shows the general method."""
 
     cdef Vectorcall call
     cdef object general
