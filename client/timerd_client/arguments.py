@@ -129,9 +129,9 @@ def watch(keys: Keys, when: When) -> Watch:
     targets: Iterable[tuple[Key, int | None]]
     if isinstance(keys, (str, bytes)):
         targets = ((keys, None),)
-    elif isinstance(keys, Mapping):
+    elif not isinstance(keys, (list, tuple)) and isinstance(keys, Mapping):
         targets = keys.items()
-    elif isinstance(keys, Iterable):
+    elif isinstance(keys, (list, tuple, Iterable)):  # the two builtin types first: they are checked at once
         targets = ((key, None) for key in keys)
     else:
         raise InvalidKeyError(
