@@ -56,7 +56,7 @@ class Rig:
             InstancePaths(Path("/nowhere"), "bench"), Protocol(who, time.monotonic_ns()), cast(Sockets, nothing)
         )
         self.protocol = self.link.protocol
-        lazy = Lazy(target_of(None, None, False, None, "cancel", "", None), QuietLink, self.link)
+        lazy = Lazy(target_of("Client", None, {}), QuietLink, self.link)
         self.purgatory = Purgatory(cast(Any, lazy), "default", ThreadedOperation)
         self.outcomes = 0
         welcome = {"session": b"s" * 16, "slot": 0, "topic": TOPIC, "applied": 0, "shared_clock": True}

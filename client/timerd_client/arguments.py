@@ -85,7 +85,7 @@ def shown(value: object) -> str:
 
 
 def each(what: str, values: Iterable[Value], read: Callable[[Value], Result]) -> list[Result]:
-    """`read` of each value. The error of a wrong value says which one it was."""
+    """`read` of each value. The error of a wrong value names its position."""
     results: list[Result] = []
     try:
         for value in values:
@@ -129,9 +129,9 @@ def watch(keys: Keys, when: When) -> Watch:
     targets: Iterable[tuple[Key, int | None]]
     if isinstance(keys, (str, bytes)):
         targets = ((keys, None),)
-    elif isinstance(keys, Mapping):
+    elif not isinstance(keys, (list, tuple)) and isinstance(keys, Mapping):
         targets = keys.items()
-    elif isinstance(keys, Iterable):
+    elif isinstance(keys, (list, tuple, Iterable)):  # the two builtin types first: they are checked at once
         targets = ((key, None) for key in keys)
     else:
         raise InvalidKeyError(
@@ -244,7 +244,9 @@ def column(what: str, given: object, rows: int | None = None) -> list[Any]:
 
     Raises InvalidKeyError or InvalidValueError for a single value, and for a collection without an order.
     """
-    if isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable):
+    if not isinstance(given, (list, tuple)) and (
+        isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable)
+    ):
         wrong = InvalidKeyError if what == "key" else InvalidValueError
         raise wrong(f"a column of {what}s is a list of them, not {type(given).__name__}: {shown(given)}")
     values = list(given)
@@ -300,7 +302,7 @@ def until_of(until: object) -> str:
 
 
 def if_exists_of(if_exists: object, id: object) -> str:
-    """What a registration with that id does if there is one. Raises InvalidValueError."""
+    """What a registration does if its id is in use. Raises InvalidValueError."""
     if not isinstance(if_exists, str) or if_exists not in IF_EXISTS_CHOICES:
         raise InvalidValueError(f"if_exists={shown(if_exists)}: give {', '.join(map(repr, IF_EXISTS_CHOICES))}")
     if id is None and if_exists != "error":

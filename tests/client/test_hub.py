@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from timerd_client.declared import RegistrationArguments
 from timerd_client.events.event import Event, Gap, Item
 from timerd_client.events.feed import Feed
 from timerd_client.events.hub import Hub, subscribed
@@ -100,9 +101,11 @@ class Daemon:
     def wake_if_due(self, issued: int) -> None:
         """Nothing is sent."""
 
-    def _register(self, keys: Any, timeout: Any, when: Any, *others: Any, may_exceed: bool) -> Any:
+    def _register(self, keys: Any, call: str, given: RegistrationArguments, *, may_exceed: bool) -> Any:
         self.registered += 1
-        operation = Operation(self.registered, keys, others[3])
+        mark = given["since"]
+        assert mark is not None
+        operation = Operation(self.registered, keys, mark)
         self.commands.append(operation)
         return operation
 

@@ -11,7 +11,6 @@ import pytest
 from support.fakes.lazies import lazy_of
 from support.fakes.no_sockets import NOWHERE, NobodyWaits, new_protocol, no_sockets
 from support.real.registries import serve
-from timerd_client.conditions import ANY
 from timerd_client.groups.membership import Membership
 from timerd_client.groups.outcome import issue
 from timerd_client.hot.commands import NOTHING
@@ -54,9 +53,7 @@ class Alone(Purgatory, Membership[Any]):
 CALLS: dict[str, Callable[[Alone], Any]] = {
     "register": lambda alone: alone.register("k", timeout=1.5),
     "register with an id": lambda alone: alone.register(["k", "j"], timeout=timedelta(seconds=2), id="one"),
-    "register and wait": lambda alone: alone._register(
-        "k", 1, ANY, b"", None, "error", None, None, Reply(alone.counted)
-    ),
+    "register and wait": lambda alone: alone._register("k", "register_wait", {"timeout": 1}, Reply(alone.counted)),
     "register_many": lambda alone: alone.register_many(["k", "j"], timeout=1),
     "fire": lambda alone: alone.fire("k"),
     "fire with a bytes key": lambda alone: alone.fire(b"k", amount=1 << 63),

@@ -31,7 +31,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
     ),
     "timerd_client": (
         {"conditions", "errors", "main_thread", "mark", "one_process", "types", "workload"},
-        {"arguments", "waiter"},
+        {"arguments", "declared", "waiter"},
         {"outcome"},
         {"hot"},
         {"protocol"},

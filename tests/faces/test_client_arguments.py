@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -323,6 +323,63 @@ WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
     "call_later at": (lambda _, c: c.call_later("n", "soon"), TimeoutOutOfRangeError, "delay='soon' is str"),
     "keys": (lambda _, c: c.register(5, timeout=9), InvalidKeyError, "keys=5 is int: give str, bytes, an iterable"),
     "id": (lambda _, c: c.register("k", timeout=9, id=5), InvalidKeyError, "id=5 is int: give str or bytes"),
+    "no such argument of register": (
+        lambda _, c: c.register("k", timeout=9, orphan="keep"),
+        TypeError,
+        "register() has no argument 'orphan'; did you mean 'orphans'? It has 'timeout', ",
+    ),
+    "no such argument of register_wait": (
+        lambda _, c: c.register_wait("k", timeout=9, time_out=1),
+        TypeError,
+        "register_wait() has no argument 'time_out'; did you mean 'timeout'?",
+    ),
+    "a private argument": (
+        lambda _, c: c.register_wait("k", timeout=9, may_exceed=True),
+        TypeError,
+        "register_wait() has no argument 'may_exceed'",
+    ),
+    "no such argument of register for a group": (
+        lambda _, c: c.register("k", timeout=9, if_exist="keep", group=True),
+        TypeError,
+        "register() has no argument 'if_exist'; did you mean 'if_exists'?",
+    ),
+    "no such argument of register_many": (
+        lambda _, c: c.register_many(["k"], timeout=9, payload=b""),
+        TypeError,
+        "register_many() has no argument 'payload'; did you mean 'payloads'?",
+    ),
+    "no such argument of register_many_wait": (
+        lambda _, c: c.register_many_wait(["k"], timeout=9, id="1"),
+        TypeError,
+        "register_many_wait() has no argument 'id'; did you mean 'ids'?",
+    ),
+    "no such argument of a delayed operation": (
+        lambda _, c: c.try_complete_else_watch(lambda: True, "k", timeout=9, since=None),
+        TypeError,
+        "try_complete_else_watch() has no argument 'since'",
+    ),
+    "no timeout": (lambda _, c: c.register("k"), TypeError, "register() needs the argument 'timeout': timeout=..."),
+    "no timeout of many": (lambda _, c: c.register_many_wait(["k"]), TypeError, "register_many_wait() needs the arg"),
+    "no timeout of a delayed operation": (
+        lambda _, c: c.try_complete_else_watch(bool, "k"),
+        TypeError,
+        "try_complete_else_watch() needs the argument 'timeout'",
+    ),
+    "no such argument of Client": (
+        lambda face, _: face.make(groups="web"),
+        TypeError,
+        "Client() has no argument 'groups'; did you mean 'group'?",
+    ),
+    "no such argument of connect": (
+        lambda face, _: face.connect(auto_start=True),
+        TypeError,
+        "connect() has no argument 'auto_start'; did you mean 'autostart'?",
+    ),
+    "no such argument of configure": (
+        lambda *_: cast(Any, td.configure)(runtime_directory="/"),
+        TypeError,
+        "configure() has no argument 'runtime_directory'; did you mean 'runtime_dir'?",
+    ),
     "since": (
         lambda _, c: c.register("k", timeout=9, since="00-1"),
         InvalidValueError,

@@ -8,9 +8,10 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from timerd_client.arguments import name_of
+from timerd_client.declared import CLIENT, ClientArguments
 from timerd_client.discovery.settings import guards, settings
 from timerd_client.discovery.target import Target, target_of
 from timerd_client.link import flows
@@ -20,7 +21,6 @@ from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_client.types import Key, OrphanPolicy, Patience, Payload
 from timerd_shm.declare.errors import ClosedError, InvalidValueError, TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
-from timerd_wire.transports import Transport
 
 from .link import LoopLink, drive
 from .member import Member
@@ -59,27 +59,9 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
     anew. It cannot be pickled. A client that is dropped ends when nothing of it is pending, and warns.
     """
 
-    def __init__(
-        self,
-        instance: str | None = None,
-        *,
-        group: str | None = None,
-        orphans: OrphanPolicy = "cancel",
-        name: str = "",
-        takeover: Patience | None = None,
-        transport: Transport | None = None,
-        runtime_dir: str | None = None,
-        autostart: bool = False,
-    ) -> None:
-        target = target_of(instance, runtime_dir, autostart, group, orphans, name, transport, takeover)
-        self._take(LoopLazy(target, LoopLink))
-
-    @classmethod
-    def _over(cls, link: LoopLink, target: Target | None = None) -> Self:
-        """A client of a link that is there already."""
-        client = cls.__new__(cls)
-        client._take(LoopLazy(target or target_of(None, None, False, None, "cancel", "", None), LoopLink, link))
-        return client
+    @staticmethod
+    def _lazy_to(target: Target, link: LoopLink | None = None) -> LoopLazy:
+        return LoopLazy(target, LoopLink, link)
 
     _lazy: LoopLazy
 
@@ -92,14 +74,9 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
         return super()._bind(link)
 
     async def ready(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> None:
-        """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
         await drive(flows.ready(self._live(), timeout))
 
     async def purgatory(self, name: str, *, timeout: Patience = CONNECT_TIMEOUT_S) -> Purgatory:
-        """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError.
-
-        Before the connection it returns at once. Later it asks the daemon: TimerdUnavailableError after `timeout` s.
-        """
         if name_of("purgatory", name) == DEFAULT_PURGATORY:
             return self
         known = self._purgatories.get(name)
@@ -112,13 +89,12 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
         return known
 
     async def ping(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> float:
-        """Ask the daemon, and return how many seconds it took. Raises TimerdUnavailableError."""
         start = time.monotonic()
         await answer_of(query(self._live(), {"query": "ping"}), timeout)
         return time.monotonic() - start
 
     async def room(self, commands: int = 1, *, timeout: Patience = BACKPRESSURE_TIMEOUT_S) -> int:
-        """Wait until the window has room for so many commands; for how many it has.
+        """Wait until the window has room for that number of commands; the number for which it has room.
 
         Raises BackpressureError after `timeout` s, and InvalidValueError for more than a window holds (65,536).
         """
@@ -127,24 +103,15 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
     async def fire_together_wait(
         self, events: Sequence[tuple[Purgatory, Key, Payload]], *, timeout: Patience = CLOSE_TIMEOUT_S
     ) -> list[int]:
-        """Fire (purgatory, key, value) of several purgatories in one frame: they all arrive, or none does.
-
-        Returns the positions of those for whose values the arena had no room; the others are applied, in their order,
-        before any other command. Raises TimerdUnavailableError after `timeout` s: then that is unknown. The events and
-        their values have to fit into one frame (4 MiB, and 128 KiB with transport="unix").
-        """
         return await drive(flows.fire_together(self._live(), events, timeout))
 
     async def set_orphans(self, policy: OrphanPolicy) -> None:
-        """Set what becomes of the pending operations when this client ends, as the threaded client does."""
         await drive(flows.set_orphans(self._live(), policy))
 
     async def flush(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> None:
-        """Wait until everything issued so far has been applied, as the threaded client does; errors as there."""
         await drive(flows.flush(self._live(), timeout))
 
     async def close(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> None:
-        """Wait until everything is acknowledged, `timeout` seconds at most, and end; as the threaded client does."""
         await drive(flows.close(self._lazy, timeout))
 
     async def __aenter__(self) -> Self:
@@ -182,30 +149,12 @@ class Connecting:
         return self._client
 
 
+@CLIENT.shown
 def connect(
-    instance: str | None = None,
-    *,
-    timeout: Patience | None = None,
-    group: str | None = None,
-    orphans: OrphanPolicy = "cancel",
-    name: str = "",
-    takeover: Patience | None = None,
-    transport: Transport | None = None,
-    runtime_dir: str | None = None,
-    autostart: bool = False,
+    instance: str | None = None, *, timeout: Patience | None = None, **arguments: Unpack[ClientArguments]
 ) -> Connecting:
     """A client that the daemon has accepted: `await` it, or `async with` it. As `timerd_client.connect`."""
-    client = Client(
-        instance,
-        group=group,
-        orphans=orphans,
-        name=name,
-        takeover=takeover,
-        transport=transport,
-        runtime_dir=runtime_dir,
-        autostart=autostart,
-    )
-    return Connecting(client, timeout)
+    return Connecting(Client._over(None, target_of("connect", instance, arguments)), timeout)
 
 
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = weakref.WeakKeyDictionary()

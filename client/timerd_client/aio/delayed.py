@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from timerd_client.arguments import patience_s
+from timerd_client.declared import DelayedArguments
 from timerd_client.delayed.operation import Delayed, DelayedDriver
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
-from timerd_client.types import IfExists, Key, OrphanPolicy, Patience, Payload, Timeout
+from timerd_client.types import Key, Patience
 from timerd_client.waits.evaluating import evaluating
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
@@ -62,11 +63,9 @@ class DelayedOperation(Delayed):
 
     @property
     def lock(self) -> asyncio.Lock:
-        """The lock that is held while a function of it runs."""
         return self._delayed.lock
 
     async def force_complete_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`force_complete`, and whether this call has completed it. Raises TimerdUnavailableError after `timeout` s."""
         driver = self._delayed
         if driver.force_alone():
             await driver.until_called_back(timeout)
@@ -78,14 +77,12 @@ class DelayedOperation(Delayed):
         return driver.complete(reply) and bool(await answer_of(reply, timeout))
 
     async def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`cancel`, and whether it was cancelled, not settled otherwise. Raises TimerdUnavailableError."""
         self.cancel()
         if not await self.settled(timeout):
             raise self._delayed.link.connection.unavailable(timeout)
         return self.state is State.CANCELLED
 
     async def settled(self, timeout: Patience | None = None) -> bool:
-        """Wait until it has settled and its callbacks have run, `timeout` seconds at most; whether that is so."""
         if self.done():
             return await self._delayed.until_called_back(timeout)
         end = self._delayed.end()
@@ -154,23 +151,16 @@ class LoopDriver(DelayedDriver[LoopLink]):
             self._tell()
 
     async def start(
-        self,
-        surface: Surface[Any, LoopLink],
-        keys: Key | Iterable[Key],
-        timeout: Timeout,
-        payload: Payload,
-        id: Key | None,
-        if_exists: IfExists,
-        orphans: OrphanPolicy | None,
+        self, surface: Surface[Any, LoopLink], keys: Key | Iterable[Key], arguments: DelayedArguments
     ) -> None:
         """Try; if that does not complete it, watch its keys."""
         if self.is_alone:
             return
-        mark = self._begin(surface, keys, timeout)
+        mark = self._begin(surface, keys, arguments)
         async with self.lock:
             complete = await called(self.owner.try_complete)
             if not (complete or self.forced):
-                self._watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=False)
+                self._watch(surface, arguments, mark, may_exceed=False)
         if self.parts:
             self._follow()
         else:

@@ -31,10 +31,6 @@ class AioGroupOutcome(GroupOutcome):
     """A group outcome of an asyncio client."""
 
     async def ack_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`ack`, and whether this client still held it: False if it was requeued or acknowledged before.
-
-        Raises TimerdUnavailableError after `timeout` s: then that is unknown.
-        """
         return await drive(flows.ack_wait(self, timeout))
 
 
@@ -44,11 +40,9 @@ class AioScheduledCall(ScheduledCall):
     __slots__ = ()
 
     async def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`cancel`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""
         return bool(await self._client.cancel_call_wait(self.id, timeout=timeout))
 
     async def reschedule_wait(self, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`reschedule`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""
         return bool(await self._client.reschedule_call_wait(self.id, delay, timeout=timeout))
 
 
@@ -112,7 +106,7 @@ async def _error_of(
 
     What it awaits is a task of its own. So only the runner's own cancellation, at the close, ends the steps of a call.
     If the handler raises CancelledError, or cancels its task, it has failed. So it has after SystemExit, which a task
-    would hand on to its loop: each worker would end in this call, in turn, and say goodbye. And so it has after
+    would hand on to its loop: each worker would end in this call, one after another. And so it has after
     `limit_s` seconds: its task is cancelled, and what it does about that is waited for.
     """
     try:
@@ -157,10 +151,6 @@ class Member(Membership[LoopLink]):
     _runner: Runner | None = None
 
     def outcomes(self, *, timeout: Patience | None = None) -> AsyncIterator[AioGroupOutcome]:
-        """Outcomes of the group's operations, for `async for`. See `timerd_client.Client.outcomes`.
-
-        After a `break`, listening ends some time later. With `contextlib.aclosing` it ends at once.
-        """
         return self._deliver(self._live(), self._may_listen(timeout))
 
     async def _deliver(self, link: LoopLink, seconds: float | None) -> AsyncIterator[AioGroupOutcome]:
@@ -182,7 +172,6 @@ class Member(Membership[LoopLink]):
         id: str | None = None,
         if_exists: CallExists = "error",
     ) -> AioScheduledCall:
-        """As `timerd_client.Client.call_later`: returns at once."""
         return self._made(self._commands().later(handler, delay, payload, id, if_exists))
 
     def call_at(
@@ -194,7 +183,6 @@ class Member(Membership[LoopLink]):
         id: str | None = None,
         if_exists: CallExists = "error",
     ) -> AioScheduledCall:
-        """As `timerd_client.Client.call_at`: returns at once."""
         return self._made(self._commands().at(handler, when, payload, id, if_exists))
 
     async def call_later_wait(
@@ -207,7 +195,6 @@ class Member(Membership[LoopLink]):
         if_exists: CallExists = "error",
         timeout: Patience = CLOSE_TIMEOUT_S,
     ) -> AioScheduledCall:
-        """As `timerd_client.Client.call_later_wait`."""
         return await self._accepted(self._commands().later(handler, delay, payload, id, if_exists), timeout)
 
     async def call_at_wait(
@@ -220,23 +207,18 @@ class Member(Membership[LoopLink]):
         if_exists: CallExists = "error",
         timeout: Patience = CLOSE_TIMEOUT_S,
     ) -> AioScheduledCall:
-        """As `timerd_client.Client.call_at_wait`."""
         return await self._accepted(self._commands().at(handler, when, payload, id, if_exists), timeout)
 
     async def cancel_call_wait(self, id: str, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """As `timerd_client.Client.cancel_call_wait`."""
         return await self._was_pending(self._commands().cancel(id, CommandFlag.WANTS_ANSWER), timeout)
 
     async def reschedule_call_wait(self, id: str, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """As `timerd_client.Client.reschedule_call_wait`."""
         return await self._was_pending(self._commands().reschedule(id, delay, CommandFlag.WANTS_ANSWER), timeout)
 
     async def retry_call_wait(self, number: int, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """As `timerd_client.Client.retry_call_wait`."""
         return await drive(self._retry(number, timeout))
 
     async def drop_call_wait(self, number: int, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """As `timerd_client.Client.drop_call_wait`."""
         return await drive(self._drop(number, timeout))
 
     def _made(self, made: Made) -> AioScheduledCall:

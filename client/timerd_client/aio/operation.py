@@ -29,18 +29,15 @@ class AioOperation(Operation):
         return self._outcome()
 
     async def result(self, timeout: Patience | None = None) -> Outcome:
-        """The outcome. Raises TimeoutError after `timeout` seconds; the operation then stays pending."""
         await settled_or_raise(self, timeout)
         return self._outcome()
 
     async def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """Cancel it and wait for its outcome. Returns whether it was cancelled. Raises TimerdUnavailableError."""
         self.cancel()
         await settled_in_time(self, timeout)
         return self._withdrawn()
 
     async def reschedule_wait(self, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """Reschedule it. Returns whether it was still pending. Raises TimerdUnavailableError after `timeout` s."""
         reply = Reply(self._link)
         return self._send_reschedule(delay, reply) and bool(await answer_of(reply, timeout))
 
@@ -58,27 +55,22 @@ class AioBatch(Batch):
         return self._outcomes()
 
     async def outcomes(self, timeout: Patience | None = None) -> list[Outcome]:
-        """The outcomes, in input order; raises TimeoutError."""
         await settled_or_raise(self, timeout)
         return self._outcomes()
 
     async def states(self, timeout: Patience | None = None) -> list[State]:
-        """The states alone, in input order; raises TimeoutError."""
         await settled_or_raise(self, timeout)
         return self._states()
 
     async def values(self, timeout: Patience | None = None) -> list[bytes]:
-        """The values of the events that settled them, in input order; raises TimeoutError."""
         await settled_or_raise(self, timeout)
         return self._values()
 
     async def completed(self, timeout: Patience | None = None) -> int:
-        """How many completed; raises TimeoutError."""
         await settled_or_raise(self, timeout)
         return self._completed()
 
     async def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> int:
-        """Cancel all pending rows, and wait for their outcomes. Returns how many rows of the batch were cancelled."""
         self.cancel()
         await settled_in_time(self, timeout)
         return self._cancelled()

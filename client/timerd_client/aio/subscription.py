@@ -23,7 +23,6 @@ class Subscription(Following):
     __slots__ = ()
 
     async def next(self, timeout: Patience | None = None) -> Event | Gap | None:
-        """The next item; None if none comes within `timeout` seconds, or it is closed. Raises as the iteration does."""
         return await drive(self._next(timeout))
 
     async def aclose(self) -> None:

@@ -31,10 +31,7 @@ class Waited(NamedTuple, Generic[Waitable]):
 async def wait(
     operations: Iterable[Waitable], timeout: Patience | None = None, *, until: Until = "all"
 ) -> Waited[Waitable]:
-    """Wait until all operations (`until="all"`) or one of them ("first") have settled, `timeout` seconds at most.
-
-    A whole batch counts as one. No operation is cancelled, even if the `await` is cancelled.
-    """
+    """As `timerd_client.wait`. No operation is cancelled, even if the `await` is cancelled."""
     waits_for_all = until_of(until) == "all"
     given = promises_of(operations, KINDS, OTHER)
     deadline = monotonic_deadline(timeout)
@@ -53,7 +50,7 @@ async def wait(
 
 
 async def as_completed(operations: Iterable[Waitable], timeout: Patience | None = None) -> AsyncIterator[Waitable]:
-    """The operations, or whole batches, as they settle. Raises TimeoutError if some have not after `timeout` s."""
+    """As `timerd_client.as_completed`, for `async for`."""
     given = promises_of(operations, KINDS, OTHER)
     settling: asyncio.Queue[Waitable | None] = asyncio.Queue()
     scope, loop = current_scope(), asyncio.get_running_loop()

@@ -13,11 +13,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from timerd_client.arguments import key_bytes, payload_bytes, shown
 from timerd_client.arguments import timeout_ns as nanoseconds
 from timerd_client.conditions import OWNED
+from timerd_client.declared import DelayedArguments, RegistrationArguments
 from timerd_client.hot.commands import look_command
 from timerd_client.link.base import logger
 from timerd_client.link.link import Link
@@ -28,7 +29,7 @@ from timerd_client.link.withdrawals import abandon
 from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess
 from timerd_client.outcome import State
-from timerd_client.types import IfExists, Key, OrphanPolicy, Payload, Timeout
+from timerd_client.types import Key
 from timerd_shm.declare.errors import InvalidKeyError, InvalidValueError, TooManyKeysError
 from timerd_shm.declare.limits import KEYS_MAX
 from timerd_shm.declare.wire import CommandFlag, CommandKind
@@ -76,7 +77,7 @@ class Part:
     def look(self, command: int, sequence: int) -> bool:
         """An event has come. Called by the protocol, with the lock held."""
         if sequence <= self.sequence:
-            return False  # the daemon says it again
+            return False  # the daemon repeats it
         self.sequence = sequence
         return self._driver.is_awake()
 
@@ -118,7 +119,7 @@ class Delayed(OneProcess):
         """It has expired. Called after on_complete()."""
 
     def on_error(self) -> Any:
-        """It is UNAVAILABLE, or has FAILED: `error` says why. Called in place of the other two."""
+        """It is UNAVAILABLE, or has FAILED: `error` is the reason. Called in place of the other two."""
 
     # what can be seen -------------------------------------------------------------------------------------------------
 
@@ -159,6 +160,21 @@ class Delayed(OneProcess):
     def cancel(self) -> None:
         """Withdraw it. Returns at once, and does nothing if it has settled. No callback runs."""
         self._delayed.cancel()
+
+    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+
+    @property
+    def lock(self) -> object:
+        """The lock that is held while a function of it runs."""
+
+    def force_complete_wait(self, *given: Any, **named: Any) -> object:
+        """`force_complete`, and whether this call has completed it. Raises TimerdUnavailableError after `timeout` s."""
+
+    def cancel_wait(self, *given: Any, **named: Any) -> object:
+        """`cancel`, and whether it was cancelled, not settled otherwise. Raises TimerdUnavailableError."""
+
+    def settled(self, *given: Any, **named: Any) -> object:
+        """Wait until it has settled and its callbacks have run, `timeout` seconds at most; whether that is so."""
 
 
 DelayedT = TypeVar("DelayedT", bound=Delayed)
@@ -258,10 +274,10 @@ class DelayedDriver(Generic[LinkT]):
             raise InvalidValueError(f"{type(owner).__name__}: call super().__init__() in its __init__")
         return driver
 
-    def _begin(self, surface: Surface[Any, LinkT], keys: Key | Iterable[Key], timeout: Timeout) -> Mark:
+    def _begin(self, surface: Surface[Any, LinkT], keys: Key | Iterable[Key], arguments: DelayedArguments) -> Mark:
         """Check what can be checked, and read the mark from which events count. It may be started once."""
         names = keys_of(keys)
-        nanoseconds(timeout)
+        nanoseconds(arguments["timeout"])
         self.link = surface._live()
         mark = surface.mark()
         if not self._take_start():
@@ -271,27 +287,20 @@ class DelayedDriver(Generic[LinkT]):
         return mark
 
     def _watch(
-        self,
-        surface: Surface[Any, LinkT],
-        timeout: Timeout,
-        payload: Payload,
-        id: Key | None,
-        if_exists: IfExists,
-        orphans: OrphanPolicy | None,
-        mark: Mark,
-        *,
-        may_exceed: bool,
+        self, surface: Surface[Any, LinkT], arguments: DelayedArguments, mark: Mark, *, may_exceed: bool
     ) -> None:
         """Register its parts, with this mark. Raises as `register`; then nothing stays registered."""
-        payload_bytes(payload)
+        payload_bytes(arguments["payload"])
         names = iter(self.names)
-        rest: tuple[Payload, Key | None, IfExists, OrphanPolicy] = (b"", None, "error", "cancel")
+        watched: dict[str, Any] = {"when": OWNED, "since": mark}
+        first = cast(RegistrationArguments, watched | cast(dict[str, Any], arguments))
+        rest = cast(RegistrationArguments, watched | {"timeout": arguments["timeout"], "orphans": "cancel"})
         try:
             while some := list(islice(names, KEYS_MAX)):
                 part = Part(self)
-                given = rest if self.parts else (payload, id, if_exists, orphans)
+                given = rest if self.parts else first
                 part.operation = surface._register(
-                    some, timeout, OWNED, *given[:3], mark, given[3], None, may_exceed=may_exceed, looker=part
+                    some, "try_complete_else_watch", given, may_exceed=may_exceed, looker=part
                 )
                 if self._is_kept(part):
                     self.state = State.KEPT
@@ -396,7 +405,7 @@ class DelayedDriver(Generic[LinkT]):
         raise NotImplementedError
 
     def _callbacks(self, state: State) -> Iterator[tuple[str, Any]]:
-        """What runs when it has settled so (KAFKA.md, O2: an expired operation completes first)."""
+        """The callbacks for that state (KAFKA.md, O2: an expired operation completes first)."""
         if state in (State.COMPLETED, State.EXPIRED):
             yield "on_complete", self.owner.on_complete
         if state is State.EXPIRED:
@@ -405,7 +414,7 @@ class DelayedDriver(Generic[LinkT]):
             yield "on_error", self.owner.on_error
 
     def _tell(self) -> None:
-        """Its callbacks have run: wake those who wait for its end."""
+        """Its callbacks have run: wake the callers that wait for its end."""
         if self._end is None:
             return  # it is alone
         with self.link.lock:

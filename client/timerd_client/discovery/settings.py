@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
-from timerd_client.types import OrphanPolicy, Patience
-from timerd_wire.transports import Transport
+from timerd_client.declared import CLIENT, ClientArguments
 
 from .target import target_of
 
@@ -15,34 +14,17 @@ settings: dict[str, Any] = {}
 guards: list[Callable[[Callable[[], None]], None]] = []  # each makes the given change, or raises an error
 
 
-def configure(
-    instance: str | None = None,
-    *,
-    group: str | None = None,
-    orphans: OrphanPolicy = "cancel",
-    name: str = "",
-    takeover: Patience | None = None,
-    transport: Transport | None = None,
-    runtime_dir: str | None = None,
-    autostart: bool = False,
-) -> None:
+@CLIENT.shown
+def configure(instance: str | None = None, **arguments: Unpack[ClientArguments]) -> None:
     """Set the arguments that `client()`, also of td.aio, gives to `Client()`, here and in forked processes.
 
     Raises the errors of `Client()` for wrong arguments, and InvalidValueError if `client()` was called before.
     """
-    target_of(instance, runtime_dir, autostart, group, orphans, name, transport, takeover)
+    target_of("configure", instance, arguments)
 
     def change() -> None:
-        settings.update(
-            instance=instance,
-            group=group,
-            orphans=orphans,
-            name=name,
-            takeover=takeover,
-            transport=transport,
-            runtime_dir=runtime_dir,
-            autostart=autostart,
-        )
+        settings.clear()
+        settings.update(instance=instance, **arguments)
 
     applied: Callable[[], None] = change
     for guard in guards:

@@ -1,11 +1,11 @@
-"""Which daemon a client is for, and what the client says of itself there: the arguments of `Client()`, checked."""
+"""Which daemon a client is for, and what the client tells that daemon: the arguments of `Client()`, checked."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from timerd_client.arguments import group_of, label_of, orphans_of, takeover_ms_of, transport_of
-from timerd_client.types import Patience
+from timerd_client.declared import CLIENT, ClientArguments
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import instance_name
 from timerd_wire.transports import Transport
@@ -24,26 +24,18 @@ class Target(NamedTuple):
     takeover_ms: int
 
 
-def target_of(
-    instance: str | None,
-    runtime_dir: str | None,
-    autostart: bool,
-    group: str | None,
-    orphans: str,
-    name: str,
-    transport: Transport | None,
-    takeover: Patience | None = None,
-) -> Target:
-    """Check the arguments. Raises InvalidNameError, InvalidValueError, NotAMemberError, TimeoutOutOfRangeError."""
+def target_of(call: str, instance: str | None, given: ClientArguments) -> Target:
+    """Check what a call was given. InvalidNameError, InvalidValueError, NotAMemberError, TimeoutOutOfRangeError."""
+    arguments = CLIENT.of(call, given)
     instance_name(instance)
-    member_of = group_of(group)
+    group = group_of(arguments["group"])
     return Target(
         instance,
-        runtime_dir,
-        bool(autostart),
-        member_of,
-        orphans_of(orphans, member_of),
-        label_of(name),
-        transport_of(transport),
-        takeover_ms_of(takeover),
+        arguments["runtime_dir"],
+        bool(arguments["autostart"]),
+        group,
+        orphans_of(arguments["orphans"], group),
+        label_of(arguments["name"]),
+        transport_of(arguments["transport"]),
+        takeover_ms_of(arguments["takeover"]),
     )

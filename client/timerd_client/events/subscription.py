@@ -22,7 +22,7 @@ BUFFER: Final = 1_024  # events that wait for a subscriber
 
 
 class Later(deque[Callable[[], object]]):
-    """Chores that are done once, by whoever comes first: the closing thread, or a pass of the link."""
+    """Chores that are done once, by the first that comes: the closing thread, or a pass of the link."""
 
     def notify(self) -> None:
         """Do them. Without the lock."""
@@ -66,7 +66,7 @@ class Following(OneProcess):
         return self._feed.closed
 
     def close(self) -> None:
-        """Subscribe no more. Who waits for the next event gets the end. Returns at once; once more changes nothing."""
+        """End it. A caller that waits for the next event gets the end. Returns at once. Once more changes nothing."""
         link, hub, feed = self._hub.link, self._hub, self._feed
         if feed.closed:
             return
@@ -89,7 +89,7 @@ class Following(OneProcess):
         link, feed = self._hub.link, self._feed
         deadline = link.waiters.deadline(timeout)
         while True:
-            if link.is_outlived():  # a parent's, or its loop has ended: nothing comes any more
+            if link.is_outlived():  # a parent's, or its loop has ended: no event comes
                 link.refuse_closed()
             with link.lock:
                 item = feed.take()
@@ -108,3 +108,8 @@ class Following(OneProcess):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._keys!r} since {self._mark}{' closed' if self.closed else ''}>"
+
+    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+
+    def next(self, *given: Any, **named: Any) -> object:
+        """The next item; None if none comes within `timeout` seconds, or it is closed. Raises as the iteration does."""

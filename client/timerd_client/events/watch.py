@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from typing import Protocol as Interface
 
 from timerd_client.conditions import OBSERVED
+from timerd_client.declared import RegistrationArguments
 from timerd_client.errors import OperationCancelled
 from timerd_client.link.operation import Operation
 from timerd_client.link.surface import Surface
@@ -93,9 +94,8 @@ class Watch:
             link.refuse_closed()
         self._arena = link.protocol.session.arena
         # It cannot wait for room: this may be the client's own thread. A watch has one operation at a time.
-        operation: Operation = self._surface._register(
-            self._keys, None, OBSERVED, b"", None, "error", self.mark, "cancel", None, may_exceed=True
-        )
+        given: RegistrationArguments = {"timeout": None, "when": OBSERVED, "since": self.mark, "orphans": "cancel"}
+        operation: Operation = self._surface._register(self._keys, "subscribe", given, may_exceed=True)
         if self.polls:
             operation.cancel()
         with link.lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from timerd_client.arguments import shown, timeout_ns, unsigned
 from timerd_client.link.flows import Flow
@@ -219,3 +219,62 @@ class Membership(Generic[LinkT]):
         link.check_open()
         link.protocol.inbox.check_member()  # here, not in the first iteration
         return None if timeout is None else timeout_ns(timeout) / 1e9
+
+    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+
+    def outcomes(self, *given: Any, **named: Any) -> object:
+        """Outcomes of the group's operations, as they come. This process need not have registered them.
+
+            for outcome in client.outcomes():
+                save(outcome.payload)
+                outcome.ack()
+
+        In asyncio: `async for`. There listening ends some time after a `break`, and with `contextlib.aclosing` at once.
+
+        An outcome is delivered to one member of the group at a time. Unacknowledged outcomes are requeued when this
+        process dies or falls silent, and when the client stops listening: when its last loop is left. So call `ack()`
+        before that. Up to 256 unacknowledged outcomes are delivered ahead. Listening begins with the first iteration.
+        The loop ends when the client is closed, and when nothing has come for `timeout` seconds. Raises
+        NotAMemberError, ClosedError.
+        """
+
+    def call_later(self, *given: Any, **named: Any) -> object:
+        """Have one member of the group call a handler in `delay` seconds, even if this process ends before.
+
+        `handler` is the name that a member's registry has for it, or the decorated function. Without an `id` each call
+        is its own. With one (a str), and while a call of that id is pending or being done, `if_exists` decides: "error"
+        (this one is refused), "keep" (the other one stays, and this one is dropped), "replace" (this one takes the
+        place of the pending one; a handler that runs goes on). `payload` has 64,900 bytes at most.
+
+        Returns at once. A refusal is logged, counted, and raised by the next `flush()`; `call_later_wait` raises it
+        itself. Raises NotAMemberError, BackpressureError, and what is wrong with the arguments.
+        """
+
+    def call_at(self, *given: Any, **named: Any) -> object:
+        """`call_later` for an aware datetime; another one raises InvalidValueError. A past one is due at once."""
+
+    def call_later_wait(self, *given: Any, **named: Any) -> object:
+        """`call_later`, and the daemon has accepted it, or has kept the one of that id.
+
+        Raises OperationExistsError, ArenaFullError, QuotaExceededError, and TimerdUnavailableError after `timeout` s:
+        then it is unknown.
+        """
+
+    def call_at_wait(self, *given: Any, **named: Any) -> object:
+        """`call_at`, and the daemon has accepted it; as `call_later_wait`."""
+
+    def cancel_call_wait(self, *given: Any, **named: Any) -> object:
+        """`cancel_call`, and whether a call of that id was pending. Raises TimerdUnavailableError after `timeout` s."""
+
+    def reschedule_call_wait(self, *given: Any, **named: Any) -> object:
+        """`reschedule_call`, and whether a call of that id was pending. Raises TimerdUnavailableError."""
+
+    def retry_call_wait(self, *given: Any, **named: Any) -> object:
+        """Make a call of a dead letter of this group, due at once, with a first attempt; False if there is none.
+
+        It has its old id, or one of its own where another call has that id. Raises as `calls`, and
+        TimerdUnavailableError after `timeout` s.
+        """
+
+    def drop_call_wait(self, *given: Any, **named: Any) -> object:
+        """Drop a dead letter of this group; False if there is none. Raises as `retry_call_wait`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from timerd_client.hot.commands import in_purgatory, operation_command
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
@@ -55,6 +57,14 @@ class GroupOutcome(Outcome):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.name} keys={self.keys!r:.80} deliveries={self.deliveries}>"
+
+    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+
+    def ack_wait(self, *given: Any, **named: Any) -> object:
+        """`ack`, and whether this client still held it: False if it was requeued or acknowledged before.
+
+        Raises TimerdUnavailableError after `timeout` s: then that is unknown.
+        """
 
 
 def acknowledge(link: Link, told: DeliveredOutcome, reply: Reply | None = None) -> None:

@@ -29,3 +29,11 @@ class ScheduledCall:
 
     def __repr__(self) -> str:
         return f"<ScheduledCall {self.name!r} id={shown(self.id)}>"
+
+    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+
+    def cancel_wait(self, *given: Any, **named: Any) -> object:
+        """`cancel`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""
+
+    def reschedule_wait(self, *given: Any, **named: Any) -> object:
+        """`reschedule`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""

@@ -19,17 +19,29 @@ from timerd_shm.generated.records cimport *
 
 import time
 from functools import update_wrapper
+from types import MethodType
 
 from timerd_client.arguments import id_hash
 from timerd_client.conditions import ANY, When
+from timerd_client.declared import REGISTRATION
 from timerd_client.hot import commands
 from timerd_client.mark import Mark
 from timerd_shm.declare.states import Condition
 from timerd_wire import native
 
+ctypedef object (*Vectorcall)(object called, PyObject **given, size_t count, PyObject *names)
+
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         object (*tp_new)(type made, tuple arguments, PyObject *named)
+        Py_ssize_t tp_vectorcall_offset
+        unsigned long tp_flags
+    const unsigned long Py_TPFLAGS_HAVE_VECTORCALL
+    const unsigned long Py_TPFLAGS_METHOD_DESCRIPTOR
+    object PyObject_Vectorcall(object called, PyObject **given, size_t count, PyObject *names)
+    Py_ssize_t PyVectorcall_NARGS(size_t count)
+    PyObject *PyTuple_GET_ITEM(object names, Py_ssize_t at)
+    Py_ssize_t PyTuple_GET_SIZE(object names)
 
 cdef extern from "<time.h>" nogil:
     ctypedef long time_t
@@ -45,7 +57,11 @@ cdef object _When = When
 cdef object _id_hash = id_hash
 cdef dict _IF_EXISTS = commands.IF_EXISTS
 cdef object _Condition = Condition
-cdef object _ERROR = "error"
+cdef dict _DEFAULTS = {**REGISTRATION.defaults, "group": False}
+cdef tuple _FAST = ("timeout", "when", "payload", "id", "if_exists", "since")  # what register_fast takes, in its order
+cdef tuple _NAMES = _FAST + tuple([name for name in _DEFAULTS if name not in _FAST])
+cdef tuple _NAMED_DEFAULTS = tuple([_DEFAULTS[name] for name in _NAMES])
+cdef object _ERROR = _DEFAULTS["if_exists"]
 cdef object _EMPTY = b""
 cdef tuple _NOTHING = ()
 
@@ -273,19 +289,66 @@ cdef bint fire_fast(Caller caller, object key, object value, object amount) exce
     return True
 
 
-def takes_register(method):
-    def register(
-        Caller self, keys, *, timeout, when=_ANY, payload=_EMPTY, id=None, if_exists=_ERROR, since=None, orphans=None,
-        group=False,
-    ):
-        cdef Handle made
-        if orphans is None and group is False:
-            made = register_fast(self, keys, timeout, when, payload, id, if_exists, since)
+cdef object register_or_general(object called, PyObject **given, size_t count, PyObject *names):
+    """`register`. CPython passes the arguments in an array, and the names of the named ones in a tuple.
+
+    The fast path reads its arguments there. Every other call goes to the general method unchanged. So a new argument
+    has no line here, unless the fast path takes it. A method of Cython's with `**named` would make a dictionary in each
+    call, and one that lists the arguments could not name the nearest right name of a wrong one.
+    """
+    cdef PyObject *taken[6]
+    cdef PyObject *name
+    cdef Py_ssize_t at, slot
+    cdef Handle made
+    if PyVectorcall_NARGS(count) == 2 and names != NULL and isinstance(<object>given[0], Caller):
+        for slot in range(6):
+            taken[slot] = PyTuple_GET_ITEM(_NAMED_DEFAULTS, slot)
+        for at in range(PyTuple_GET_SIZE(<object>names)):
+            name = PyTuple_GET_ITEM(<object>names, at)
+            for slot in range(PyTuple_GET_SIZE(_NAMES)):
+                if name == PyTuple_GET_ITEM(_NAMES, slot):  # both are interned
+                    break
+            else:
+                break
+            if slot < 6:
+                taken[slot] = given[2 + at]
+            elif given[2 + at] != PyTuple_GET_ITEM(_NAMED_DEFAULTS, slot):
+                break
+        else:
+            made = register_fast(
+                <Caller>given[0], <object>given[1], <object>taken[0], <object>taken[1], <object>taken[2],
+                <object>taken[3], <object>taken[4], <object>taken[5],
+            )
             if made is not None:
                 return made
-        return method(self, keys, timeout=timeout, when=when, payload=payload, id=id, if_exists=if_exists, since=since,
-                      orphans=orphans, group=group)
-    return update_wrapper(register, method)
+    return PyObject_Vectorcall((<_Register>called).general, given, count, names)
+
+
+cdef class _Register:
+    """The method `register`: CPython's vectorcall runs register_or_general, and help() shows the general method."""
+
+    cdef Vectorcall call
+    cdef object general
+    cdef dict __dict__
+
+    def __init__(self, general):
+        self.call = register_or_general
+        self.general = general
+        update_wrapper(self, general)
+
+    def __get__(self, instance, owner):
+        return self if instance is None else MethodType(self, instance)
+
+    def __call__(self, *given, **named):
+        return self.general(*given, **named)
+
+
+def takes_register(method):
+    cdef _Register made = _Register(method)
+    cdef PyTypeObject *kind = <PyTypeObject *>_Register
+    kind.tp_vectorcall_offset = <char *>&made.call - <char *><PyObject *>made
+    kind.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR
+    return made
 
 
 def takes_fire(method):

@@ -7,7 +7,8 @@ CHUNK rows. Each part waits for room as a single call does. Rows with ids or an 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, NamedTuple, overload
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
 from timerd_client.arguments import (
     U64_MAX,
@@ -20,7 +21,7 @@ from timerd_client.arguments import (
     timeout_ns,
     unsigned,
 )
-from timerd_client.conditions import When
+from timerd_client.declared import BATCH, REGISTRATION, BatchArguments
 from timerd_client.hot import (
     Rows,
     Watches,
@@ -36,7 +37,7 @@ from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess, public_name
 from timerd_client.outcome import Outcome, State, state_of
 from timerd_client.scope import current_scope
-from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Patience, Payload, Timeout
+from timerd_client.types import IfExists, Key, Keys, Patience, Payload, Timeout
 from timerd_client.waiter import RawSettlement, local
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
@@ -50,6 +51,9 @@ from .surface import Surface
 from .withdrawals import abandon, end_wait, withdraw
 
 CHUNK = 4_096
+_COLUMNS: Final = {"timeout", "payloads", "when", "since", "if_exists"}  # rows with another argument are encoded singly
+_singly: Final = itemgetter(*(name for name in BATCH.defaults if name not in _COLUMNS))
+_NOT_SINGLY: Final = _singly(BATCH.defaults)
 _STATES = {int(state.value): state for state in State}
 _COMPLETED = int(State.COMPLETED.value)
 _CANCELLED = int(State.CANCELLED.value)
@@ -253,6 +257,26 @@ class Batch(OneProcess, Rows, Promise):
         """How many have settled so far."""
         return len(self._keys) - self.left
 
+    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+
+    def outcomes(self, *given: Any, **named: Any) -> object:
+        """The outcomes, in input order; raises TimeoutError."""
+
+    def states(self, *given: Any, **named: Any) -> object:
+        """The states alone, in input order; raises TimeoutError."""
+
+    def values(self, *given: Any, **named: Any) -> object:
+        """The values of the events that settled them, in input order; raises TimeoutError."""
+
+    def completed(self, *given: Any, **named: Any) -> object:
+        """How many completed; raises TimeoutError."""
+
+    def cancel_wait(self, *given: Any, **named: Any) -> object:
+        """Cancel all that are pending, and wait for their outcomes; how many of the batch were cancelled.
+
+        Raises TimerdUnavailableError after `timeout` s.
+        """
+
 
 class ThreadedBatch(Batch):
     """The batch of a threaded client. Its methods wait until all operations have settled, `timeout` seconds at most."""
@@ -266,30 +290,22 @@ class ThreadedBatch(Batch):
             )
 
     def outcomes(self, timeout: Patience | None = None) -> list[Outcome]:
-        """The outcomes, in input order; raises TimeoutError."""
         self._all(timeout)
         return self._outcomes()
 
     def states(self, timeout: Patience | None = None) -> list[State]:
-        """The states alone, in input order; raises TimeoutError."""
         self._all(timeout)
         return self._states()
 
     def values(self, timeout: Patience | None = None) -> list[bytes]:
-        """The values of the events that settled them, in input order; raises TimeoutError."""
         self._all(timeout)
         return self._values()
 
     def completed(self, timeout: Patience | None = None) -> int:
-        """How many completed; raises TimeoutError."""
         self._all(timeout)
         return self._completed()
 
     def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> int:
-        """Cancel all that are pending, and wait for their outcomes; how many of the batch were cancelled.
-
-        Raises TimerdUnavailableError after `timeout` s.
-        """
         self.cancel()
         if not self._wait(timeout):
             raise self._link.connection.unavailable(timeout)
@@ -298,6 +314,9 @@ class ThreadedBatch(Batch):
     def __await__(self) -> Generator[Any, None, list[Outcome]]:
         yield from self._wait_in_loop()
         return self._outcomes()
+
+
+BatchT = TypeVar("BatchT", bound=Batch)
 
 
 def _is_refused(row: Row) -> bool:
@@ -319,23 +338,16 @@ def _payload_column(payloads: Sequence[Payload] | Payload, rows: int, what: str)
 
 
 def register_many(
-    surface: Surface[Any, Any],
-    batch: type[Batch],
-    keys: Sequence[Keys],
-    timeout: Timeout | Sequence[Timeout],
-    payloads: Sequence[Payload] | Payload,
-    when: When,
-    since: Mark | None,
-    ids: Sequence[Key | None] | None,
-    if_exists: IfExists,
-    orphans: OrphanPolicy | None,
-) -> Batch:
-    """See `Purgatory.register_many`."""
+    surface: Surface[Any, Any], batch: type[BatchT], keys: Sequence[Keys], call: str, given: BatchArguments
+) -> BatchT:
+    """See `Purgatory.register_many`. `call` was given the arguments."""
+    arguments = BATCH.of(call, given)
     link = surface._live()
     registered_ns = link.now_ns()
     names = column("key", keys)
     rows = len(names)
-    payload_column = _payload_column(payloads, rows, "payload")
+    timeout, when, since = arguments["timeout"], arguments["when"], arguments["since"]
+    payload_column = _payload_column(arguments["payloads"], rows, "payload")
     durations_ns: Sequence[int] | int
     if isinstance(timeout, Sequence) and not isinstance(timeout, (str, bytes)):
         durations_ns = durations_of(column("timeout", timeout, rows))
@@ -343,25 +355,25 @@ def register_many(
         durations_ns = timeout_ns(timeout)  # type: ignore[arg-type]
     if since is not None:
         mark_of(since)
-    id_column = None if ids is None else column("id", ids, rows)
-    if_exists_of(if_exists, None if id_column is None else "given")
-    singly = id_column is not None or orphans is not None
+    id_column = arguments["ids"] = None if arguments["ids"] is None else column("id", arguments["ids"], rows)
+    if_exists_of(arguments["if_exists"], None if id_column is None else "given")
+    singly = _singly(arguments) != _NOT_SINGLY
     if singly:
-        given = timeout if isinstance(timeout, Sequence) else [timeout] * rows
-        asked = _asked(surface, names, given, payload_column, when, id_column, if_exists, orphans)
+        timeouts = timeout if isinstance(timeout, Sequence) else [timeout] * rows
+        asked = _asked(surface, names, call, arguments, timeouts, payload_column)
         watched: Sequence[Any] = [one.names for one in asked]
     else:
         watches = Watches(names, when)
         watched = watches.names
-    named = None if id_column is None else Named(id_column, surface._name, if_exists)
+    named = None if id_column is None else Named(id_column, surface._name, arguments["if_exists"])
     link.sender.check_room(rows)
     made = batch(link, watched, payload_column, registered_ns, durations_ns, named)
     try:
         if singly:
-            _issue_singly(surface, made, asked, registered_ns, since)
+            _issue_singly(surface, made, asked, registered_ns, arguments)
         else:
             _issue(surface, made, watches, registered_ns, since)
-    except BaseException:  # the caller gets no handle, so what was registered is withdrawn
+    except BaseException:  # the caller gets no handle, so its operations are withdrawn
         with link.lock:
             issued = [number for number in made.commands() if link.protocol.ledger.pending.get(number) is made]
         abandon(link, issued)
@@ -372,30 +384,33 @@ def register_many(
 def _asked(
     surface: Surface[Any, Any],
     keys: Sequence[Keys],
+    call: str,
+    arguments: BatchArguments,
     timeouts: Sequence[Timeout],
     payloads: Sequence[bytes] | bytes,
-    when: When,
-    ids: Sequence[Key | None] | None,
-    if_exists: IfExists,
-    orphans: OrphanPolicy | None,
 ) -> list[Registration]:
     """The rows that are encoded one by one, all checked."""
     group = surface._protocol.session.identity.group
+    ids, if_exists = arguments["ids"], arguments["if_exists"]
+    shared: Any = {name: value for name, value in arguments.items() if name in REGISTRATION.defaults}
+    given = REGISTRATION.of(call, shared)
+    given["since"] = None  # it has been checked, and goes into each command
 
     def row(at: int) -> Registration:
         id = None if ids is None else ids[at]
-        payload = payloads if isinstance(payloads, bytes) else payloads[at]
-        exists: IfExists = "error" if id is None else if_exists
-        return registration(keys[at], timeouts[at], when, payload, id, exists, orphans, group)
+        given["timeout"], given["id"] = timeouts[at], id
+        given["payload"] = payloads if isinstance(payloads, bytes) else payloads[at]
+        given["if_exists"] = "error" if id is None else if_exists
+        return registration(keys[at], given, group)
 
     return each("keys", range(len(keys)), row)
 
 
 def _issue_singly(
-    surface: Surface[Any, Any], made: Batch, asked: list[Registration], registered_ns: int, since: Mark | None
+    surface: Surface[Any, Any], made: Batch, asked: list[Registration], registered_ns: int, arguments: BatchArguments
 ) -> None:
     """Issue rows that have ids or an orphans policy."""
-    link, ledger = surface._link, surface._ledger
+    link, ledger, since = surface._link, surface._ledger, arguments["since"]
     with link.lock:
         link.check_open()
         maker, mark = ledger.incarnation, since or link.protocol.session.mark()
@@ -408,7 +423,7 @@ def _issue_singly(
             ledger.pending[number] = made
             if one.id_hash:
                 holder = ledger.ids.find(ledger.pending, surface._name, one.id_hash)
-                if holder is None or one.if_exists == "replace":  # else the daemon will refuse it
+                if holder is None or arguments["if_exists"] == "replace":  # else the daemon will refuse it
                     ledger.ids.add(ledger.pending, surface._name, one.id_hash, number)
             link.wake_if_due(ledger.issued)
 
@@ -416,7 +431,7 @@ def _issue_singly(
 def _mark_on_wire(ledger: Any, mark: Mark, maker: bytes, since: Mark | None) -> tuple[int, int, int]:
     """(flags, sequence, command) of a part that is issued now, for the mark that was read at the call."""
     flags, sequence, command = mark.on_wire(ledger.arena, ledger.incarnation)
-    if since is None and ledger.incarnation != maker:  # the daemon does not know the mark of the call any more
+    if since is None and ledger.incarnation != maker:  # the daemon no longer knows the mark of the call
         return int(RegisterFlag.MARK_OF_OTHER_ARENA), sequence, 0
     return flags, sequence, command
 

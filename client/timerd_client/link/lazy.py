@@ -13,11 +13,12 @@ import os
 import weakref
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, Unpack
 
+from timerd_client.declared import CLIENT, ClientArguments
 from timerd_client.discovery.identity import identity
 from timerd_client.discovery.late_sockets import LateSockets, files_named
-from timerd_client.discovery.target import Target
+from timerd_client.discovery.target import Target, target_of
 from timerd_client.hot import Ledger, Line
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.state import LinkState
@@ -144,6 +145,41 @@ class CommonClient(Generic[LinkT]):
     if TYPE_CHECKING:
 
         def _live(self) -> LinkT: ...
+        def _take(self, lazy: Any, /) -> None: ...
+        @staticmethod
+        def _lazy_to(target: Target, link: Any = None) -> Lazy[Any]: ...
+
+    @CLIENT.shown
+    def __init__(self, instance: str | None = None, **arguments: Unpack[ClientArguments]) -> None:
+        """A client of that instance (default: $TIMERD_INSTANCE, else "default").
+
+        `group` is a named set of clients. Named calls, and operations that the group has adopted, are delivered to one
+        live member. `orphans` says what becomes of this client's operations when its process
+        dies: "cancel", "keep" (they run on, and their outcomes go to nobody) or "group" (its group adopts them).
+        `autostart` starts the instance's daemon if none runs; it ends 10 s after its last client. `name` is a label for
+        `timerctl clients`: printable text of at most 32 bytes. `runtime_dir` is the instance's directory (default:
+        $TIMERD_RUNTIME_DIR, else the standard places).
+
+        A live process may be silent, as in a handler that keeps the GIL. Its unfinished calls and outcomes stay this
+        client's for `takeover` seconds of silence. Then other members of its group get them (default: 300; from 2 to
+        3600; a time below the daemon's lease counts as the lease). The calls of a process that has ended or is stopped
+        do not wait for that.
+
+        `transport` is "zeromq", or "unix": packets over one Unix socket, without libzmq and its thread. Outcomes
+        arrive sooner, and cost less at up to some 10,000 operations a second (default: $TIMERD_TRANSPORT, else
+        "zeromq").
+
+        Raises InvalidNameError, InvalidValueError, NotAMemberError (orphans="group" without a group),
+        TimeoutOutOfRangeError (`takeover`).
+        """
+        self._take(self._lazy_to(target_of("Client", instance, arguments)))
+
+    @classmethod
+    def _over(cls, link: LinkT | None, target: Target | None = None) -> Self:
+        """A client of that target, with that link if there is one already."""
+        client = cls.__new__(cls)
+        client._take(cls._lazy_to(target or target_of("Client", None, {}), link))
+        return client
 
     @property
     def name(self) -> str:
@@ -210,6 +246,53 @@ class CommonClient(Generic[LinkT]):
 
     def __repr__(self) -> str:
         return f"<Client of {self.instance!r} {self.state.value}>"
+
+    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+
+    def ready(self, *given: Any, **named: Any) -> object:
+        """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
+
+    def purgatory(self, *given: Any, **named: Any) -> object:
+        """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError.
+
+        Before the connection it returns at once. Later it asks the daemon: TimerdUnavailableError after `timeout` s.
+        """
+
+    def ping(self, *given: Any, **named: Any) -> object:
+        """Ask the daemon, and return how many seconds it took. Raises TimerdUnavailableError, at once if it is lost."""
+
+    def fire_together_wait(self, *given: Any, **named: Any) -> object:
+        """Fire (purgatory, key, value) of several purgatories in one frame: they all arrive, or none does.
+
+        Returns the positions of those for whose values the arena had no room; the others are applied, in their order,
+        before any other command. Raises TimerdUnavailableError after `timeout` s: then that is unknown. The events and
+        their values have to fit into one frame (4 MiB, and 128 KiB with transport="unix").
+        """
+
+    def set_orphans(self, *given: Any, **named: Any) -> object:
+        """Set what becomes of the pending operations when this client ends: "cancel", "keep" or "group".
+
+        Later registrations have the policy of the client. Raises NotAMemberError, ClosedError, BackpressureError.
+        """
+
+    def flush(self, *given: Any, **named: Any) -> object:
+        """Wait until everything issued so far has been applied. Raises TimerdUnavailableError after `timeout` s.
+
+        Raises SessionGoneError if the daemon has forgotten this client since the last flush: it is then unknown what
+        was applied. Raises a refusal (ArenaFullError, QuotaExceededError) of a command that has no operation to settle:
+        `fire`, `advance`, `fail` and the like, or a deadline or policy that was changed without waiting. Each error
+        names the number of its commands. Of several refusals the first is raised, and the log has all.
+        """
+
+    def close(self, *given: Any, **named: Any) -> object:
+        """Wait until handlers have returned and everything is acknowledged, `timeout` seconds at most, and end.
+
+        Once the handlers have returned, calls in other threads raise ClosedError; earlier calls are waited for. Pending
+        operations follow the orphans policy at the daemon, and fail here with ClosedError. Raises
+        TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown, and refusals
+        as flush() does. The client is closed all the same. At the end of a `with` block that raises an error, these
+        errors are logged instead.
+        """
 
 
 def _after_fork_in_child() -> None:

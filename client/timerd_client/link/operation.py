@@ -118,7 +118,7 @@ class Operation(OneProcess, Handle, Promise):
         return end_wait(self._link, [self.command])
 
     def _give_back(self) -> None:
-        """Withdraw it, because its caller does not wait any more: a limited event on its way goes to another."""
+        """Withdraw it, because its caller has stopped waiting: a limited event on its way goes to another."""
         give_back(self._link, self.command, lambda: grant_of(self._settlement))
 
     def _send_reschedule(self, delay: Timeout, reply: Reply | None) -> bool:
@@ -144,6 +144,25 @@ class Operation(OneProcess, Handle, Promise):
                 link.protocol.incoming.replies[number] = reply
             self.move(deadline_after(registered_ns, duration_ns))
         return True
+
+    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+
+    def result(self, *given: Any, **named: Any) -> object:
+        """Wait for the outcome; raises TimeoutError if it has not settled after `timeout` seconds.
+
+        While the daemon is lost, an operation settles as UNAVAILABLE a second after its deadline. Without a deadline it
+        waits until the daemon is back.
+        """
+
+    def cancel_wait(self, *given: Any, **named: Any) -> object:
+        """Cancel it and wait for its outcome. True if it was cancelled, False if it had settled otherwise before.
+
+        After False, `outcome()` is its outcome. Raises TimerdUnavailableError after `timeout` s, or if it has settled
+        as UNAVAILABLE.
+        """
+
+    def reschedule_wait(self, *given: Any, **named: Any) -> object:
+        """`reschedule`, and whether it was pending still. Raises TimerdUnavailableError after `timeout` s."""
 
 
 class _Named(Protocol):
@@ -191,11 +210,6 @@ class ThreadedOperation(Operation):
     __slots__ = ()
 
     def result(self, timeout: Patience | None = None) -> Outcome:
-        """Wait for the outcome; raises TimeoutError if it has not settled after `timeout` seconds.
-
-        While the daemon is lost, an operation settles as UNAVAILABLE a second after its deadline. Without a deadline it
-        waits until the daemon is back.
-        """
         if not self._has_settled() and not self._wait(timeout):
             raise TimeoutError(f"not settled within {patience_s(timeout):g} s: {self!r}")
         outcome = Outcome(self.keys, self.payload, NOT_TAKEN)
@@ -203,18 +217,12 @@ class ThreadedOperation(Operation):
         return outcome
 
     def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """Cancel it and wait for its outcome. True if it was cancelled, False if it had settled otherwise before.
-
-        After False, `outcome()` says how it settled. Raises TimerdUnavailableError after `timeout` s, or
-        if it has settled as UNAVAILABLE.
-        """
         self.cancel()
         if not self._wait(timeout):
             raise self._link.connection.unavailable(timeout)
         return self._withdrawn()
 
     def reschedule_wait(self, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`reschedule`, and whether it was pending still. Raises TimerdUnavailableError after `timeout` s."""
         reply = Reply(self._link)
         return self._send_reschedule(delay, reply) and bool(reply.answer_in_time(timeout))
 

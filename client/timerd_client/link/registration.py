@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from timerd_client.arguments import EVENT_PREFIX, id_hash, if_exists_of, key_bytes, orphans_of, payload_bytes, watch
+from timerd_client.arguments import (
+    EVENT_PREFIX,
+    id_hash,
+    if_exists_of,
+    key_bytes,
+    mark_of,
+    orphans_of,
+    payload_bytes,
+    watch,
+)
 from timerd_client.arguments import timeout_ns as nanoseconds
-from timerd_client.conditions import ANY, When
+from timerd_client.conditions import ANY
+from timerd_client.declared import RegistrationArguments
 from timerd_client.hot.commands import IF_EXISTS, REGISTER_SIZE, pack_register
-from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Payload, Timeout
+from timerd_client.types import Key, Keys
 from timerd_shm.declare.wire import CommandKind, RegisterFlag
 
 _REGISTER = int(CommandKind.REGISTER)
 _ANY_KIND = int(ANY.kind)
+_HAS_ID = int(RegisterFlag.HAS_ID)
+_ORPHANS_GIVEN = int(RegisterFlag.ORPHANS_GIVEN)
 
 
 class Registration(NamedTuple):
@@ -28,9 +40,7 @@ class Registration(NamedTuple):
     payload: bytes
     flags: int
     orphans: int
-    id: Key | None
     id_hash: bytes  # empty = it has no id
-    if_exists: IfExists
 
     def command(self, purgatory: int, flags: int, registered_ns: int, sequence: int, command: int) -> bytes:
         """The command; `flags` are added to its own."""
@@ -53,17 +63,10 @@ class Registration(NamedTuple):
         return packed + self.tail
 
 
-def registration(
-    keys: Keys,
-    timeout: Timeout,
-    when: When,
-    payload: Payload,
-    id: Key | None,
-    if_exists: IfExists,
-    orphans: OrphanPolicy | None,
-    group: str | None,
-) -> Registration:
-    """Check and encode. `group` is the client's. Raises the named error of the wrong argument."""
+def registration(keys: Keys, given: RegistrationArguments, group: str | None) -> Registration:
+    """Check and encode all arguments. `group` is the client's. Raises the named error of the wrong argument."""
+    when, id, if_exists = given["when"], given["id"], given["if_exists"]
+    orphans, since = given["orphans"], given["since"]
     names: Key | tuple[Key, ...]
     single = keys if isinstance(keys, (str, bytes)) else None
     if when is ANY and single is not None:
@@ -75,27 +78,17 @@ def registration(
         count = len(names)
         if single is not None:
             names = single
-    duration_ns, body = nanoseconds(timeout), payload_bytes(payload)
+    duration_ns, body = nanoseconds(given["timeout"]), payload_bytes(given["payload"])
     flags = policy = 0
     hashed = b""
-    if if_exists_of(if_exists, id) != "error" or id is not None:
+    if id is not None or if_exists != "error":
+        if_exists_of(if_exists, id)
         hashed = id_hash(id)
-        flags = RegisterFlag.HAS_ID | IF_EXISTS[if_exists]
+        flags = _HAS_ID | IF_EXISTS[if_exists]
     if orphans is not None:
-        flags |= RegisterFlag.ORPHANS_GIVEN
+        flags |= _ORPHANS_GIVEN
         policy = orphans_of(orphans, group)
-    return Registration(
-        names=names,
-        tail=hashed + tail + body,
-        condition=condition,
-        needed=needed,
-        key_count=count,
-        total=total,
-        timeout_ns=duration_ns,
-        payload=body,
-        flags=flags,
-        orphans=policy,
-        id=id,
-        id_hash=hashed,
-        if_exists=if_exists,
-    )
+    if since is not None:
+        mark_of(since)
+    tail = hashed + tail + body
+    return Registration(names, tail, condition, needed, count, total, duration_ns, body, flags, policy, hashed)

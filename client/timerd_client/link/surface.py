@@ -7,26 +7,16 @@ present one (lazy.py): before the first use, in a forked child, and when the loo
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, TypeVar, Unpack, overload
 from uuid import uuid4
 
-from timerd_client.arguments import (
-    U32_MAX,
-    U64_MAX,
-    id_hash,
-    key_bytes,
-    mark_of,
-    payload_bytes,
-    shown,
-    timeout_ns,
-    unsigned,
-)
-from timerd_client.conditions import ANY, When
+from timerd_client.arguments import U32_MAX, U64_MAX, id_hash, key_bytes, payload_bytes, shown, timeout_ns, unsigned
+from timerd_client.declared import REGISTRATION, GroupArguments, RegistrationArguments
 from timerd_client.hot import Caller, takes_fire, takes_register
 from timerd_client.hot.commands import KEY_COMMAND_SIZE, deadline_after, operation_command, pack_key
 from timerd_client.mark import Mark
 from timerd_client.one_process import OneProcess
-from timerd_client.types import IfExists, Key, Keys, OrphanPolicy, Payload, Timeout
+from timerd_client.types import Key, Keys, Payload, Timeout
 from timerd_client.waiter import Looker
 from timerd_shm.declare.errors import InvalidValueError, NotAMemberError
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
@@ -36,7 +26,7 @@ from .lazy import DORMANT, NO_LEDGER, Lazy
 from .link import Link
 from .operation import GroupOperation, Operation
 from .promise import Reply
-from .registration import Registration, registration
+from .registration import registration
 
 OperationT = TypeVar("OperationT", bound=Operation)
 LinkT = TypeVar("LinkT", bound=Link)
@@ -78,48 +68,23 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
         made = self._lazy.link()
         return made if made is link else self._bind(made)
 
+    @property
+    def name(self) -> str:
+        """The purgatory's name."""
+        return str(self._name)
+
     @overload
     def register(
-        self,
-        keys: Keys,
-        *,
-        timeout: Timeout,
-        when: When = ANY,
-        payload: Payload = b"",
-        id: Key | None = None,
-        if_exists: IfExists = "error",
-        since: Mark | None = None,
-        orphans: OrphanPolicy | None = None,
-        group: Literal[False] = False,
+        self, keys: Keys, *, group: Literal[False] = False, **arguments: Unpack[RegistrationArguments]
     ) -> OperationT: ...
 
     @overload
-    def register(
-        self,
-        keys: Keys,
-        *,
-        timeout: Timeout,
-        when: When = ANY,
-        payload: Payload = b"",
-        id: Key | None = None,
-        if_exists: IfExists = "error",
-        since: Mark | None = None,
-        group: Literal[True],
-    ) -> GroupOperation: ...
+    def register(self, keys: Keys, *, group: Literal[True], **arguments: Unpack[GroupArguments]) -> GroupOperation: ...
 
     @takes_register
+    @REGISTRATION.shown
     def register(
-        self,
-        keys: Keys,
-        *,
-        timeout: Timeout,
-        when: When = ANY,
-        payload: Payload = b"",
-        id: Key | None = None,
-        if_exists: IfExists = "error",
-        since: Mark | None = None,
-        orphans: OrphanPolicy | None = None,
-        group: bool = False,
+        self, keys: Keys, *, group: bool = False, **arguments: Unpack[RegistrationArguments]
     ) -> OperationT | GroupOperation:
         """Register an operation: it completes when its condition holds over `keys`, or expires after `timeout` s.
 
@@ -150,36 +115,26 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
                 raise InvalidValueError(
                     f"group={shown(group)}: give True or False; the group is the client's, Client(group=NAME)"
                 )
-            return self._register_for_group(keys, timeout, when, payload, id, if_exists, since, orphans)
-        return self._register(keys, timeout, when, payload, id, if_exists, since, orphans, None)
+            return self._register_for_group(keys, arguments)
+        return self._register(keys, "register", arguments)
 
-    def _register_for_group(
-        self,
-        keys: Keys,
-        timeout: Timeout,
-        when: When,
-        payload: Payload,
-        id: Key | None,
-        if_exists: IfExists,
-        since: Mark | None,
-        orphans: OrphanPolicy | None,
-    ) -> GroupOperation:
-        if orphans is not None:
+    def _register_for_group(self, keys: Keys, given: RegistrationArguments) -> GroupOperation:
+        arguments = REGISTRATION.of("register", given)
+        if (orphans := arguments["orphans"]) is not None:
             raise InvalidValueError(f"orphans={orphans!r} with group=True: an operation of the group has no owner")
         link = self._live()
         group = link.protocol.session.identity.group
         if group is None:
             raise NotAMemberError("group=True needs a group: Client(group=NAME)")
-        named = uuid4().hex if id is None else id
-        asked = registration(keys, timeout, when, payload, named, if_exists, None, group)
-        if since is not None:
-            mark_of(since)
-        subject = OF_GROUP._replace(id=named, purgatory=self._name, keeps=if_exists == "keep")
+        if (named := arguments["id"]) is None:
+            named = arguments["id"] = uuid4().hex
+        asked = registration(keys, arguments, group)
+        subject = OF_GROUP._replace(id=named, purgatory=self._name, keeps=arguments["if_exists"] == "keep")
         registered_ns = link.now_ns()
         with link.lock:
             maker, sequence, command = self._ledger.incarnation, self._ledger.newest(), self._ledger.issued
             link.sender.ready_locked()
-            flags, sequence, command = self._marked_locked(since, maker, sequence, command)
+            flags, sequence, command = self._marked_locked(arguments["since"], maker, sequence, command)
             flags |= _FOR_GROUP
             number = self._ledger.issue(
                 asked.command(self._indices[self._name], flags, registered_ns, sequence, command)
@@ -200,27 +155,21 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
     def _register(
         self,
         keys: Keys,
-        timeout: Timeout,
-        when: When,
-        payload: Payload,
-        id: Key | None,
-        if_exists: IfExists,
-        since: Mark | None,
-        orphans: OrphanPolicy | None,
-        reply: Reply | None,
+        call: str,
+        given: RegistrationArguments,
+        reply: Reply | None = None,
         *,
         may_exceed: bool = False,
         looker: Looker | None = None,
     ) -> OperationT:
-        """`reply` gets the answer. `may_exceed` the window: for a caller that cannot wait, once an operation.
+        """Register what `call` was given. `reply` gets the answer.
 
-        `looker` looks when an event has come, under OWNED.
+        `may_exceed` the window: for a caller that cannot wait, once an operation. `looker` looks when an event has
+        come, under OWNED.
         """
         link = self._live()
-        group = link.protocol.session.identity.group
-        asked = registration(keys, timeout, when, payload, id, if_exists, orphans, group)
-        if since is not None:
-            mark_of(since)
+        arguments = REGISTRATION.of(call, given)
+        asked = registration(keys, arguments, link.protocol.session.identity.group)
         ledger = self._ledger
         registered_ns = link.now_ns()
         with link.lock:
@@ -229,12 +178,12 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
             maker, sequence, command = ledger.incarnation, ledger.newest(), ledger.issued
             if link.sealed or (ledger.issued - ledger.applied >= ledger.window and not may_exceed):
                 link.sender.ready_locked()
-            flags, sequence, command = self._marked_locked(since, maker, sequence, command)
+            flags, sequence, command = self._marked_locked(arguments["since"], maker, sequence, command)
             flags |= 0 if reply is None else _WANTS_ANSWER
             holder: Any = None
             if asked.id_hash:
                 holder = ledger.ids.find(ledger.pending, self._name, asked.id_hash)
-                if if_exists == "keep" and isinstance(holder, Operation):
+                if arguments["if_exists"] == "keep" and isinstance(holder, Operation):
                     if reply is not None:
                         reply.answer(0)
                     kept: OperationT = holder  # type: ignore[assignment]
@@ -248,22 +197,18 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
             if looker is not None:
                 link.protocol.incoming.lookers[number] = looker
             if asked.id_hash:
-                self._name_locked(operation, asked, number, holder)
+                operation._id = (arguments["id"], self._name, arguments["if_exists"])  # type: ignore[assignment]
+                if holder is None or arguments["if_exists"] == "replace":  # else the daemon will refuse it
+                    ledger.ids.add(ledger.pending, self._name, asked.id_hash, number)
             link.wake_if_due(ledger.issued)
         return operation
-
-    def _name_locked(self, operation: OperationT, asked: Registration, number: int, holder: Any) -> None:
-        """Note the id of an operation. With the lock held."""
-        operation._id = (asked.id, self._name, asked.if_exists)  # type: ignore[assignment]
-        if holder is None or asked.if_exists == "replace":  # else the daemon will refuse it
-            self._ledger.ids.add(self._ledger.pending, self._name, asked.id_hash, number)
 
     @takes_fire
     def fire(self, key: Key, *, value: Payload = b"", amount: int = 1, limit: int | None = None) -> None:
         """Fire an event on a key. Returns at once; `fire_wait` gives the number of operations that it completed.
 
         `value` goes to the operations that it completes. `amount` adds to the total of operations that wait for one.
-        With `limit` the event completes so many at most, in order of registration; later ones may have what is left.
+        With `limit` the event completes at most that number, in order of registration; later ones may have the rest.
         Raises the named error for a wrong argument, BackpressureError, ClosedError. If the daemon refuses it (no room
         in the arena for its value), that is logged, counted in `stats()`, and raised by the next flush() or close().
         """
@@ -389,3 +334,109 @@ class Surface(OneProcess, Caller, Generic[OperationT, LinkT]):
 
     def __repr__(self) -> str:
         return f"<Purgatory {self._name!r} of {self._lazy.instance!r}>"
+
+    # Each face overrides these calls, and has no docstrings of its own for them: help() and editors show these.
+
+    def register_wait(self, *given: Any, **named: Any) -> object:
+        """`register`, and wait until the daemon has accepted it. Raises the daemon's refusal.
+
+        Raises TimerdUnavailableError after 5 s, or at once if the daemon is lost; then nothing stays registered.
+        """
+
+    def fire_wait(self, *given: Any, **named: Any) -> object:
+        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `timeout` s.
+
+        After the error it may still be applied, like every call while the daemon is lost. So do not fire it again.
+        0 does not mean that it completes none: it also completes registrations that were called before and reach the
+        daemon after it, and these are not counted.
+        """
+
+    def cancel_for_key_wait(self, *given: Any, **named: Any) -> object:
+        """`cancel_for_key`, and the number of operations that it cancelled."""
+
+    def cancel_wait(self, *given: Any, **named: Any) -> object:
+        """`cancel`, and whether it has cancelled it. Raises UnknownOperationError if none of that id is pending."""
+
+    def reschedule_wait(self, *given: Any, **named: Any) -> object:
+        """`reschedule`, and whether it was done. Raises UnknownOperationError if none of that id is pending."""
+
+    def watermark(self, *given: Any, **named: Any) -> object:
+        """The watermark of a key, the highest offset that it was advanced to; None if it has none.
+
+        The daemon is asked once where the key's record is; after that the value is read from shared memory, in about a
+        microsecond. The daemon is asked again while the key has no watermark, when it was forgotten, in another arena,
+        and where the arena cannot be mapped. Raises TimerdUnavailableError after `timeout` s.
+        """
+
+    def register_many(self, *given: Any, **named: Any) -> object:
+        """Register an operation for each of `keys`. Timeouts, payloads and ids are one for each, or one for all.
+
+        The batch gives outcomes, states and values in the order of `keys`. `since` is the mark from which events count
+        for all of them (default: now). `ids`, `if_exists` and `orphans` are as in `register`; with "keep" a row whose
+        id is in use settles as KEPT.
+
+        In asyncio it raises BackpressureError, and sends nothing, if the window has no room for all:
+        `await client.room(n)` before.
+        """
+
+    def register_many_wait(self, *given: Any, **named: Any) -> object:
+        """`register_many`, and wait until the daemon has answered for all. `batch.refused()` are those it refused.
+
+        Raises TimerdUnavailableError after `receipt_timeout` s, or at once if the daemon is lost.
+        """
+
+    def subscribe(self, *given: Any, **named: Any) -> object:
+        """Subscribe to all events on these keys. Returns at once: `for item in client.subscribe("inbox/7"): ...`
+
+        In asyncio: `async for`.
+
+        A subscription sees each fire, advance and fail, and takes nothing: a limited event goes to those that wait for
+        it. Events come in their order, over all of its keys. `since` is the mark from which they count (default: now).
+        `buffer` is how many may wait until they are taken. The loop ends when none has come for `timeout` s.
+
+        Where events may have been missed there is a Gap, and it goes on: the mark is too old, the daemon has another
+        arena, or the buffer was full. While the daemon is lost, it waits. Raises the named error for a wrong argument,
+        ClosedError. A refusal of the daemon (arena full, quota) is raised by the iteration.
+        """
+
+    def fire_many(self, *given: Any, **named: Any) -> object:
+        """Fire each of `keys`, in order. Values and amounts are one for each, or one for all. Returns at once.
+
+        In asyncio it raises BackpressureError, and sends nothing, if the window has no room for all:
+        `await client.room(n)` before.
+        """
+
+    def wait_for(self, *given: Any, **named: Any) -> object:
+        """A condition variable across processes: until `predicate()` is true, or `timeout` s are over; its last value.
+
+        The predicate (in asyncio also a coroutine function) is evaluated here, first at once and then after each event
+        on `keys`; no event is missed in between. After `timeout` it is evaluated once more. Raises
+        TimerdUnavailableError if it is false then, and no frame of the daemon comes for a second more: events are
+        unknown.
+
+        With `unavailable="poll"` a lost daemon is no error. While it is lost, the predicate is evaluated at intervals
+        that grow from `poll_interval` s to 1 s. When it is back, events are waited for again.
+        """
+
+    def try_complete_else_watch(self, *given: Any, **named: Any) -> object:
+        """Kafka's tryCompleteElseWatch: its owner evaluates the condition; the operation itself is returned.
+
+        `operation` is a DelayedOperation, or a function `try_complete`, in asyncio also a coroutine function. It is
+        called now, here. If it is false, the operation watches `keys` (10,000 at most) from the moment before that call
+        on: each fire, advance, fail and check on one of them calls it again, in the client's thread or loop. A limited
+        event passes the operation by. Several events may be one call. Until it is true, the operation keeps its timer,
+        its keys, its id and its orphans policy.
+
+        With orphans="keep" or "group" the operation outlives this process. Nobody looks then, and it runs to its
+        deadline. While the daemon is lost nobody looks either. A second after its deadline the operation is
+        UNAVAILABLE, and no callback runs. Raises what `try_complete` raises in this call, and what `register` raises.
+        """
+
+    def check_and_complete(self, *given: Any, **named: Any) -> object:
+        """Kafka's checkAndComplete: in all processes, the owners that watch `key` look. Returns how many complete.
+
+        Returns when every owner has looked. Raises CheckIncompleteError after `timeout` s: its `completed` is the
+        number so far, and the other owners still look. An operation whose registration reaches the daemon after the
+        check is looked at, and is neither waited for nor counted. In a callback of a delayed operation it raises
+        RuntimeError.
+        """

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from timerd_client.arguments import name_of, patience_of, patience_s
+from timerd_client.declared import CLIENT, ClientArguments
 from timerd_client.discovery.target import Target, target_of
 from timerd_client.link import flows
 from timerd_client.link.lazy import CommonClient, Lazy
@@ -16,7 +17,6 @@ from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_client.types import Key, OrphanPolicy, Patience, Payload
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
-from timerd_wire.transports import Transport
 
 from .link import ThreadedLink, drive
 from .member import Member
@@ -29,51 +29,12 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
     Making it needs no daemon, opens no file and starts no thread: all that happens at the first use, and again in a
     forked child. `register`, `fire` and the like are kept until there is a daemon. Calls that wait raise
     TimerdUnavailableError if there is none. Any thread may use it. It cannot be pickled. A client that is dropped ends
-    when nothing of it is pending any more.
+    when none of its operations is pending.
     """
 
-    def __init__(
-        self,
-        instance: str | None = None,
-        *,
-        group: str | None = None,
-        orphans: OrphanPolicy = "cancel",
-        name: str = "",
-        takeover: Patience | None = None,
-        transport: Transport | None = None,
-        runtime_dir: str | None = None,
-        autostart: bool = False,
-    ) -> None:
-        """A client of that instance (default: $TIMERD_INSTANCE, else "default").
-
-        `group` is a named set of clients. What belongs to the group is delivered to one live member: named calls, and
-        operations that the group has adopted. `orphans` says what becomes of this client's operations when its process
-        dies: "cancel", "keep" (they run on, and their outcomes go to nobody) or "group" (its group adopts them).
-        `autostart` starts the instance's daemon if none runs; it ends 10 s after its last client. `name` is a label for
-        `timerctl clients`: printable text of at most 32 bytes. `runtime_dir` is the instance's directory (default:
-        $TIMERD_RUNTIME_DIR, else the standard places).
-
-        A process may be alive and say nothing, as in a handler that keeps the GIL. What is not done then stays this
-        client's until it has said nothing for `takeover` seconds; then other members of its group get it (default: 300;
-        from 2 to 3600; a time below the daemon's lease counts as the lease). The calls of a process that has ended or
-        is stopped do not wait for that.
-
-        `transport` is "zeromq", or "unix": packets over one Unix socket, without libzmq and its thread. That is quicker
-        for who waits, and costs less at up to some 10,000 operations a second (default: $TIMERD_TRANSPORT, else
-        "zeromq").
-
-        Raises InvalidNameError, InvalidValueError, NotAMemberError (orphans="group" without a group),
-        TimeoutOutOfRangeError (`takeover`).
-        """
-        target = target_of(instance, runtime_dir, autostart, group, orphans, name, transport, takeover)
-        self._take(Lazy(target, ThreadedLink))
-
-    @classmethod
-    def _over(cls, link: ThreadedLink, target: Target | None = None) -> Self:
-        """A client of a link that is there already."""
-        client = cls.__new__(cls)
-        client._take(Lazy(target or target_of(None, None, False, None, "cancel", "", None), ThreadedLink, link))
-        return client
+    @staticmethod
+    def _lazy_to(target: Target, link: ThreadedLink | None = None) -> Lazy[ThreadedLink]:
+        return Lazy(target, ThreadedLink, link)
 
     def _take(self, lazy: Lazy[ThreadedLink]) -> None:
         self._purgatories: dict[str, Purgatory] = {}  # not this one: it would keep itself
@@ -84,14 +45,9 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
         return super()._bind(link)
 
     def ready(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> None:
-        """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
         drive(flows.ready(self._live(), timeout))
 
     def purgatory(self, name: str, *, timeout: Patience = CONNECT_TIMEOUT_S) -> Purgatory:
-        """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError.
-
-        Before the connection it returns at once. Later it asks the daemon: TimerdUnavailableError after `timeout` s.
-        """
         if name_of("purgatory", name) == DEFAULT_PURGATORY:
             return self
         known = self._purgatories.get(name)
@@ -107,8 +63,8 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
         """Path of a copy of the arena between two turns (for `timerctl check`), which was begun after the call.
 
         Open it at once. The daemon removes it after 10 s, after 1 s if somebody waits for the next copy, and when this
-        client ends before. A process that has opened it keeps it. There is one copy at a time, for all who wait for
-        it, and then a pause of 9 times the CPU time of the copying. So the call may wait for its turn. Raises
+        client ends before. A process that has opened it keeps it. There is one copy at a time, for all callers that
+        wait for it, and then a pause of 9 times the CPU time of the copying. So the call may wait for its turn. Raises
         TimerdUnavailableError after `timeout` s, TimeoutOutOfRangeError, and ResourceLimitError if no copy can be made:
         the runtime directory has no room, or turns change the arena faster than it is copied.
         """
@@ -123,7 +79,6 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
         return str(reply.get()["path"])
 
     def ping(self, *, timeout: Patience = CONNECT_TIMEOUT_S) -> float:
-        """Ask the daemon, and return how many seconds it took. Raises TimerdUnavailableError, at once if it is lost."""
         link = self._live()
         start_ns = link.now_ns()
         query(link, {"query": "ping"}).answer_in_time(timeout)
@@ -132,42 +87,17 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
     def fire_together_wait(
         self, events: Sequence[tuple[Purgatory, Key, Payload]], *, timeout: Patience = CLOSE_TIMEOUT_S
     ) -> list[int]:
-        """Fire (purgatory, key, value) of several purgatories in one frame: they all arrive, or none does.
-
-        Returns the positions of those for whose values the arena had no room; the others are applied, in their order,
-        before any other command. Raises TimerdUnavailableError after `timeout` s: then that is unknown. The events and
-        their values have to fit into one frame (4 MiB, and 128 KiB with transport="unix").
-        """
         return drive(flows.fire_together(self._live(), events, timeout))
 
     def set_orphans(self, policy: OrphanPolicy) -> None:
-        """Set what becomes of the pending operations when this client ends: "cancel", "keep" or "group".
-
-        Later registrations have the policy of the client. Raises NotAMemberError, ClosedError, BackpressureError.
-        """
         drive(flows.set_orphans(self._live(), policy))
 
     def flush(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> None:
-        """Wait until everything issued so far has been applied. Raises TimerdUnavailableError after `timeout` s.
-
-        Raises SessionGoneError if the daemon has forgotten this client since the last flush: it is then unknown what
-        was applied. Raises a refusal (ArenaFullError, QuotaExceededError) of a command that has no operation to settle:
-        `fire`, `advance`, `fail` and the like, or a deadline or policy that was changed without waiting. Each error
-        says how many commands were concerned. Of several refusals the first is raised, and the log has all.
-        """
         link = self._live()
         link.waiters.may_block()
         drive(flows.flush(link, timeout))
 
     def close(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> None:
-        """Wait until handlers have returned and everything is acknowledged, `timeout` seconds at most, and end.
-
-        Once the handlers have returned, calls in other threads raise ClosedError; earlier calls are waited for. Pending
-        operations follow the orphans policy at the daemon, and fail here with ClosedError. Raises
-        TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown, and refusals
-        as flush() does. The client is closed all the same. At the end of a `with` block that raises an error, these
-        errors are logged instead.
-        """
         drive(flows.close(self._lazy, timeout))
 
     def __enter__(self) -> Self:
@@ -182,40 +112,24 @@ class Client(CommonClient[ThreadedLink], Purgatory, Member):
             self._close_has_raised(failure, error)
 
 
+@CLIENT.shown
 def connect(
-    instance: str | None = None,
-    *,
-    timeout: Patience | None = None,
-    group: str | None = None,
-    orphans: OrphanPolicy = "cancel",
-    name: str = "",
-    takeover: Patience | None = None,
-    transport: Transport | None = None,
-    runtime_dir: str | None = None,
-    autostart: bool = False,
+    instance: str | None = None, *, timeout: Patience | None = None, **arguments: Unpack[ClientArguments]
 ) -> Client:
     """A client that the daemon has accepted; the arguments are those of `Client`, and how long to wait.
 
-    With a `timeout`, in seconds, connect() waits so long for a daemon to run and to answer, even if none was ever
-    started. A daemon that comes late has 2 s to answer all the same, or `timeout` if that is less. Without a `timeout`,
-    a running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or after 2 s if one has
-    run within the last 10 s, because it may be restarting. (So workers that boot during a restart connect; workers that
-    boot before the first start need a `timeout`, or a `Client()`, which connects when the daemon is there.) The
-    `timeout` is for this call alone: a connected client waits for a daemon that restarts, however long that takes.
+    With a `timeout`, in seconds, connect() waits up to that time for a daemon to run and to answer, even if none was
+    ever started. A daemon that comes late has 2 s to answer all the same, or `timeout` if that is less. Without a
+    `timeout`, a running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or after 2 s
+    if one has run within the last 10 s, because it may be restarting. (So workers that boot during a restart connect;
+    workers that boot before the first start need a `timeout`, or a `Client()`, which connects when the daemon is
+    there.) The `timeout` is for this call alone: a connected client waits for a daemon that restarts, however long that
+    takes.
 
     Raises TimerdUnavailableError, PermissionError (this user may not look into the runtime directory),
     ResourceLimitError (no file can be opened, or the path of the instance's sockets is too long), and what `Client`
     raises, and TimeoutOutOfRangeError.
     """
-    client = Client(
-        instance,
-        group=group,
-        orphans=orphans,
-        name=name,
-        takeover=takeover,
-        transport=transport,
-        runtime_dir=runtime_dir,
-        autostart=autostart,
-    )
+    client = Client._over(None, target_of("connect", instance, arguments))
     client._bind(drive(flows.connect(client._lazy, timeout)))
     return client

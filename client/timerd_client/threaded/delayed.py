@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from timerd_client.arguments import is_coroutine_function
+from timerd_client.declared import DelayedArguments
 from timerd_client.delayed.operation import Delayed, DelayedDriver
 from timerd_client.link.flows import Evaluate
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
-from timerd_client.types import IfExists, Key, OrphanPolicy, Patience, Payload, Timeout
+from timerd_client.types import Key, Patience
 from timerd_client.waits.evaluating import evaluating
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
@@ -61,11 +62,9 @@ class DelayedOperation(Delayed):
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
-        """The lock that is held while a function of it runs."""
         return self._delayed.lock
 
     def force_complete_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`force_complete`, and whether this call has completed it. Raises TimerdUnavailableError after `timeout` s."""
         driver = self._delayed
         if driver.force_alone():
             return True
@@ -76,14 +75,12 @@ class DelayedOperation(Delayed):
         return driver.complete(reply) and bool(reply.answer_in_time(timeout))
 
     def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`cancel`, and whether it was cancelled, not settled otherwise. Raises TimerdUnavailableError."""
         self.cancel()
         if not self.settled(timeout):
             raise self._delayed.link.connection.unavailable(timeout)
         return self.state is State.CANCELLED
 
     def settled(self, timeout: Patience | None = None) -> bool:
-        """Wait until it has settled and its callbacks have run, `timeout` seconds at most; whether that is so."""
         if self._delayed.is_alone:
             with self.lock:  # another thread may be running them
                 return True
@@ -135,26 +132,19 @@ class ThreadedDriver(DelayedDriver[ThreadedLink]):
         self._tell()
 
     def start(
-        self,
-        surface: Surface[Any, ThreadedLink],
-        keys: Key | Iterable[Key],
-        timeout: Timeout,
-        payload: Payload,
-        id: Key | None,
-        if_exists: IfExists,
-        orphans: OrphanPolicy | None,
+        self, surface: Surface[Any, ThreadedLink], keys: Key | Iterable[Key], arguments: DelayedArguments
     ) -> None:
         """Try; if that does not complete it, watch its keys."""
         if self.is_alone:
             return
-        mark = self._begin(surface, keys, timeout)
+        mark = self._begin(surface, keys, arguments)
         with self.lock:
             with evaluating():
                 complete = do(Evaluate(self.owner.try_complete))
             if not (complete or self.forced):
                 # In the client's thread it cannot wait for room.
                 own = self.link.waiters.in_own_thread()
-                self._watch(surface, timeout, payload, id, if_exists, orphans, mark, may_exceed=own)
+                self._watch(surface, arguments, mark, may_exceed=own)
         if self.parts:
             self._follow()
         else:

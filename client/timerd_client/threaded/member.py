@@ -35,10 +35,6 @@ class ThreadedGroupOutcome(GroupOutcome):
     """A group outcome of a threaded client."""
 
     def ack_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`ack`, and whether this client still held it: False if it was requeued or acknowledged before.
-
-        Raises TimerdUnavailableError after `timeout` s: then that is unknown.
-        """
         return drive(flows.ack_wait(self, timeout))
 
 
@@ -48,11 +44,9 @@ class ThreadedScheduledCall(ScheduledCall):
     __slots__ = ()
 
     def cancel_wait(self, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`cancel`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""
         return bool(self._client.cancel_call_wait(self.id, timeout=timeout))
 
     def reschedule_wait(self, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`reschedule`, and whether it was pending. Raises TimerdUnavailableError after `timeout` s."""
         return bool(self._client.reschedule_call_wait(self.id, delay, timeout=timeout))
 
 
@@ -69,7 +63,7 @@ class Runner:
         link.before_stop.append(self.stop)
 
     def start(self, count: int) -> None:
-        """Have so many threads at least. Not with the link's lock: the start of a greenlet switches to it."""
+        """Have at least this number of threads. Not with the link's lock: the start of a greenlet switches to it."""
         with self.link.lock:
             made = [Hand(self, number) for number in range(len(self._hands), count)]
             self._hands += made
@@ -103,7 +97,7 @@ class Runner:
         )
 
     def pause(self, seconds: float, steps: Steps) -> None:
-        """Go on with these steps in so many seconds, in any thread: the one of now may be busy then."""
+        """Go on with these steps after that number of seconds, in any thread: the present one may be busy then."""
         with self.link.lock:
             self._paused.append((self.link.now_ns() / 1e9 + seconds, steps))
             self._pauses += 1
@@ -202,18 +196,6 @@ class Member(Membership[ThreadedLink]):
     _runner: Runner | None = None
 
     def outcomes(self, *, timeout: Patience | None = None) -> Generator[ThreadedGroupOutcome, None, None]:
-        """Outcomes of the group's operations, as they come. This process need not have registered them.
-
-            for outcome in client.outcomes():
-                save(outcome.payload)
-                outcome.ack()
-
-        An outcome is delivered to one member of the group at a time. Unacknowledged outcomes are requeued when this
-        process dies or falls silent, and when the client stops listening: when its last loop is left. So call `ack()`
-        before that. Up to 256 unacknowledged outcomes are delivered ahead. Listening begins with the first iteration.
-        The loop ends when the client is closed, and when nothing has come for `timeout` seconds. Raises
-        NotAMemberError, ClosedError.
-        """
         link = self._live()
         link.waiters.may_block()
         return self._deliver(link, self._may_listen(timeout))
@@ -241,16 +223,6 @@ class Member(Membership[ThreadedLink]):
         id: str | None = None,
         if_exists: CallExists = "error",
     ) -> ThreadedScheduledCall:
-        """Have one member of the group call a handler in `delay` seconds, even if this process ends before.
-
-        `handler` is the name that a member's registry has for it, or the decorated function. Without an `id` each call
-        is its own. With one (a str), and while a call of that id is pending or being done, `if_exists` decides: "error"
-        (this one is refused), "keep" (the other one stays, and this one is dropped), "replace" (this one takes the
-        place of the pending one; a handler that runs goes on). `payload` has 64,900 bytes at most.
-
-        Returns at once. A refusal is logged, counted, and raised by the next `flush()`; `call_later_wait` raises it
-        itself. Raises NotAMemberError, BackpressureError, and what is wrong with the arguments.
-        """
         return self._made(self._commands().later(handler, delay, payload, id, if_exists))
 
     def call_at(
@@ -262,7 +234,6 @@ class Member(Membership[ThreadedLink]):
         id: str | None = None,
         if_exists: CallExists = "error",
     ) -> ThreadedScheduledCall:
-        """`call_later` for an aware datetime; another one raises InvalidValueError. A past one is due at once."""
         return self._made(self._commands().at(handler, when, payload, id, if_exists))
 
     def call_later_wait(
@@ -275,11 +246,6 @@ class Member(Membership[ThreadedLink]):
         if_exists: CallExists = "error",
         timeout: Patience = CLOSE_TIMEOUT_S,
     ) -> ThreadedScheduledCall:
-        """`call_later`, and the daemon has accepted it, or has kept the one of that id.
-
-        Raises OperationExistsError, ArenaFullError, QuotaExceededError, and TimerdUnavailableError after `timeout` s:
-        then it is unknown.
-        """
         return self._accepted(self._commands().later(handler, delay, payload, id, if_exists), timeout)
 
     def call_at_wait(
@@ -292,27 +258,18 @@ class Member(Membership[ThreadedLink]):
         if_exists: CallExists = "error",
         timeout: Patience = CLOSE_TIMEOUT_S,
     ) -> ThreadedScheduledCall:
-        """`call_at`, and the daemon has accepted it; as `call_later_wait`."""
         return self._accepted(self._commands().at(handler, when, payload, id, if_exists), timeout)
 
     def cancel_call_wait(self, id: str, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`cancel_call`, and whether a call of that id was pending. Raises TimerdUnavailableError after `timeout` s."""
         return self._was_pending(self._commands().cancel(id, CommandFlag.WANTS_ANSWER), timeout)
 
     def reschedule_call_wait(self, id: str, delay: Timeout, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """`reschedule_call`, and whether a call of that id was pending. Raises TimerdUnavailableError."""
         return self._was_pending(self._commands().reschedule(id, delay, CommandFlag.WANTS_ANSWER), timeout)
 
     def retry_call_wait(self, number: int, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """Make a call of a dead letter of this group, due at once, with a first attempt; False if there is none.
-
-        It has its old id, or one of its own where another call has that id. Raises as `calls`, and
-        TimerdUnavailableError after `timeout` s.
-        """
         return drive(self._retry(number, timeout))
 
     def drop_call_wait(self, number: int, *, timeout: Patience = CLOSE_TIMEOUT_S) -> bool:
-        """Drop a dead letter of this group; False if there is none. Raises as `retry_call_wait`."""
         return drive(self._drop(number, timeout))
 
     def _made(self, made: Made) -> ThreadedScheduledCall:

@@ -23,7 +23,6 @@ class Subscription(Following):
     __slots__ = ()
 
     def next(self, timeout: Patience | None = None) -> Event | Gap | None:
-        """The next item; None if none comes within `timeout` seconds, or it is closed. Raises as the iteration does."""
         return drive(self._next(timeout))
 
     def __iter__(self) -> Iterator[Event | Gap]:

@@ -13,4 +13,4 @@ LinkT = TypeVar("LinkT", bound=Link)
 
 def lazy_of(link: LinkT) -> Lazy[LinkT]:
     """It makes no other link: the test ends before that."""
-    return Lazy(target_of(None, None, False, None, "cancel", "", None), type(link), link)
+    return Lazy(target_of("Client", None, {}), type(link), link)
