@@ -302,7 +302,7 @@ def until_of(until: object) -> str:
 
 
 def if_exists_of(if_exists: object, id: object) -> str:
-    """What a registration does if its id is in use. Raises InvalidValueError."""
+    """The step of a registration whose id is in use, checked. Raises InvalidValueError."""
     if not isinstance(if_exists, str) or if_exists not in IF_EXISTS_CHOICES:
         raise InvalidValueError(f"if_exists={shown(if_exists)}: give {', '.join(map(repr, IF_EXISTS_CHOICES))}")
     if id is None and if_exists != "error":

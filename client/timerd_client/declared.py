@@ -88,7 +88,7 @@ class ClientArguments(TypedDict, total=False):
     group: str | None
     """The group of which the client is a member (default: none). InvalidNameError."""
     orphans: OrphanPolicy
-    """What becomes of the client's operations when its process dies (default: "cancel"). NotAMemberError."""
+    """The policy for the client's operations when its process dies (default: "cancel"). NotAMemberError."""
     name: str
     """The label of the client in `timerctl clients`, printable text of at most 32 bytes. InvalidNameError."""
     takeover: Patience | None

@@ -127,7 +127,7 @@ class Client(CommonClient[LoopLink], Purgatory, Member):
 
 
 class Connecting:
-    """What `connect()` returns: `await connect(...)`, or `async with connect(...) as client`."""
+    """The result of `connect()`: `await connect(...)`, or `async with connect(...) as client`."""
 
     def __init__(self, client: Client, timeout: Patience | None) -> None:
         self._client = client

@@ -21,7 +21,7 @@ from .operation import answer_of, settled
 
 
 async def called(function: Callable[[], Any]) -> Any:
-    """What it returns, or what its coroutine does."""
+    """The value of the function, or of its coroutine."""
     with evaluating():
         value = function()
         return await value if isinstance(value, Awaitable) else value
@@ -90,7 +90,7 @@ class DelayedOperation(Delayed):
 
 
 class LoopDriver(DelayedDriver[LoopLink]):
-    """What an asyncio client does for a delayed operation."""
+    """The part of an asyncio client in a delayed operation."""
 
     def __init__(self, owner: DelayedOperation, lock: asyncio.Lock) -> None:
         super().__init__(owner)

@@ -1,4 +1,4 @@
-"""What an asyncio client does as a member of its group: threaded/member.py does the same with threads.
+"""An asyncio client as a member of its group. threaded/member.py has the same with threads.
 
 The handlers of named calls run as tasks.
 """
@@ -104,7 +104,7 @@ async def _error_of(
 ) -> BaseException | None:
     """Run a function of the user's; its error.
 
-    What it awaits is a task of its own. So only the runner's own cancellation, at the close, ends the steps of a call.
+    The handler is a task of its own. So only the runner's own cancellation, at the close, ends the steps of a call.
     If the handler raises CancelledError, or cancels its task, it has failed. So it has after SystemExit, which a task
     would hand on to its loop: each worker would end in this call, one after another. And so it has after
     `limit_s` seconds: its task is cancelled, and what it does about that is waited for.

@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 class Purgatory(Surface[AioOperation, LoopLink]):
     """`await client.purgatory(name)`; the client itself is its purgatory "default".
 
-    Calls that return at once may come from any thread. What is awaited belongs to the client's loop.
+    Calls that return at once may come from any thread. An awaited call belongs to the client's loop.
     """
 
     IN_LOOP = True

@@ -1,4 +1,4 @@
-"""What both faces of a delayed operation share: its keys, its looks, and how it ends (DESIGN.md, "Looks").
+"""The common part of both faces of a delayed operation: its keys, its looks, and its end (DESIGN.md, "Looks").
 
     started --register--> pending --look: try_complete() is false--> LOOKED, pending
                                   --look: try_complete() is true---> COMPLETE, and the daemon's outcome
@@ -192,7 +192,7 @@ def delayed_of(kind: type[DelayedT], given: Any) -> DelayedT:
 
 
 class DelayedDriver(Generic[LinkT]):
-    """What the client does for a delayed operation: its parts, its looks, and its end."""
+    """The part of the client in a delayed operation: its parts, its looks, and its end."""
 
     link: LinkT
 
@@ -202,7 +202,7 @@ class DelayedDriver(Generic[LinkT]):
         self._wakes = False  # whether a wake-up is under way
         self._looks = False  # whether its condition is being evaluated
         self.forced = False  # perhaps before its parts are registered, or in an evaluation
-        self.is_complete = False  # an evaluation has said so, and the daemon may not have confirmed: no other begins
+        self.is_complete = False  # by an evaluation, perhaps before the daemon confirms: no other one begins
         self.parts: list[Part] = []
         self.names: tuple[Key, ...] = ()
         self._end: Reply | None = None  # answered when it has settled and its callbacks have run
@@ -269,7 +269,7 @@ class DelayedDriver(Generic[LinkT]):
 
     @staticmethod
     def of(owner: Delayed) -> Any:
-        """What the client does for this operation. Raises InvalidValueError where a derived class has not made it."""
+        """The driver of this operation. Raises InvalidValueError where a derived class has not made it."""
         if (driver := getattr(owner, "_delayed", None)) is None:
             raise InvalidValueError(f"{type(owner).__name__}: call super().__init__() in its __init__")
         return driver
@@ -433,7 +433,7 @@ class DelayedDriver(Generic[LinkT]):
             abandon(link, pending)
 
     def end(self) -> Reply:
-        """What is answered when it has ended. Raises InvalidValueError if it was not started."""
+        """The reply that settles when it has ended. Raises InvalidValueError if it was not started."""
         if self._end is None:
             raise InvalidValueError(
                 f"{self.owner!r} was not started: purgatory.try_complete_else_watch(operation, keys, ...)"

@@ -12,7 +12,7 @@ from timerd_wire.transports import Transport
 
 
 class Target(NamedTuple):
-    """What a client needs for each connection that it makes, in this process and in forked children."""
+    """The arguments of each connection that a client makes, in this process and in forked children."""
 
     instance: str | None  # None = $TIMERD_INSTANCE, else "default"
     runtime_dir: str | None  # None = $TIMERD_RUNTIME_DIR, else the standard places

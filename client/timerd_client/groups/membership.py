@@ -1,4 +1,4 @@
-"""What both faces of a client have in common as members of a group: what they serve, and how calls are made."""
+"""The common part of both faces as members of a group: the registries that they serve, and how calls are made."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LinkT = TypeVar("LinkT", bound="Link")
 
 
 class Membership(Generic[LinkT]):
-    """A client as a member of its group. What it serves outlives its link: a fork, a loop, another arena."""
+    """A client as a member of its group. The registries that it serves outlive its link: a fork, a loop, an arena."""
 
     AT_ONCE: ClassVar[int] = 1
     """How many calls are delivered at once, unless a handler of the client has a larger `concurrency`."""

@@ -110,7 +110,7 @@ class Row:
 
 
 class Named(NamedTuple):
-    """What the rows of a batch with ids have of them."""
+    """The ids of a batch, by row."""
 
     ids: Sequence[Key | None]
     purgatory: str

@@ -281,7 +281,7 @@ class CommonClient(Generic[LinkT]):
         Raises SessionGoneError if the daemon has forgotten this client since the last flush: it is then unknown what
         was applied. Raises a refusal (ArenaFullError, QuotaExceededError) of a command that has no operation to settle:
         `fire`, `advance`, `fail` and the like, or a deadline or policy that was changed without waiting. Each error
-        names the number of its commands. Of several refusals the first is raised, and the log has all.
+        names the number of its commands. If there are several refusals, the first one is raised, and the log has all.
         """
 
     def close(self, *given: Any, **named: Any) -> object:

@@ -1,4 +1,4 @@
-"""What a purgatory can do without waiting: the methods that the threaded and the asyncio face share.
+"""The calls of a purgatory that do not wait: the threaded and the asyncio face share them.
 
 `register` and `fire` are the hot path. Where hot/ is compiled, it takes the calls of the fast path. Here all others are
 checked and encoded. Nothing is sent before everything has been checked. A call that finds its link sealed asks for the

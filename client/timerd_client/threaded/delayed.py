@@ -89,7 +89,7 @@ class DelayedOperation(Delayed):
 
 
 class ThreadedDriver(DelayedDriver[ThreadedLink]):
-    """What a threaded client does for a delayed operation."""
+    """The part of a threaded client in a delayed operation."""
 
     def __init__(self, owner: DelayedOperation, lock: AbstractContextManager[Any]) -> None:
         super().__init__(owner)

@@ -1,4 +1,4 @@
-"""What a threaded client does as a member of its group: the group's outcomes, and named calls.
+"""A threaded client as a member of its group: the group's outcomes, and named calls.
 
 `outcomes()` runs in the thread that iterates. Handlers run in daemon threads of the client, which start with the first
 handler; with gevent they are greenlets.
@@ -85,7 +85,7 @@ class Runner:
             link.complain("a handler still runs: its call is requeued")
 
     def next_duty(self) -> Flow[Duty | None]:
-        """What to do next. None: a pause has ended or begun, or the client ends."""
+        """The next duty. None: a pause has ended or begun, or the client ends."""
         duties, pauses = self.duties, self._pauses
         return flows.take_next(
             self.link,
