@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from timerctl.exits import Exit, UsageError
@@ -139,13 +140,16 @@ def condition(text: str) -> When:
     """Type of --when."""
     from timerd_client import conditions
 
-    plain_ones = {"any": conditions.ANY, "all": conditions.ALL, "all-settled": conditions.ALL_SETTLED}
-    name, _, number = text.partition(":")
-    if text in plain_ones:
-        return plain_ones[text]
-    if name in ("at-least", "total") and number.isdecimal():
+    # ALL_SETTLED is all-settled here, at_least(2) is at-least:2.
+    found = {name.lower().replace("_", "-"): getattr(conditions, name) for name in conditions.__all__}
+    name, colon, number = text.partition(":")
+    made = found.get(name)
+    if isinstance(made, conditions.When) and not colon:
+        return made
+    if isinstance(made, FunctionType) and number.isdecimal():
         try:
-            return conditions.at_least(int(number)) if name == "at-least" else conditions.total(int(number))
+            reached: When = made(int(number))
         except InvalidConditionError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
+        return reached
     raise argparse.ArgumentTypeError(f"{text!r} is not any, all, all-settled, at-least:K or total:AMOUNT")

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from timerd_shm.declare.states import ClientFlag, ClientState, Condition, EventKind, KeyKind, Outcome
+from timerd_shm.declare.states import RULES, ClientFlag, ClientState, Condition, EventKind, KeyKind, Tally
 from timerd_shm.declare.wire import RegisterFlag
 
 # Members of enumerations as plain numbers, for what is done for each row.
-_NONE, _COMPLETED, _FAILED = int(Outcome.NONE), int(Outcome.COMPLETED), int(Outcome.FAILED)
-_AT_LEAST, _ALL_SETTLED = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED)
 _OBSERVE, _OWNER = int(Condition.OBSERVE), int(Condition.OWNER)
+_OBSERVING = frozenset(int(condition) for condition, rule in RULES.items() if rule.observes)
 _FIRE, _FAIL = int(EventKind.FIRE), int(EventKind.FAIL)
 _CANCEL_FOR_KEY, _FORGET = int(EventKind.CANCEL_FOR_KEY), int(EventKind.FORGET)
 _EVENT_KEY, _WATERMARK_KEY, _OBSERVED_KEY = int(KeyKind.EVENT), int(KeyKind.WATERMARK), int(KeyKind.OBSERVE)
@@ -85,7 +84,7 @@ def registration_of(
             fits = False
         if not watermark and (k.key_kind not in (_EVENT_KEY, _OBSERVED_KEY) or k.target):
             fits = False
-        if (k.key_kind == _OBSERVED_KEY) != (r.condition in (_OBSERVE, _OWNER)):
+        if (k.key_kind == _OBSERVED_KEY) != (r.condition in _OBSERVING):
             fits = False
         keys.append(Key(name, k.target if watermark else None))
     found = Registration(
@@ -235,6 +234,7 @@ class Operation:
         "registered_ns",
         "registration",
         "requeue_asked",
+        "rule",
         "satisfied",
         "settled",
         "settled_ns",
@@ -246,6 +246,7 @@ class Operation:
         self.number, self.registration, self.client = r.operation, number, client
         self.keys, self.condition, self.needed, self.missing = r.keys, r.condition, r.needed, r.total
         self.purgatory, self.id = r.purgatory, r.id
+        self.rule = RULES.get(r.condition, RULES[Condition.TOTAL])  # another condition is a finding already
         self.observes = r.condition == _OBSERVE
         self.owners = r.condition == _OWNER  # its owner says that it is complete: no event does
         self.registered_ns, self.deadline_ns = r.registered_ns, r.deadline_ns
@@ -283,13 +284,5 @@ class Operation:
 
     def verdict(self, satisfied: int) -> int:
         """How it settles with these keys satisfied, if it does."""
-        failed, keys = self.failed, len(self.keys)
-        if self.condition == _AT_LEAST:
-            if satisfied.bit_count() >= self.needed:
-                return _COMPLETED
-            return _FAILED if keys - failed.bit_count() < self.needed else _NONE
-        if self.condition == _ALL_SETTLED:
-            return _COMPLETED if satisfied.bit_count() + failed.bit_count() == keys else _NONE
-        if self.missing == 0:
-            return _COMPLETED
-        return _FAILED if failed.bit_count() == keys else _NONE
+        tally = Tally(satisfied.bit_count(), self.failed.bit_count(), len(self.keys), self.needed, self.missing)
+        return int(self.rule.verdict(tally))

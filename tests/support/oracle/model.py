@@ -12,7 +12,7 @@ from commands import Answer, Command, Delivered, GroupOutcome, KeyAct, LookAct, 
 from modelstate import EVENT_OF, UNLIMITED, Client, Event, Limits, Operation, Remembered, Settled, Settling
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import GROUP_KEPT_NS, NO_DEADLINE, TIMEOUT_NS_MAX
-from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome
+from timerd_shm.declare.states import RULES, Condition, EventKind, Orphans, Outcome, Tally
 from timerd_shm.declare.wire import CommandKind
 
 # the state ------------------------------------------------------------------------------------------------------------
@@ -292,8 +292,8 @@ class Model:
         """The refusal of a command that is wrong in itself, whatever the state is."""
         names = [key.name for key in command.keys]
         watermarks = any(key.target is not None for key in command.keys)
-        observes = command.condition in (Condition.OBSERVE, Condition.OWNER)
-        if any(key.observed != observes for key in command.keys):
+        rule = RULES[command.condition]
+        if any(key.observed != rule.observes for key in command.keys):
             return ErrorCode.INVALID_CONDITION
         if command.condition is Condition.OWNER and command.for_group:
             return ErrorCode.INVALID_CONDITION
@@ -301,9 +301,11 @@ class Model:
             return ErrorCode.INVALID_KEY
         if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
             return ErrorCode.TIMEOUT_OUT_OF_RANGE
-        if command.condition is Condition.AT_LEAST and not 1 <= command.needed <= len(names):
+        if rule.takes_needed and not 1 <= command.needed <= len(names):
             return ErrorCode.INVALID_CONDITION
-        if command.condition is Condition.TOTAL and (command.total == 0 or watermarks):
+        if rule.no_watermarks and watermarks:
+            return ErrorCode.INVALID_CONDITION
+        if command.condition is Condition.TOTAL and command.total == 0:
             return ErrorCode.INVALID_CONDITION
         return ErrorCode.NONE
 
@@ -430,16 +432,8 @@ class Model:
 
     @staticmethod
     def verdict(op: Operation, satisfied: int) -> Outcome:
-        done, failed, keys = satisfied.bit_count(), op.failed.bit_count(), len(op.keys)
-        if op.condition is Condition.AT_LEAST:
-            if done >= op.needed:
-                return Outcome.COMPLETED
-            return Outcome.FAILED if keys - failed < op.needed else Outcome.NONE
-        if op.condition is Condition.ALL_SETTLED:
-            return Outcome.COMPLETED if done + failed == keys else Outcome.NONE
-        if op.missing == 0:
-            return Outcome.COMPLETED
-        return Outcome.FAILED if failed == keys else Outcome.NONE
+        tally = Tally(satisfied.bit_count(), op.failed.bit_count(), len(op.keys), op.needed, op.missing)
+        return RULES[op.condition].verdict(tally)
 
     def _decide(self, op: Operation, ordinal: int, event: Event | None, now_ns: int) -> bool:
         """Settle the operation if its condition holds, or cannot hold any more; whether it settled."""
