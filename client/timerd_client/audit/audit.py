@@ -37,7 +37,7 @@ from timerd_shm.declare.journal import (
     WatermarkRow,
 )
 from timerd_shm.declare.limits import CALL_AHEAD_NS_MAX, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
-from timerd_shm.declare.states import Condition, EventFlag, EventKind, Orphans, Outcome
+from timerd_shm.declare.states import RULES, Condition, EventFlag, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 
 from .clients import DEAD, LIVING, Clients, owners_of
@@ -85,7 +85,8 @@ _FOR_GROUP, _NO_MARK = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.NO_MARK)
 _CALL, _SCHEDULED = int(RegisterFlag.CALL), int(RegisterFlag.SCHEDULED)
 _FOLLOWS = int(RegisterFlag.FOLLOWS)
 _REPLACES = int(RegisterFlag.REPLACE | RegisterFlag.REPLACE_CHANGED)
-_AT_LEAST, _TOTAL = int(Condition.AT_LEAST), int(Condition.TOTAL)
+_TAKE_NEEDED = frozenset(int(condition) for condition, rule in RULES.items() if rule.takes_needed)
+_TOTAL = int(Condition.TOTAL)
 _CONDITIONS, _EVENT_KINDS = len(Condition), frozenset(int(kind) for kind in EventKind)
 _KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
 _CODE_MAX = (1 << 32) - 1
@@ -209,7 +210,7 @@ class Audit:
             self._number, self._started = r.registration, False
         if r.registered_ns > turns.now_ns + CALL_AHEAD_NS_MAX or not 0 < r.registered_ns <= r.deadline_ns:
             wrong.append(f"it was called at {r.registered_ns}, for {r.deadline_ns}, and applied at {turns.now_ns}")
-        needed = 1 <= r.needed <= len(keys) if r.condition == _AT_LEAST else r.needed == 0
+        needed = 1 <= r.needed <= len(keys) if r.condition in _TAKE_NEEDED else r.needed == 0
         if r.condition >= _CONDITIONS or not needed:
             wrong.append(f"{name_of(Condition, r.condition)} of {len(keys)} keys cannot need {r.needed}")
         if (r.total != 0) != (r.condition == _TOTAL):

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from timerd_shm.declare.states import ClientFlag, ClientState, Condition, EventKind, KeyKind, Outcome
+from timerd_shm.declare.states import RULES, ClientFlag, ClientState, Condition, EventKind, KeyKind, Outcome
 from timerd_shm.declare.wire import RegisterFlag
 
 # Members of enumerations as plain numbers, for what is done for each row.
 _NONE, _COMPLETED, _FAILED = int(Outcome.NONE), int(Outcome.COMPLETED), int(Outcome.FAILED)
 _AT_LEAST, _ALL_SETTLED = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED)
 _OBSERVE, _OWNER = int(Condition.OBSERVE), int(Condition.OWNER)
+_OBSERVING = frozenset(int(condition) for condition, rule in RULES.items() if rule.observes)
 _FIRE, _FAIL = int(EventKind.FIRE), int(EventKind.FAIL)
 _CANCEL_FOR_KEY, _FORGET = int(EventKind.CANCEL_FOR_KEY), int(EventKind.FORGET)
 _EVENT_KEY, _WATERMARK_KEY, _OBSERVED_KEY = int(KeyKind.EVENT), int(KeyKind.WATERMARK), int(KeyKind.OBSERVE)
@@ -85,7 +86,7 @@ def registration_of(
             fits = False
         if not watermark and (k.key_kind not in (_EVENT_KEY, _OBSERVED_KEY) or k.target):
             fits = False
-        if (k.key_kind == _OBSERVED_KEY) != (r.condition in (_OBSERVE, _OWNER)):
+        if (k.key_kind == _OBSERVED_KEY) != (r.condition in _OBSERVING):
             fits = False
         keys.append(Key(name, k.target if watermark else None))
     found = Registration(
@@ -282,7 +283,7 @@ class Operation:
         return event is not None and event.limited and not self.observes
 
     def verdict(self, satisfied: int) -> int:
-        """How it settles with these keys satisfied, if it does."""
+        """How it settles with these keys satisfied, if it does: in words of its own, not by RULES of states.py."""
         failed, keys = self.failed, len(self.keys)
         if self.condition == _AT_LEAST:
             if satisfied.bit_count() >= self.needed:

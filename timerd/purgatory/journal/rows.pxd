@@ -119,7 +119,7 @@ cdef inline void put_registration(
     id = id_text(a, op)
     row = <RegisterRow *>next_row(&a.journal, ROW_KIND_REGISTER)
     row.condition = op.condition
-    row.needed = op.needed if op.condition == CONDITION_AT_LEAST else 0
+    row.needed = op.needed if CONDITIONS_TAKE_NEEDED >> op.condition & 1 else 0
     row.keys = op.keys
     row.command_flags = command_flags
     row.orphans = op.orphans
