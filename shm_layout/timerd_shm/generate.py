@@ -266,17 +266,20 @@ def cython_text() -> str:
     return "\n".join([*lines, ""])
 
 
-def record_section(record: type) -> list[str]:
+def record_section(record: type, last: str = "", cells: Callable[[Field], str] | None = None) -> list[str]:
+    """A record's table. `last` names one more column, and `cells` fills it."""
     lines = [
         f"### {record.__name__} ({size_of(record)} bytes)",
         "",
         (record.__doc__ or "").strip().replace("\n    ", "\n"),
         "",
     ]
-    lines += ["| offset | field | type | role | meaning |", "|---|---|---|---|---|"]
+    columns = ["offset", "field", "type", *([last] if last else []), "meaning"]
+    lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for field in fields(record):
         kind = field.storage.c_type + (f"[{field.storage.count}]" if field.storage.count > 1 else "")
-        lines.append(f"| {field.offset} | {field.name} | {kind} | {field.role.value} | {field.about} |")
+        row = [str(field.offset), field.name, kind, *([cells(field)] if cells else []), field.about]
+        lines.append(f"| {' | '.join(row)} |")
     return [*lines, ""]
 
 
@@ -299,14 +302,17 @@ def markdown_text() -> str:
     ]
     lines += ["", "## Arena records", ""]
     for record in layout.RECORDS:
-        lines += record_section(record)
+        lines += record_section(record, "role", lambda field: field.role.value)
     lines += ["## Wire records", ""]
     for record in wire.WIRE_RECORDS:
-        lines += [line.replace("| truth |", "| |") for line in record_section(record)]
+        lines += record_section(record)
     lines += ["## Journal", "", (journal.__doc__ or "").strip(), ""]
     lines += [f"Version {journal.JOURNAL_VERSION}, fingerprint 0x{journal.journal_fingerprint():08x}.", ""]
     for record in journal.JOURNAL_RECORDS:
-        lines += [line.replace("| truth |", "| |") for line in record_section(record)]
+        if record in journal.ROWS.values():
+            lines += record_section(record, "how the audit checks it", lambda field: field.checked)
+        else:
+            lines += record_section(record)
     lines += ["## Enumerations", ""]
     enumerations: tuple[type[IntEnum] | type[IntFlag], ...] = (*ENUMS, *FLAGS)
     for enum in enumerations:

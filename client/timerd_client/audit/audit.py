@@ -15,7 +15,7 @@ An Audit is for one arena incarnation. Operations affect each other only through
 keys. So the rows of some keys may be audited without those of others (`whole=False`: event numbers have holes then).
 Every CLIENT, SEGMENT, TURN, GAP and END row is needed. Nothing of the daemon's code is used here.
 
-docs/audit.md says of each column how it is checked.
+The rows in timerd_shm/declare/journal.py say of each column how it is checked.
 """
 
 from __future__ import annotations
