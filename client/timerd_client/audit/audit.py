@@ -43,7 +43,7 @@ from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 from .clients import DEAD, LIVING, Clients, owners_of
 from .findings import Findings
 from .groups import Groups
-from .records import Event, Finding, Member, Operation, Owner, Registration, Settled, Text, WatchKey
+from .records import Event, Finding, Member, Operation, Owner, Registration, Settled, Text, WatchKey, is_clean
 from .replay import Replay
 from .turns import Turns
 from .words import differing, name_of, shown, shown_id, shown_key, shown_owner, shown_owners
@@ -265,7 +265,7 @@ class Audit:
             wrong = wrong or bool(flags & _DROPPED and not flags & _REDELIVERED)
         if r.limit and not flags & _LIMITED:
             wrong = True
-        if kind not in _EVENT_KINDS or r.reserved or r.reserved_half or r.value_length > PAYLOAD_SIZE_MAX:
+        if kind not in _EVENT_KINDS or not is_clean(r) or r.value_length > PAYLOAD_SIZE_MAX:
             wrong = True
         elif kind == _FAIL:
             wrong = wrong or r.amount > _CODE_MAX
@@ -284,7 +284,7 @@ class Audit:
         self.findings.row = row
         self.turns.at(r.at_ns, 0)
         self.turns.is_newest(r.newest, 0)
-        if r.reserved_word or r.reserved_bytes.strip(b"\0") or r.rest.strip(b"\0") or not all(watch_key):
+        if not is_clean(r) or not all(watch_key):
             self.findings.report(0, "the WATERMARK row has no key, or bytes that are not zero")
         self._replay.raise_watermark(watch_key, r.watermark)
 
@@ -327,8 +327,7 @@ class Audit:
             or bool(r.flags & _HAS_ID) != by_id
             or r.flags & ~_ACTION_FLAGS
             or r.orphans > (_GROUP if kind == _SET_ORPHANS else 0)
-            or r.reserved
-            or r.rest.strip(b"\0")
+            or not is_clean(r)
         ):
             what = f"{name_of(CommandKind, kind)} with flags {r.flags:#x} and policy {name_of(Orphans, r.orphans)}"
             findings.report(operation, f"{what} is no command")
@@ -361,8 +360,8 @@ class Audit:
         """An ACTION row of no command: the wall clock was set."""
         findings, turns = self.findings, self.turns
         turns.at(r.applied_ns, r.operation)
-        zeros = (r.flags, r.orphans, r.client, r.client_generation, r.command, r.reserved)
-        if any(zeros) or owner is not None or r.rest.strip(b"\0"):
+        zeros = (r.flags, r.orphans, r.client, r.client_generation, r.command)
+        if any(zeros) or owner is not None or not is_clean(r):
             findings.report(r.operation, f"it is planned anew, and the row names {shown_owner(owner)} or a command")
         op = self._operations.get(r.operation)
         if op is None or not op.pending or not op.wall_ns:

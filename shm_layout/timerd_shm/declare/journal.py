@@ -500,9 +500,14 @@ ROWS: dict[RowKind, type] = {
 }
 
 
+def is_unused(name: str) -> bool:
+    """Whether a column of that name is bytes that mean nothing. They are zero."""
+    return name.startswith(("reserved", "rest"))
+
+
 def is_shown(column: Field) -> bool:
-    """Whether programs see the column: not the row's kind, nor bytes that mean nothing."""
-    return column.name != "kind" and not column.name.startswith(("reserved", "rest"))
+    """Whether programs see the column: not the row's kind, nor unused bytes."""
+    return column.name != "kind" and not is_unused(column.name)
 
 
 # The field of each kind that holds its time.
