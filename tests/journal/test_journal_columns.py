@@ -21,6 +21,7 @@ from timerd.journal.files import JournalPlan
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.fields import Field, fields
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, ROW_SIZE, ROWS, JournalLevel, RowKind, TextKind, is_shown
+from timerd_shm.declare.states import EventKind
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import JournalError, Offset, segment_path
 
@@ -167,6 +168,16 @@ def test_a_change_of_each_column_is_found(kind: RowKind, journal: Made, late: Ma
         if allowed < 1 and (len(lost) > int(len(tried) * allowed) or not tried):
             missed.append(f"{field.name}: {len(lost)} of {len(tried)}: {lost[:2]}")
     assert not missed, f"seed={seed}: {kind.name}: " + "; ".join(missed)
+
+
+def test_a_limited_event_of_another_kind_ends_no_audit(journal: Made, tmp_path: Path) -> None:
+    copy = journal._replace(directory=Path(shutil.copytree(journal.directory, tmp_path / "copy")))
+    columns = {field.name: field for field in fields(ROWS[RowKind.EVENT])}
+    limited = [at for at in journal.places[RowKind.EVENT] if value_at(journal, at, columns["limit"])]
+    for place in limited:
+        for kind in EventKind:
+            is_found(copy, place, columns["event_kind"], kind)
+    assert limited
 
 
 def test_a_client_that_begins_in_the_slot_of_another_one_is_found(journal: Made, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an audit has found so far, and the row that it looks at."""
+"""The findings of an audit so far, and the row that the audit looks at. audit.py and its neighbours report them."""
 
 from __future__ import annotations
 

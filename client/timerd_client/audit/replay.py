@@ -206,11 +206,10 @@ class Replay:
                     self._apply(op, ordinal, event)
 
     def _grant(self, event: Event, watchers: dict[Operation, int]) -> bool:
-        """Apply a limited event up to an operation that settles by it: as granted, or as expired before."""
-        left = event.left
+        """Apply a limited event up to an operation that settles by it, or that leaves the key in a false journal."""
         for op, ordinal in watchers.items():
             self._apply(op, ordinal, event)
-            if event.left < left or not op.pending:
+            if not op.pending or op not in watchers:
                 return True
         return False
 

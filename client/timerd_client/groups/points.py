@@ -5,7 +5,7 @@
 
 So the next call is for the first point after all points that this call stood for, also if it lies in the past. Times
 are on the schedule's clock. A clock that was set back comes to its points again: `Runs` says which of them have had a
-call of their own.
+call of their own. schedule.py computes the points themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sessions of members: each is a DelayedHeartbeat, which every heartbeat prolongs.
 
-A session is the daemon's. Where the daemon refuses one, the member goes on without: it is no fault of the member's. The
-session is tried again each second, and with the member's next heartbeat.
+When a session expires, coordinator.py removes the member from its group. The daemon holds the sessions. If the daemon
+refuses one, the member goes on without, and the session is tried again each second and with the next heartbeat.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ state.pxd            what a turn remembers: its time, its bound, the work that w
 expiry.pxd           the wheel moves to the present, and operations that are due settle
 sweep.pxd            the operations of dead clients, and the outcomes of members that take none any more
 group_retention.pxd  outcomes and calls that a group has kept for its retention are dropped
+reclaim.pxd          purgatories that hold nothing are used for new names
+new_plans.pxd        calls that are due by the wall clock get another deadline when somebody has set that clock
 
 Not here: the order of a turn's work and its sockets (timerd/conductor/turn.py).
 """
