@@ -37,8 +37,8 @@ from timerd_client.threaded.purgatory import Purgatory
 from timerd_client.threaded.subscription import Subscription
 from timerd_client.threaded.waiting import as_completed, wait
 
-from . import errors
-from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from . import conditions, errors
+from .conditions import *  # noqa: F403
 from .errors import *  # noqa: F403
 from .mark import Mark
 from .outcome import Outcome, State
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from . import aio as aio
 
 __all__ = [
-    "ALL",
-    "ALL_SETTLED",
-    "ANY",
     "Batch",
     "Call",
     "CallExists",
@@ -81,17 +78,14 @@ __all__ = [
     "Subscription",
     "Timeout",
     "Until",
-    "When",
     "WhenLost",
     "as_completed",
-    "at_least",
     "client",
     "configure",
     "connect",
-    "total",
     "wait",
 ]
-__all__ += errors.__all__
+__all__ += conditions.__all__ + errors.__all__
 
 
 def __getattr__(name: str) -> ModuleType:

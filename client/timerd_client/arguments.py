@@ -37,7 +37,7 @@ from timerd_shm.declare.limits import (
     TAKEOVER_MS_MIN,
     TIMEOUT_NS_MAX,
 )
-from timerd_shm.declare.states import Condition, KeyKind, Orphans
+from timerd_shm.declare.states import CONDITION_NAMES, RULES, KeyKind, Orphans
 from timerd_wire.transports import TRANSPORT_VARIABLE, TRANSPORTS, Transport
 
 from .conditions import When
@@ -58,12 +58,6 @@ _TARGET = struct.Struct("<Q")
 EVENT_PREFIX = tuple(bytes((size, KeyKind.EVENT)) for size in range(KEY_SIZE_MAX + 1))
 OBSERVED_PREFIX = tuple(bytes((size, KeyKind.OBSERVE)) for size in range(KEY_SIZE_MAX + 1))
 WATERMARK_PREFIX = tuple(bytes((size, KeyKind.WATERMARK)) for size in range(KEY_SIZE_MAX + 1))
-_OBSERVING = (Condition.OBSERVE, Condition.OWNER)
-_WITHOUT_TARGETS = {
-    Condition.TOTAL: "total() counts events",
-    Condition.OBSERVE: "a subscription has all events",
-    Condition.OWNER: "the owner of a delayed operation evaluates its condition",
-}
 
 
 class Watch(NamedTuple):
@@ -125,7 +119,9 @@ def kept(keys: Keys) -> Keys:
 def watch(keys: Keys, when: When) -> Watch:
     """Keys and condition of a registration; raises InvalidKeyError, TooManyKeysError, InvalidConditionError, ..."""
     if not isinstance(when, When) or not when.is_sound:
-        raise InvalidConditionError(f"when={when!r}: give ANY, ALL, ALL_SETTLED, at_least(k) or total(n)")
+        *others, last = CONDITION_NAMES
+        raise InvalidConditionError(f"when={when!r}: give {', '.join(others)} or {last}")
+    rule = RULES[when.kind]
     targets: Iterable[tuple[Key, int | None]]
     if isinstance(keys, (str, bytes)):
         targets = ((keys, None),)
@@ -140,7 +136,7 @@ def watch(keys: Keys, when: When) -> Watch:
     names: list[Key] = []
     seen: set[bytes] = set()
     parts: list[bytes] = []
-    prefix = OBSERVED_PREFIX if when.kind in _OBSERVING else EVENT_PREFIX
+    prefix = OBSERVED_PREFIX if rule.observes else EVENT_PREFIX
     for name, target in targets:
         key = key_bytes(name)
         if key in seen:
@@ -154,8 +150,8 @@ def watch(keys: Keys, when: When) -> Watch:
         names.append(name)
         if target is None:
             parts += (prefix[len(key)], key)
-        elif taker := _WITHOUT_TARGETS.get(when.kind):
-            raise InvalidConditionError(f"key {shown(name)} has the watermark {target!r}, but {taker}")
+        elif rule.no_watermarks:
+            raise InvalidConditionError(f"key {shown(name)} has the watermark {target!r}, but {rule.no_watermarks}")
         else:
             parts += (WATERMARK_PREFIX[len(key)], _TARGET.pack(unsigned("watermark", target, U64_MAX)), key)
     if not names:
@@ -165,7 +161,7 @@ def watch(keys: Keys, when: When) -> Watch:
             f"at_least({when.needed}) of {len(names)} keys can never hold; give {when.needed} keys or more, "
             f"or at_least({len(names)}), which is ALL"
         )
-    needed = when.needed or (len(names) if when.kind is Condition.AT_LEAST else 0)
+    needed = when.needed or (len(names) if rule.takes_needed else 0)
     return Watch(tuple(names), b"".join(parts), when.kind, needed, when.total)
 
 

@@ -15,6 +15,8 @@ from timerd_shm.declare.errors import InvalidConditionError
 from timerd_shm.declare.limits import KEYS_MAX
 from timerd_shm.declare.states import Condition
 
+__all__ = ["ALL", "ALL_SETTLED", "ANY", "When", "at_least", "total"]  # timerd exports all of these
+
 TOTAL_MAX = (1 << 64) - 1
 
 

@@ -9,7 +9,9 @@ The files are committed. A test compares them with freshly generated ones.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from timerd_shm.declare.fields import Field, Role, fields, size_of
 
 from .declare import counters, errors, journal, layout, limits, records, wire
 from .declare.states import (
+    RULES,
     CallPhase,
     ClientFlag,
     ClientState,
@@ -30,6 +33,7 @@ from .declare.states import (
     Orphans,
     Outcome,
     Place,
+    Rule,
 )
 
 HERE = Path(__file__).resolve().parent / "generated"
@@ -143,9 +147,49 @@ def integer_constants() -> dict[str, int]:
             found[f"{prefix}_{counter.name.upper()}"] = index
     for index, defect in enumerate(DEFECTS, start=1):
         found[f"DEFECT_{defect}"] = index
+    for name, has_trait in CONDITION_TRAITS.items():
+        found[f"CONDITIONS_{name}"] = sum(1 << condition for condition, rule in RULES.items() if has_trait(rule))
     found["LAYOUT_FINGERPRINT"] = layout.fingerprint()
     found["JOURNAL_FINGERPRINT"] = journal.journal_fingerprint()
     return found
+
+
+# Sets of conditions, as bits: CONDITIONS_OBSERVE >> condition & 1.
+CONDITION_TRAITS: dict[str, Callable[[Rule], bool]] = {
+    "OBSERVE": lambda rule: rule.observes,
+    "TAKE_NEEDED": lambda rule: rule.takes_needed,
+    "TAKE_WATERMARKS": lambda rule: not rule.no_watermarks,
+}
+
+
+VERDICT = (
+    "uint32_t condition_verdict(uint32_t condition, uint32_t keys, uint32_t needed, uint64_t progress, uint64_t failed)"
+)
+
+
+# The numbers of a Tally in that function.
+TALLY = {
+    "satisfied": "(uint32_t)__builtin_popcountll(progress)",
+    "failed": "(uint32_t)__builtin_popcountll(failed)",
+    "keys": "keys",
+    "needed": "needed",
+    "missing": "progress",
+}
+
+
+def verdict_text() -> list[str]:
+    """The function in C that decides every condition over keys."""
+    lines = [f"static inline {VERDICT} {{", "    switch (condition) {"]
+    for condition, rule in RULES.items():
+        if rule.completes:
+            lines.append(f"    case CONDITION_{Condition(condition).name}:")
+        for expression, outcome in ((rule.completes, Outcome.COMPLETED), (rule.fails, Outcome.FAILED)):
+            if expression:
+                text = re.sub("[a-z]+", lambda name: TALLY[name[0]], expression)
+                lines.append(f"        if ({text}) return OUTCOME_{outcome.name};")
+        if rule.completes:
+            lines.append("        break;")
+    return [*lines, "    }", "    return OUTCOME_NONE;", "}"]
 
 
 def packed_fields(record: type) -> list[Field]:
@@ -198,6 +242,10 @@ def header_text() -> str:
     lines.append("\n/* Fields that share a word: the word with one of them replaced, and the word's address. */")
     for record in layout.RECORDS:
         lines += [f"static inline {prototype} {{ {body} }}" for prototype, body in word_helpers(record)]
+    lines.append(
+        "\n/* How an operation settles with these masks under a condition over keys; OUTCOME_NONE: not yet. */"
+    )
+    lines += verdict_text()
     lines += ["", "#endif", ""]
     return "\n".join(lines)
 
@@ -214,20 +262,24 @@ def cython_text() -> str:
     lines.append("")
     for record in layout.RECORDS:
         lines += [f"    {prototype}" for prototype, _ in word_helpers(record)]
+    lines.append(f"    {VERDICT}")
     return "\n".join([*lines, ""])
 
 
-def record_section(record: type) -> list[str]:
+def record_section(record: type, last: str = "", cells: Callable[[Field], str] | None = None) -> list[str]:
+    """A record's table. `last` names one more column, and `cells` fills it."""
     lines = [
         f"### {record.__name__} ({size_of(record)} bytes)",
         "",
         (record.__doc__ or "").strip().replace("\n    ", "\n"),
         "",
     ]
-    lines += ["| offset | field | type | role | meaning |", "|---|---|---|---|---|"]
+    columns = ["offset", "field", "type", *([last] if last else []), "meaning"]
+    lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for field in fields(record):
         kind = field.storage.c_type + (f"[{field.storage.count}]" if field.storage.count > 1 else "")
-        lines.append(f"| {field.offset} | {field.name} | {kind} | {field.role.value} | {field.about} |")
+        row = [str(field.offset), field.name, kind, *([cells(field)] if cells else []), field.about]
+        lines.append(f"| {' | '.join(row)} |")
     return [*lines, ""]
 
 
@@ -250,19 +302,29 @@ def markdown_text() -> str:
     ]
     lines += ["", "## Arena records", ""]
     for record in layout.RECORDS:
-        lines += record_section(record)
+        lines += record_section(record, "role", lambda field: field.role.value)
     lines += ["## Wire records", ""]
     for record in wire.WIRE_RECORDS:
-        lines += [line.replace("| truth |", "| |") for line in record_section(record)]
+        lines += record_section(record)
     lines += ["## Journal", "", (journal.__doc__ or "").strip(), ""]
     lines += [f"Version {journal.JOURNAL_VERSION}, fingerprint 0x{journal.journal_fingerprint():08x}.", ""]
     for record in journal.JOURNAL_RECORDS:
-        lines += [line.replace("| truth |", "| |") for line in record_section(record)]
+        if record in journal.ROWS.values():
+            lines += record_section(record, "how the audit checks it", lambda field: field.checked)
+        else:
+            lines += record_section(record)
     lines += ["## Enumerations", ""]
     enumerations: tuple[type[IntEnum] | type[IntFlag], ...] = (*ENUMS, *FLAGS)
     for enum in enumerations:
         members = ", ".join(f"{name} = {int(member)}" for name, member in enum.__members__.items())
         lines += [f"* **{enum.__name__}**: {members}"]
+    lines += ["", "### Conditions", "", "| condition | a caller's name | `progress` and `failed` | `needed` |"]
+    lines += ["|---|---|---|---|"]
+    for condition, rule in RULES.items():
+        names, needed = ", ".join(f"`{name}`" for name in rule.names) or "-", "1 to the number of keys"
+        lines.append(
+            f"| {Condition(condition).name} | {names} | {rule.progress.value} | {needed if rule.takes_needed else 0} |"
+        )
     lines += ["", "## Counters", ""]
     for title, table in (
         ("Of each purgatory", counters.PURGATORY_COUNTERS),

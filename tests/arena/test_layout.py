@@ -17,6 +17,7 @@ from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, ind
 from timerd_shm.declare.errors import ErrorCode, TimerdError, error_for
 from timerd_shm.declare.fields import U8, U32, U64, Field, fields, offset_of, size_of, struct_of, unpack
 from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.declare.states import RULES, Condition
 
 EVERY_RECORD = layout.RECORDS + wire.WIRE_RECORDS
 
@@ -82,6 +83,11 @@ def test_every_change_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(layout, "RECORDS", changed)
         assert layout.fingerprint() != before
     monkeypatch.undo()
+    rule = RULES[Condition.AT_LEAST]
+    for other in (rule._replace(fails="keys - failed <= needed"), rule._replace(takes_needed=False)):
+        with monkeypatch.context() as patch:
+            patch.setitem(RULES, Condition.AT_LEAST, other)
+            assert layout.fingerprint() != before
     assert layout.fingerprint() == before == timerd.core.LAYOUT_FINGERPRINT
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from timerctl.exits import Exit, UsageError
@@ -10,16 +12,20 @@ from timerctl.instance import add_purgatory, connected, purgatory_of
 from timerctl.listing import declare
 from timerctl.show.text import U64_MAX, duration_ns, key_of, print_json, span, whole
 from timerd_shm.declare.errors import InvalidConditionError
+from timerd_shm.declare.states import CONDITION_NAMES
 from timerd_shm.read.text import plain
 
 if TYPE_CHECKING:
     from timerd_client import Outcome
     from timerd_client.conditions import When
 
-EPILOG = """\
-WHEN is any (default), all, all-settled, at-least:K or total:AMOUNT. An event
-(`timerctl fire`) satisfies a key. A key with --reach is satisfied by its
-watermark (`timerctl advance`).
+# ALL_SETTLED is all-settled here, at_least(k) is at-least:K.
+_WHENS = [re.sub(r"\((\w)\)", lambda n: f":{n[1].upper()}", name.lower()).replace("_", "-") for name in CONDITION_NAMES]
+WHENS = f"{', '.join(_WHENS[:-1])} or {_WHENS[-1]}"
+EPILOG = f"""\
+WHEN is {WHENS}; any is the default.
+An event (`timerctl fire`) satisfies a key. A key with --reach is satisfied by
+its watermark (`timerctl advance`).
 
 Exit status 0 when the operation was completed, 1 when it expired, was
 cancelled or failed.
@@ -139,13 +145,15 @@ def condition(text: str) -> When:
     """Type of --when."""
     from timerd_client import conditions
 
-    plain_ones = {"any": conditions.ANY, "all": conditions.ALL, "all-settled": conditions.ALL_SETTLED}
-    name, _, number = text.partition(":")
-    if text in plain_ones:
-        return plain_ones[text]
-    if name in ("at-least", "total") and number.isdecimal():
+    found = {name.lower().replace("_", "-"): getattr(conditions, name) for name in conditions.__all__}
+    name, colon, number = text.partition(":")
+    made = found.get(name)
+    if isinstance(made, conditions.When) and not colon:
+        return made
+    if isinstance(made, FunctionType) and number.isdecimal():
         try:
-            return conditions.at_least(int(number)) if name == "at-least" else conditions.total(int(number))
+            reached: When = made(int(number))
         except InvalidConditionError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
-    raise argparse.ArgumentTypeError(f"{text!r} is not any, all, all-settled, at-least:K or total:AMOUNT")
+        return reached
+    raise argparse.ArgumentTypeError(f"{text!r} is not {WHENS}")

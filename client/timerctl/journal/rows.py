@@ -9,42 +9,17 @@ from typing import Any
 from timerctl.instance import NS
 from timerctl.show.table import terminal_width
 from timerctl.show.text import columns_of, span
-from timerd_shm.declare.journal import TIMES, GroupStep, JournalLevel, OutcomeRow, RowFlag, RowKind, TextKind
+from timerd_shm.declare.fields import fields as columns
+from timerd_shm.declare.journal import ROWS, TIMES, GroupStep, OutcomeRow, RowFlag, RowKind, TextKind, is_shown
 from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.declare.states import (
-    ClientFlag,
-    ClientState,
-    Condition,
-    EventFlag,
-    EventKind,
-    KeyKind,
-    Orphans,
-    Outcome,
-)
-from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
+from timerd_shm.declare.states import ClientFlag, ClientState, EventKind, Outcome
+from timerd_shm.declare.wire import CommandKind
 from timerd_shm.read.journal_reader import JournalReader, Row
 from timerd_shm.read.text import plain
 
 HIDDEN = (RowKind.TEXT, RowKind.CONTINUED)  # other rows name these texts, and show them
-TEXTS = ("key", "owner", "group", "purgatory", "id")
 INCARNATION_SIZE = 16
 WORD = len("acknowledged")  # the longest word that a line begins with
-ENUMS: dict[str, type[IntEnum]] = {
-    "outcome": Outcome,
-    "condition": Condition,
-    "key_kind": KeyKind,
-    "event_kind": EventKind,
-    "command_kind": CommandKind,
-    "orphans": Orphans,
-    "state": ClientState,
-    "step": GroupStep,
-    "level": JournalLevel,
-}
-FLAGS: dict[RowKind, type[IntFlag]] = {
-    RowKind.EVENT: EventFlag,
-    RowKind.ACTION: CommandFlag,
-    RowKind.CLIENT: ClientFlag,
-}
 
 
 class RowFormat:
@@ -78,17 +53,14 @@ class RowFormat:
         fields: dict[str, Any] = {"offset": str(row.offset), "kind": kind.name.lower()}
         if at := TIMES.get(kind):
             fields["at"] = self.when(getattr(record, at))
-        for name, value in record._asdict().items():
-            if name == "kind" or name.startswith(("reserved", "rest")):
+        for column, value in zip(columns(ROWS[kind]), record, strict=True):
+            name, shown = column.name, column.shown
+            if not is_shown(column):
                 continue
-            if name in TEXTS:
+            if isinstance(shown, TextKind):
                 fields.update(self._text(name, value))
-            elif name in ENUMS:
-                fields[name] = member(ENUMS[name], value)
-            elif name == "flags":
-                fields[name] = names(FLAGS.get(kind, RowFlag), value)
-            elif name == "command_flags":
-                fields[name] = names(RegisterFlag, value)
+            elif isinstance(shown, type):
+                fields[name] = names(shown, value) if issubclass(shown, IntFlag) else member(shown, value)
             else:
                 fields[name] = None if name == "deadline_ns" and value == NO_DEADLINE else value
         if kind is RowKind.OUTCOME:

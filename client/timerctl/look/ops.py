@@ -20,7 +20,7 @@ from timerctl.show.text import due_in, duration_ns, key_of
 from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.records import OpRecord
-from timerd_shm.declare.states import ClientState, Condition, KeyKind, OpFlag, OpState, Outcome
+from timerd_shm.declare.states import RULES, ClientState, Condition, KeyKind, OpFlag, OpState, Outcome
 from timerd_shm.read import walk
 from timerd_shm.read.alive import now_ns
 from timerd_shm.read.reader import ArenaReader, DamageError
@@ -179,13 +179,12 @@ def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int
 
 
 def condition_of(op: OpRecord) -> str:
-    """The condition: any, all, at-least:K, all_settled, observe, or the amount that a total still lacks."""
-    if op.condition == Condition.OBSERVE:
-        return "observe"
+    """The condition: any, all, at-least:K, all_settled, observe, owner, or the amount that a total still lacks."""
     if op.condition == Condition.TOTAL:
         return f"total, {op.progress} to go"
-    if op.condition == Condition.ALL_SETTLED:
-        return "all_settled"
+    if op.condition != Condition.AT_LEAST and (rule := RULES.get(op.condition)) is not None:
+        name = Condition(op.condition).name.lower()
+        return f"{name}:{op.needed}" if rule.takes_needed else name
     if op.needed == op.keys:
         return "any" if op.keys == 1 else "all"
     return "any" if op.needed == 1 else f"at-least:{op.needed}"

@@ -12,8 +12,8 @@ are sent as one frame. In a full window a call raises BackpressureError at once:
 belongs to the loop that first uses it.
 """
 
-from timerd_client import errors
-from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from timerd_client import conditions, errors
+from timerd_client.conditions import *  # noqa: F403
 from timerd_client.discovery.settings import configure
 from timerd_client.errors import *  # noqa: F403
 from timerd_client.events.event import Event, Gap
@@ -52,9 +52,6 @@ from .waiting import Waited as Waited
 from .waiting import as_completed, wait
 
 __all__ = [
-    "ALL",
-    "ALL_SETTLED",
-    "ANY",
     "Batch",
     "Call",
     "CallExists",
@@ -85,14 +82,11 @@ __all__ = [
     "Subscription",
     "Timeout",
     "Until",
-    "When",
     "WhenLost",
     "as_completed",
-    "at_least",
     "client",
     "configure",
     "connect",
-    "total",
     "wait",
 ]
-__all__ += errors.__all__
+__all__ += conditions.__all__ + errors.__all__

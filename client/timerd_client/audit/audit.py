@@ -15,7 +15,7 @@ An Audit is for one arena incarnation. Operations affect each other only through
 keys. So the rows of some keys may be audited without the rows of other keys (`whole=False`: event numbers have holes
 then). Every CLIENT, SEGMENT, TURN, GAP and END row is needed. No code of the daemon is used here.
 
-docs/audit.md says how each column is checked.
+The rows in timerd_shm/declare/journal.py say of each column how it is checked.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from timerd_shm.declare.journal import (
     WatermarkRow,
 )
 from timerd_shm.declare.limits import CALL_AHEAD_NS_MAX, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
-from timerd_shm.declare.states import Condition, EventFlag, EventKind, Orphans, Outcome
+from timerd_shm.declare.states import RULES, Condition, EventFlag, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 
 from .clients import DEAD, LIVING, Clients, owners_of
 from .findings import Findings
 from .groups import Groups
-from .records import Event, Finding, Member, Operation, Owner, Registration, Settled, Text, WatchKey
+from .records import Event, Finding, Member, Operation, Owner, Registration, Settled, Text, WatchKey, is_clean
 from .replay import Replay
 from .turns import Turns
 from .words import differing, name_of, shown, shown_id, shown_key, shown_owner, shown_owners
@@ -85,7 +85,8 @@ _FOR_GROUP, _NO_MARK = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.NO_MARK)
 _CALL, _SCHEDULED = int(RegisterFlag.CALL), int(RegisterFlag.SCHEDULED)
 _FOLLOWS = int(RegisterFlag.FOLLOWS)
 _REPLACES = int(RegisterFlag.REPLACE | RegisterFlag.REPLACE_CHANGED)
-_AT_LEAST, _TOTAL = int(Condition.AT_LEAST), int(Condition.TOTAL)
+_TAKE_NEEDED = frozenset(int(condition) for condition, rule in RULES.items() if rule.takes_needed)
+_TOTAL = int(Condition.TOTAL)
 _CONDITIONS, _EVENT_KINDS = len(Condition), frozenset(int(kind) for kind in EventKind)
 _KEEP, _GROUP = int(Orphans.KEEP), int(Orphans.GROUP)
 _CODE_MAX = (1 << 32) - 1
@@ -209,7 +210,7 @@ class Audit:
             self._number, self._started = r.registration, False
         if r.registered_ns > turns.now_ns + CALL_AHEAD_NS_MAX or not 0 < r.registered_ns <= r.deadline_ns:
             wrong.append(f"it was called at {r.registered_ns}, for {r.deadline_ns}, and applied at {turns.now_ns}")
-        needed = 1 <= r.needed <= len(keys) if r.condition == _AT_LEAST else r.needed == 0
+        needed = 1 <= r.needed <= len(keys) if r.condition in _TAKE_NEEDED else r.needed == 0
         if r.condition >= _CONDITIONS or not needed:
             wrong.append(f"{name_of(Condition, r.condition)} of {len(keys)} keys cannot need {r.needed}")
         if (r.total != 0) != (r.condition == _TOTAL):
@@ -264,7 +265,7 @@ class Audit:
             wrong = wrong or bool(flags & _DROPPED and not flags & _REDELIVERED)
         if r.limit and not flags & _LIMITED:
             wrong = True
-        if kind not in _EVENT_KINDS or r.reserved or r.reserved_half or r.value_length > PAYLOAD_SIZE_MAX:
+        if kind not in _EVENT_KINDS or not is_clean(r) or r.value_length > PAYLOAD_SIZE_MAX:
             wrong = True
         elif kind == _FAIL:
             wrong = wrong or r.amount > _CODE_MAX
@@ -283,7 +284,7 @@ class Audit:
         self.findings.row = row
         self.turns.at(r.at_ns, 0)
         self.turns.is_newest(r.newest, 0)
-        if r.reserved_word or r.reserved_bytes.strip(b"\0") or r.rest.strip(b"\0") or not all(watch_key):
+        if not is_clean(r) or not all(watch_key):
             self.findings.report(0, "the WATERMARK row has no key, or bytes that are not zero")
         self._replay.raise_watermark(watch_key, r.watermark)
 
@@ -326,8 +327,7 @@ class Audit:
             or bool(r.flags & _HAS_ID) != by_id
             or r.flags & ~_ACTION_FLAGS
             or r.orphans > (_GROUP if kind == _SET_ORPHANS else 0)
-            or r.reserved
-            or r.rest.strip(b"\0")
+            or not is_clean(r)
         ):
             what = f"{name_of(CommandKind, kind)} with flags {r.flags:#x} and policy {name_of(Orphans, r.orphans)}"
             findings.report(operation, f"{what} is no command")
@@ -360,8 +360,8 @@ class Audit:
         """An ACTION row of no command: the wall clock was set."""
         findings, turns = self.findings, self.turns
         turns.at(r.applied_ns, r.operation)
-        zeros = (r.flags, r.orphans, r.client, r.client_generation, r.command, r.reserved)
-        if any(zeros) or owner is not None or r.rest.strip(b"\0"):
+        zeros = (r.flags, r.orphans, r.client, r.client_generation, r.command)
+        if any(zeros) or owner is not None or not is_clean(r):
             findings.report(r.operation, f"it is planned anew, and the row names {shown_owner(owner)} or a command")
         op = self._operations.get(r.operation)
         if op is None or not op.pending or not op.wall_ns:

@@ -10,7 +10,7 @@ from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import ClientFlag, ClientState, Orphans
 
 from .findings import Findings
-from .records import Member, Name, Operation, Owner, Text
+from .records import Member, Name, Operation, Owner, Text, is_clean
 from .turns import Turns
 from .words import differing, name_of, shown_owner
 
@@ -71,7 +71,7 @@ class Clients:
         before = FREE if member is None else member.state
         if state not in NEXT_STATES[before]:
             return report(0, f"client {name} is {name_of(ClientState, state)} after {ClientState(before).name}")
-        if r.flags & ~(_LISTENS | _GOODBYE | _KEEPS) or r.orphans > _GROUP or r.reserved_half or r.rest.strip(b"\0"):
+        if r.flags & ~(_LISTENS | _GOODBYE | _KEEPS) or r.orphans > _GROUP or not is_clean(r):
             report(0, f"client {name} has flags, a policy or bytes that no daemon writes")
         if member is None:
             if self._generations.get(r.client, r.client_generation - 1) + 1 != r.client_generation:

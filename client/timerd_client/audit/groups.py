@@ -7,7 +7,7 @@ from timerd_shm.declare.states import Orphans
 
 from .clients import DEAD, LIVING, Clients
 from .findings import Findings
-from .records import Member, Operation, Owner, Text
+from .records import Member, Operation, Owner, Text, is_clean
 from .turns import Turns
 from .words import name_of, shown, shown_owner
 
@@ -41,7 +41,7 @@ class Groups:
             )
         if owner != (member.text if member is not None else None) or (by_daemon and name != (0, 0)):
             self._findings.report(op.number, f"its row names {shown_owner(owner)}, and client {name}")
-        if r.reserved or r.reserved_half or r.reserved_word or r.rest.strip(b"\0"):
+        if not is_clean(r):
             self._findings.report(op.number, "its row has bytes that are not zero")
         if bool(r.command) != (step in (_ACKNOWLEDGED, _BEGAN, _CANCELLED) or (step == _KEPT and not by_daemon)):
             self._findings.report(op.number, f"its row names the command {r.command}")

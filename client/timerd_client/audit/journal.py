@@ -37,7 +37,7 @@ from timerd_shm.read.segment import (
 
 from .audit import NEEDS_BEGINNING, NEEDS_EVENTS, Audit
 from .audited import Audited, AuditedArena
-from .records import APART, Finding, Owner, Registration, registration_of
+from .records import APART, Finding, Owner, Registration, is_clean, registration_of
 from .words import INCARNATION_SIZE, name_of, rows_are, shown_owner
 
 _REGISTER, _REGISTERED, _KEY = int(RowKind.REGISTER), int(RowKind.REGISTERED), int(RowKind.KEY)
@@ -205,7 +205,7 @@ class Feed:
                 continue
             if kind == _TEXT:
                 self._continued = max(0, r.length - 1) // TEXT_INLINE
-                if r.reserved or r.text[r.length :].strip(b"\0"):
+                if not is_clean(r) or r.text[r.length :].strip(b"\0"):
                     audit.wrong.append(Finding(number, 0, "the TEXT row has bytes behind its text"))
             elif kind in _OF_REGISTRATIONS:
                 if kind != (_REGISTER if not half else _REGISTERED if len(half) == 1 else _KEY):
@@ -218,7 +218,7 @@ class Feed:
                         half.clear()
             elif kind == _CONTINUED:
                 self._continued -= 1
-                if r.text_kind or r.length or r.reserved or self._continued < 0:
+                if r.text_kind or r.length or not is_clean(r) or self._continued < 0:
                     audit.wrong.append(Finding(number, 0, "the CONTINUED row continues no text"))
             else:
                 if half:

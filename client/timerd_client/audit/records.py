@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from timerd_shm.declare.states import ClientFlag, ClientState, Condition, EventKind, KeyKind, Outcome
+from timerd_shm.declare.fields import unpack
+from timerd_shm.declare.journal import ROW_SIZE, ROWS, is_unused
+from timerd_shm.declare.states import RULES, ClientFlag, ClientState, Condition, EventKind, KeyKind, Outcome
 from timerd_shm.declare.wire import RegisterFlag
 
 # Members of enumerations as plain numbers, for the code that runs for each row.
 _NONE, _COMPLETED, _FAILED = int(Outcome.NONE), int(Outcome.COMPLETED), int(Outcome.FAILED)
 _AT_LEAST, _ALL_SETTLED = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED)
 _OBSERVE, _OWNER = int(Condition.OBSERVE), int(Condition.OWNER)
+_OBSERVING = frozenset(int(condition) for condition, rule in RULES.items() if rule.observes)
 _FIRE, _FAIL = int(EventKind.FIRE), int(EventKind.FAIL)
 _CANCEL_FOR_KEY, _FORGET = int(EventKind.CANCEL_FOR_KEY), int(EventKind.FORGET)
 _EVENT_KEY, _WATERMARK_KEY, _OBSERVED_KEY = int(KeyKind.EVENT), int(KeyKind.WATERMARK), int(KeyKind.OBSERVE)
-_NO_REST = bytes(40)
 _FOR_GROUP, _CALL, _NO_MARK = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.CALL), int(RegisterFlag.NO_MARK)
 
 Text = str | bytes | None
@@ -25,6 +28,22 @@ Owner = tuple[Text, bool] | None  # a name, and whether it is a group's; None: n
 Name = tuple[int, int]  # a client's slot and generation
 WatchKey = tuple[Text, Text]  # purgatory, key
 OperationId = tuple[Text, Text]  # purgatory, id
+
+
+def _unused_of(row: type[Any]) -> tuple[Callable[[Any], object], object]:
+    """What gets the unused columns of a row, and what it gets where they are zero."""
+    unused = [at for at, name in enumerate(row._fields) if is_unused(name)]
+    get: Callable[[Any], object] = itemgetter(*unused) if unused else lambda _: None
+    return get, get(unpack(row, bytes(ROW_SIZE)))
+
+
+_UNUSED: Final = {row: _unused_of(row) for row in ROWS.values()}
+
+
+def is_clean(r: Any) -> bool:
+    """Whether the unused bytes of a row are zero."""
+    get, zero = _UNUSED[type(r)]
+    return get(r) == zero
 
 
 class Finding(NamedTuple):
@@ -78,14 +97,14 @@ def registration_of(
 ) -> tuple[Registration, bool]:
     """The registration from REGISTER, REGISTERED and KEY rows and their texts, and whether the rows belong together."""
     r, s, *others = rows
-    fits, keys = s.operation == r.operation and not s.reserved, []
+    fits, keys = s.operation == r.operation and is_clean(s), []
     for ordinal, (k, name) in enumerate(zip(others, names, strict=True)):
         watermark = k.key_kind == _WATERMARK_KEY
-        if k.ordinal != ordinal or k.operation != r.operation or k.reserved or k.rest != _NO_REST:
+        if k.ordinal != ordinal or k.operation != r.operation or not is_clean(k):
             fits = False
         if not watermark and (k.key_kind not in (_EVENT_KEY, _OBSERVED_KEY) or k.target):
             fits = False
-        if (k.key_kind == _OBSERVED_KEY) != (r.condition in (_OBSERVE, _OWNER)):
+        if (k.key_kind == _OBSERVED_KEY) != (r.condition in _OBSERVING):
             fits = False
         keys.append(Key(name, k.target if watermark else None))
     found = Registration(
@@ -282,7 +301,7 @@ class Operation:
         return event is not None and event.limited and not self.observes
 
     def verdict(self, satisfied: int) -> int:
-        """The outcome of the operation with these keys satisfied; _NONE if it is still pending."""
+        """The outcome with these keys satisfied; _NONE if it is pending. It does not use RULES of states.py."""
         failed, keys = self.failed, len(self.keys)
         if self.condition == _AT_LEAST:
             if satisfied.bit_count() >= self.needed:

@@ -11,7 +11,7 @@ from typing import Final
 from timerd_shm.declare.journal import AnchorRow, EndRow, GapRow, RowFlag, SegmentRow, TurnRow
 
 from .findings import Findings
-from .records import Finding
+from .records import Finding, is_clean
 
 _START, _CONTINUES = int(RowFlag.START), int(RowFlag.CONTINUES)
 NEVER: Final = 1 << 64
@@ -70,7 +70,7 @@ class Turns:
     def segment(self, r: SegmentRow) -> None:
         """A SEGMENT row."""
         findings, starts = self._findings, r.flags & _START
-        if r.flags & ~(_START | _CONTINUES) or r.reserved or r.reserved_word or r.rest.strip(b"\0"):
+        if r.flags & ~(_START | _CONTINUES) or not is_clean(r):
             findings.report(0, "the SEGMENT row has flags or bytes that no daemon writes")
         if self._start == 0:
             if r.flags != _START:
@@ -100,7 +100,7 @@ class Turns:
             if effective_ns > now_ns or effective_ns < self.newest_effective_ns or not goes_on:
                 findings.report(0, f"the effective time {effective_ns} is no time of a turn before {now_ns}")
         self.is_newest(r.newest, 0)
-        if r.rest.strip(b"\0") or r.reserved_bytes.strip(b"\0"):
+        if not is_clean(r):
             findings.report(0, "the TURN row has bytes that are not zero")
         self.now_ns, self.effective_ns, self._started = now_ns, effective_ns, False
         self._turn = now_ns, effective_ns
@@ -108,7 +108,7 @@ class Turns:
     def anchor(self, r: AnchorRow) -> None:
         """An ANCHOR row. The wall clock may have any value."""
         self.at(r.monotonic_ns, 0)
-        if r.rest.strip(b"\0") or r.reserved_bytes.strip(b"\0"):
+        if not is_clean(r):
             self._findings.report(0, "the ANCHOR row has bytes that are not zero")
 
     def gap(self, r: GapRow) -> None:
@@ -117,7 +117,7 @@ class Turns:
         if r.from_ns and not self.now_ns <= r.from_ns <= r.to_ns:
             findings.report(0, f"the rows from {r.from_ns} to {r.to_ns} follow a row of {self.now_ns}")
         self._goes_on(r.to_ns)
-        if r.rest.strip(b"\0") or r.reserved_bytes.strip(b"\0"):
+        if not is_clean(r):
             findings.report(0, "the GAP row has bytes that are not zero")
         self._gaps += r.rows
         self.first_gap = min(self.first_gap, findings.row)
@@ -134,7 +134,7 @@ class Turns:
         self.is_newest(r.newest, 0)
         if r.start != self._start:
             findings.report(0, f"start {r.start} ends, and start {self._start} began")
-        if r.rest.strip(b"\0") or r.reserved_bytes.strip(b"\0"):
+        if not is_clean(r):
             findings.report(0, "the END row has bytes that are not zero")
         self.ended, self.effective_ns = True, -1
 

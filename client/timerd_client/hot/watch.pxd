@@ -120,10 +120,12 @@ cdef inline object read_keys(object keys, Watch *watch):
         names = keys
     else:
         return None
-    if watch.count == 0 or watch.at_least > watch.count or (watch.has_targets and watch.condition == CONDITION_TOTAL):
+    if watch.count == 0 or watch.at_least > watch.count:
+        return None
+    if watch.has_targets and not CONDITIONS_TAKE_WATERMARKS >> watch.condition & 1:
         return None
     watch.needed = watch.at_least
-    if watch.needed == 0 and watch.condition == CONDITION_AT_LEAST:
+    if watch.needed == 0 and CONDITIONS_TAKE_NEEDED >> watch.condition & 1:
         watch.needed = watch.count
     return names
 

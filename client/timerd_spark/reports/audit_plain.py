@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from timerd_shm.declare.journal import ROW_SIZE, RowKind
+from timerd_shm.declare.journal import ROW_SIZE, RowKind, is_unused
 from timerd_shm.declare.limits import CALL_AHEAD_NS_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.states import ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
@@ -165,8 +165,7 @@ class Events:
             & (e["event_kind"] == EventKind.FIRE)
             & (e["flags"] & ~np.uint8(EventFlag.WANTS_ANSWER) == 0)
             & (e["limit"] == 0)
-            & (e["reserved"] == 0)
-            & (e["reserved_half"] == 0)
+            & _is_clean(e)
             & (e["value_length"] <= PAYLOAD_SIZE_MAX)
             & (self.sequences > 0)
             & (self.effective == effective)
@@ -287,7 +286,7 @@ class Operations:
             & (called <= now + CALL_AHEAD_NS_MAX)
             & (r["registered_ns"] <= r["deadline_ns"])
             & (s["operation"] == r["operation"])
-            & (s["reserved"] == 0)
+            & _is_clean(s)
             & (s["total"] == 0)
             & (s["progress"] == 0)
             & (s["payload_length"] <= PAYLOAD_SIZE_MAX)
@@ -295,8 +294,7 @@ class Operations:
             & (k["ordinal"] == 0)
             & (k["key_kind"] == KeyKind.EVENT)
             & (k["target"] == 0)
-            & (k["reserved"] == 0)
-            & (k["rest"] == np.void(bytes(40)))
+            & _is_clean(k)
             & (effective == turn)
             & (effective >= 0)
             & (effective.astype(np.uint64) < r["deadline_ns"])
@@ -353,8 +351,7 @@ class Operations:
             (a["command_kind"] == CommandKind.CANCEL)
             & (a["flags"] & ~np.uint8(CommandFlag.WANTS_ANSWER) == 0)
             & (a["orphans"] == 0)
-            & (a["reserved"] == 0)
-            & (a["rest"] == np.void(bytes(16)))
+            & _is_clean(a)
             & (a["deadline_ns"] == self.r["deadline_ns"])
             & (_signed(a["applied_ns"]) == now)
             & (now >= 0)
@@ -435,6 +432,14 @@ def clients_of(rows: np.ndarray) -> Numbers:
 def _joined(watches: Numbers, places: Numbers) -> Numbers:
     """A key and a place as one number: the places of a key follow each other."""
     return (watches << 31) + places
+
+
+def _is_clean(rows: np.ndarray) -> Mask:
+    """Whether the unused bytes of rows are zero."""
+    clean = np.ones(len(rows), bool)
+    for name in filter(is_unused, rows.dtype.names or ()):
+        clean &= rows[name] == np.zeros((), rows.dtype[name])[()]
+    return clean
 
 
 def _signed(values: np.ndarray) -> Numbers:

@@ -36,6 +36,7 @@ from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import Outcome
 from timerd_shm.read.segment import JournalError, Segment, text_at
 
+from .schema import ENUM_TYPES, INT, TERMINAL, TEXTS
 from .segments import SKIP_HINT, Span
 
 LINES = BLOCK_SIZE // ROW_SIZE  # in a block; its first line is the header, the others are records
@@ -49,6 +50,7 @@ LIKE_ESCAPED = re.compile(rb"\\(?=x(?:[89a-f][0-9a-f]|5c))")
 HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")  # the two digits of each byte
 HEX_OF_16 = np.stack([np.repeat(HEX, 256), np.tile(HEX, 256)], 1).view("<u4").ravel()  # the four of each 16-bit number
 OP_ID = np.dtype([("begin", "S17"), ("digits", "<u4", 4)])
+NUMBERS = {column.name: np.int32 if column.type == INT else np.int64 for column in TERMINAL}
 TEXT_KINDS = frozenset(int(kind) for kind in TextKind)
 log = logging.getLogger("timerd_spark")
 
@@ -318,6 +320,14 @@ class SegmentRows:
         digits = HEX[lines[present, 4 : 4 + INCARNATION_SIZE]].view(np.uint8).ravel()
         return strings(digits, np.where(present, 2 * INCARNATION_SIZE, 0).astype(np.int32), present)
 
+    def texts(self, name: str, texts: np.ndarray) -> pa.Array:
+        """A column of that name, from the records in which its texts begin."""
+        if name == "id":
+            return self.hashes(texts)
+        if name == "key":
+            return self.many_texts(texts)
+        return self.few_texts(texts, {"owner": owner_name, "group": group_name}.get(name, readable))
+
     def op_ids(self, operations: np.ndarray) -> pa.Array:
         """A column of op ids, 33 characters each, such as "00c0ffee00c0ffee-0000000000000007"; unique everywhere."""
         return strings(self.op_id_bytes(operations), np.full(len(operations), 33, np.int32))
@@ -443,18 +453,8 @@ class Terminal:
                 return source.op_ids(rows["operation"])
             case "host" | "instance":
                 return constant(getattr(source, name), len(rows))
-            case "purgatory":
-                return source.few_texts(rows["purgatory"], readable)
-            case "owner":
-                return source.few_texts(rows["owner"], owner_name)
             case "group":
-                return source.few_texts(rows["owner"], group_name)
-            case "id":
-                return source.hashes(rows["id"])
-            case "key":
-                return source.many_texts(rows["key"])
-            case "outcome":
-                return names_of_codes(rows["outcome"], names_of(Outcome))
+                return source.texts(name, rows["owner"])
             case "error":
                 return numbers(rows["error"].astype(np.int64), rows["outcome"] == Outcome.FAILED)
             case "settled_key":
@@ -471,9 +471,12 @@ class Terminal:
                 return numbers(np.maximum(self._difference("settled_ns", "registered_ns"), 0))
             case "lateness_ns":
                 return numbers(self._difference("settled_ns", "deadline_ns"), rows["outcome"] == Outcome.EXPIRED)
-            case "flags":
-                return numbers(rows["flags"].astype(np.int32))
-        raise KeyError(name)
+        if name in TEXTS:
+            return source.texts(name, rows[name])
+        if name in ENUM_TYPES:
+            return names_of_codes(rows[name], names_of(ENUM_TYPES[name]))
+        number = NUMBERS[name]
+        return numbers(rows[name].astype(number))
 
     @property
     def _has_deadline(self) -> np.ndarray:

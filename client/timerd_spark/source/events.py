@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +14,11 @@ from timerd_shm.declare.limits import NO_DEADLINE
 from .decode import (
     SegmentRows,
     constant,
-    group_name,
     hexadecimal,
     instants,
     names_of,
     names_of_codes,
     numbers,
-    owner_name,
-    readable,
     strings,
 )
 from .schema import ENUM_TYPES, HEXADECIMAL, TEXTS, shown_fields, shown_kinds
@@ -80,7 +76,7 @@ class Events:
                 return strings(data, np.where(present, 33, 0).astype(np.int32), present)
         values, present = self._field(name)
         if name in TEXTS:
-            return self._texts(name, values)
+            return source.texts(name, values)
         if name in ENUM_TYPES:
             return names_of_codes(values.astype(np.uint8), names_of(ENUM_TYPES[name]), present)
         if name in HEXADECIMAL:
@@ -101,10 +97,3 @@ class Events:
                 values[where] = rows[name]
                 present[where] = True
         return values, present
-
-    def _texts(self, name: str, texts: np.ndarray) -> Any:
-        if name == "id":
-            return self._source.hashes(texts)
-        if name == "key":
-            return self._source.many_texts(texts)
-        return self._source.few_texts(texts, {"owner": owner_name, "group": group_name}.get(name, readable))

@@ -15,9 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from timerd_shm.declare.fields import Field, fields
-from timerd_shm.declare.journal import ROWS, GroupStep, JournalLevel, RowKind
-from timerd_shm.declare.states import ClientState, Condition, EventKind, KeyKind, Orphans, Outcome
-from timerd_shm.declare.wire import CommandKind
+from timerd_shm.declare.journal import ROWS, RowKind, TextKind, is_shown
 
 if TYPE_CHECKING:
     import pyarrow
@@ -79,21 +77,6 @@ _POSITION: tuple[Column, ...] = (
     Column("op_id", STRING, "", "the row's operation, as in the terminal view; null if it has none"),
 )
 
-# Fields that are numbers in the journal and strings here: a text, the name of an enumeration's member, hexadecimal.
-TEXTS = ("key", "owner", "group", "purgatory", "id")
-ENUM_TYPES: dict[str, type[IntEnum]] = {
-    "outcome": Outcome,
-    "level": JournalLevel,
-    "condition": Condition,
-    "orphans": Orphans,
-    "key_kind": KeyKind,
-    "event_kind": EventKind,
-    "command_kind": CommandKind,
-    "state": ClientState,
-    "step": GroupStep,
-}
-HEXADECIMAL = ("incarnation_low", "incarnation_high")
-HIDDEN_FIELDS = ("kind", "reserved", "reserved_word", "reserved_half", "reserved_bytes", "rest", "incarnation")
 HIDDEN_KINDS = (RowKind.PAD, RowKind.TEXT, RowKind.CONTINUED)
 
 
@@ -104,7 +87,16 @@ def shown_kinds() -> list[RowKind]:
 
 def shown_fields(kind: RowKind) -> list[Field]:
     """The fields of this kind of row that are columns of the events view."""
-    return [field for field in fields(ROWS[kind]) if field.name not in HIDDEN_FIELDS]
+    return [field for field in fields(ROWS[kind]) if is_shown(field) and field.name != "incarnation"]
+
+
+# Columns that are numbers in the journal and strings here: a text, the name of an enumeration's member, hexadecimal.
+_SHOWN = {field.name: field.shown for kind in shown_kinds() for field in shown_fields(kind)}
+TEXTS = tuple(name for name, shown in _SHOWN.items() if isinstance(shown, TextKind))
+ENUM_TYPES: dict[str, type[IntEnum]] = {
+    name: shown for name, shown in _SHOWN.items() if isinstance(shown, type) and issubclass(shown, IntEnum)
+}
+HEXADECIMAL = ("incarnation_low", "incarnation_high")
 
 
 @cache

@@ -12,6 +12,7 @@ from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
 from timerd_shm.declare.limits import KEYS_MAX, NO_DEADLINE
 from timerd_shm.declare.records import ClientRecord, OpRecord, WatchNode, WatermarkRecord
 from timerd_shm.declare.states import (
+    RULES,
     ClientState,
     Condition,
     EventKind,
@@ -21,6 +22,7 @@ from timerd_shm.declare.states import (
     Orphans,
     Outcome,
     Place,
+    Tally,
 )
 from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import ArenaReader, DamageError
@@ -242,10 +244,9 @@ class Truth:
                 self.wrong(
                     f"{self.name_op(index)} of {op.keys} keys: satisfied 0x{op.progress:x}, failed 0x{op.failed:x}"
                 )
-            if op.condition == Condition.ALL_SETTLED:
-                decided = op.progress | op.failed == every
-            else:
-                decided = op.progress.bit_count() >= op.needed or op.keys - op.failed.bit_count() < op.needed
+            tally = Tally(op.progress.bit_count(), op.failed.bit_count(), op.keys, op.needed)
+            rule = RULES.get(op.condition, RULES[Condition.AT_LEAST])
+            decided = rule.verdict(tally) is not Outcome.NONE
         if decided:
             self.wrong(
                 f"{self.name_op(index)} is pending, though its condition {op.condition} ({op.needed} of {op.keys}) is "

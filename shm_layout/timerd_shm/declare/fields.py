@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, EnumMeta, IntEnum, IntFlag
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
@@ -62,6 +62,9 @@ u32 = Annotated[int, U32]
 u64 = Annotated[int, U64]
 
 
+Shown = type[IntEnum] | type[IntFlag] | IntEnum  # the class of a code or of flags; the TextKind of a text
+
+
 class Field(NamedTuple):
     """One field of a record, with its offset."""
 
@@ -70,6 +73,8 @@ class Field(NamedTuple):
     offset: int
     role: Role
     about: str
+    shown: Shown | None = None  # what its number means, if it is no plain number
+    checked: str = ""  # of a journal's column: how the audit checks it
 
 
 Record = TypeVar("Record", bound=NamedTuple)
@@ -89,13 +94,14 @@ def fields(record: type[Any]) -> tuple[Field, ...]:
     for name, hint in get_type_hints(record, include_extras=True).items():
         marks = getattr(hint, "__metadata__", ())
         storage = next((mark for mark in marks if isinstance(mark, Storage)), None)
-        about = next((mark for mark in marks if isinstance(mark, str)), None)
-        if storage is None or about is None:
+        about, checked, *_ = *(mark for mark in marks if isinstance(mark, str)), "", ""
+        if storage is None or not about:
             raise TypeError(f"{record.__name__}.{name} needs a storage type and a sentence")
         if offset % storage.align:
             raise TypeError(f"{record.__name__}.{name} lies at {offset}, not on a multiple of {storage.align}")
         role = next((mark for mark in marks if isinstance(mark, Role)), TRUTH)
-        placed.append(Field(name, storage, offset, role, about))
+        shown: Shown | None = next((mark for mark in marks if isinstance(mark, (EnumMeta, IntEnum))), None)
+        placed.append(Field(name, storage, offset, role, about, shown, checked))
         offset += storage.size
     if offset % 8:
         raise TypeError(f"{record.__name__} has {offset} bytes, not a multiple of 8")

@@ -22,6 +22,10 @@ segment's boot; its header and ANCHOR rows hold the wall clock's time as well.
 *The end.* A daemon that ends in order writes an END row. The arena's header says how many rows there are
 (`journal_rows`), also behind a daemon that was killed. So a last segment that is missing shows as well.
 
+A new column is declared here, and written in timerd/purgatory/journal/rows.pxd. If the audit can compute its value,
+client/timerd_client/audit compares it. All else that shows columns takes the column from here, but for Spark's view of
+operations, whose columns are chosen: client/timerd_spark/source/schema.py.
+
 To change the format: change the class here, raise JOURNAL_VERSION, run `make generate`, rebuild. New fields take the
 place of reserved bytes, so that the others stay where they are. Then readers read the version before: OLDER says what
 it lacks. Without a new version, the fingerprint makes readers refuse the files.
@@ -30,7 +34,9 @@ it lacks. Without a new version, the fingerprint makes readers refuse the files.
 from enum import IntEnum, IntFlag
 from typing import Annotated, NamedTuple
 
-from .fields import U8, U16, U32, U64, fingerprint_of, raw, size_of
+from .fields import U8, U16, U32, U64, Field, fingerprint_of, raw, size_of
+from .states import ClientFlag, ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
+from .wire import CommandFlag, CommandKind, RegisterFlag
 
 JOURNAL_MAGIC = b"timerdj\x01"
 JOURNAL_VERSION = 5
@@ -142,19 +148,28 @@ class BlockHeader(NamedTuple):
     reserved: Annotated[bytes, raw(32), "zero"]
 
 
+# Each column of a row says its type, what its number means (the class of a code or of flags, the TextKind of a text),
+# what it is, and how the audit checks it, in a sentence that begins with a word of docs/audit.md: computed, nearly
+# computed, bounded, by effect, free. The readers, timerctl, Spark, LAYOUT.md and the tests take all this from here.
+# fmt: off
 class SegmentRow(NamedTuple):
     """SEGMENT: record 0 of each segment."""
 
     kind: Annotated[int, U8, "RowKind"]
-    level: Annotated[int, U8, "JournalLevel"]
-    flags: Annotated[int, U8, "RowFlag"]
+    level: Annotated[int, U8, JournalLevel, "JournalLevel", "computed: as in the file's header"]
+    flags: Annotated[int, U8, RowFlag, "RowFlag",
+        "computed: the first row is of a start; START if `start` is a new one; CONTINUES always, else a daemon without "
+        "a journal ran in between"]
     reserved: Annotated[int, U8, "zero"]
     reserved_word: Annotated[int, U32, "zero"]
-    incarnation: Annotated[int, U64, "of the arena"]
-    monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
-    newest: Annotated[int, U64, "newest event"]
-    start: Annotated[int, U64, "number of the daemon's start on this arena, from 1; START where it is a new one"]
-    kept_ns: Annotated[int, U64, "the retention: how long a group without a member is waited for"]
+    incarnation: Annotated[int, U64, "of the arena", "computed: as in the file's header"]
+    monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC",
+        "bounded by the rows before and behind it, and by the file's header"]
+    newest: Annotated[int, U64, "newest event", "computed: the newest EVENT row"]
+    start: Annotated[int, U64, "number of the daemon's start on this arena, from 1; START where it is a new one",
+        "computed: higher with START, else the same; the END row has it, too"]
+    kept_ns: Annotated[int, U64, "the retention: how long a group without a member is waited for",
+        "by effect: it gives the deadlines of kept operations, and bounds when a group's outcome is dropped"]
     rest: Annotated[bytes, raw(16), "zero"]
 
 
@@ -162,10 +177,12 @@ class TextRow(NamedTuple):
     """TEXT, and CONTINUED with its next bytes (where only `kind` and `text` are set)."""
 
     kind: Annotated[int, U8, "RowKind"]
-    text_kind: Annotated[int, U8, "TextKind"]
-    length: Annotated[int, U8, "bytes of the whole text; the rest stands in CONTINUED rows behind it"]
+    text_kind: Annotated[int, U8, "TextKind", "computed: what the naming column is about"]
+    length: Annotated[int, U8, "bytes of the whole text; the rest stands in CONTINUED rows behind it",
+        "by effect; bytes behind the text are zero"]
     reserved: Annotated[int, U8, "zero"]
-    text: Annotated[bytes, raw(TEXT_INLINE), "its first bytes, zero padded"]
+    text: Annotated[bytes, raw(TEXT_INLINE), "its first bytes, zero padded",
+        "by effect: it is what the caller gave. A client's begins with the incarnation of its CLIENT rows"]
 
 
 class AnchorRow(NamedTuple):
@@ -173,8 +190,8 @@ class AnchorRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
-    monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
-    wall_ns: Annotated[int, U64, "CLOCK_REALTIME"]
+    monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC", "computed: the turn's clock"]
+    wall_ns: Annotated[int, U64, "CLOCK_REALTIME", "free: the wall clock may be set to any time"]
     rest: Annotated[bytes, raw(40), "zero"]
 
 
@@ -183,9 +200,11 @@ class GapRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
-    rows: Annotated[int, U64, "rows dropped, without TURN rows and the texts that they would have named"]
-    from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first of them; 0 = before this daemon's start"]
-    to_ns: Annotated[int, U64, "of the last of them"]
+    rows: Annotated[int, U64, "rows dropped, without TURN rows and the texts that they would have named",
+        "computed: the END row has the sum. A GAP is a finding in any case, and ends the audit"]
+    from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first of them; 0 = before this daemon's start",
+        "bounded by the turns before and behind it"]
+    to_ns: Annotated[int, U64, "of the last of them", "bounded by the turns before and behind it"]
     rest: Annotated[bytes, raw(32), "zero"]
 
 
@@ -193,40 +212,63 @@ class OutcomeRow(NamedTuple):
     """OUTCOME: an operation has settled. There is one for each."""
 
     kind: Annotated[int, U8, "RowKind"]
-    outcome: Annotated[int, U8, "Outcome"]
-    settled_key: Annotated[int, U8, "ordinal + 1 of the key that settled it; 0 = no key did"]
-    flags: Annotated[int, U8, "RowFlag"]
-    key: Annotated[int, U32, "text: the key that settled it, else its first key"]
-    operation: Annotated[int, U64, "op id: generation << 32 | index; unique within the incarnation"]
-    registered_ns: Annotated[int, U64, "when register() was called; up to CALL_AHEAD_NS_MAX ahead of its turn"]
-    deadline_ns: Annotated[int, U64, "NO_DEADLINE = none"]
-    settled_ns: Annotated[int, U64, "when it settled"]
-    sequence: Annotated[
-        int, U64, "of the event that settled it, else of the newest event that it could have been given"
-    ]
-    owner: Annotated[int, U32, "text: its client, or its group while no member holds it; 0 = neither"]
-    error: Annotated[int, U32, "code given to fail()"]
-    purgatory: Annotated[int, U32, "text"]
-    id: Annotated[int, U32, "text: its id; 0 = none"]
+    outcome: Annotated[int, U8, Outcome, "Outcome",
+        "computed from the events, commands and deaths before it. EXPIRED by the wheel: not before its deadline, and "
+        "no event came before"]
+    settled_key: Annotated[int, U8, "ordinal + 1 of the key that settled it; 0 = no key did",
+        "computed: the key of the event or watermark, else 0"]
+    flags: Annotated[int, U8, RowFlag, "RowFlag",
+        "by effect: VALUE_DROPPED only if the event has a value, but what else the owner held depends on what it has "
+        "acknowledged; the other flags are computed"]
+    key: Annotated[int, U32, TextKind.KEY, "text: the key that settled it, else its first key",
+        "computed: the name of that key, else of the first one"]
+    operation: Annotated[int, U64, "op id: generation << 32 | index; unique within the incarnation",
+        "computed: a registration has it, once"]
+    registered_ns: Annotated[int, U64, "when register() was called; up to CALL_AHEAD_NS_MAX ahead of its turn",
+        "computed: as registered"]
+    deadline_ns: Annotated[int, U64, "NO_DEADLINE = none",
+        "computed: as registered, rescheduled or planned anew; of a kept operation without a deadline, the owner's "
+        "death and the retention"]
+    settled_ns: Annotated[int, U64, "when it settled",
+        "computed: the turn's clock. How late the wheel is is the daemon's business"]
+    sequence: Annotated[int, U64,
+        "of the event that settled it, else of the newest event that it could have been given",
+        "nearly computed: of the event, else the newest event that had reached it. If an event is in delivery that "
+        "came too late, both it and the one before are possible"]
+    owner: Annotated[int, U32, TextKind.CLIENT, "text: its client, or its group while no member holds it; 0 = neither",
+        "computed: its client, or its group. A kept one: its dead client, or nobody"]
+    error: Annotated[int, U32, "code given to fail()", "computed: the code of the FAIL event, else 0"]
+    purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "computed: as registered"]
+    id: Annotated[int, U32, TextKind.ID, "text: its id; 0 = none", "computed: as registered"]
 
 
 class RegisterRow(NamedTuple):
     """REGISTER: a registration. Its second half is the REGISTERED row behind it; then come its KEY rows."""
 
     kind: Annotated[int, U8, "RowKind"]
-    condition: Annotated[int, U8, "Condition"]
-    needed: Annotated[int, U8, "k of AT_LEAST; else 0"]
-    keys: Annotated[int, U8, "number of KEY rows"]
-    command_flags: Annotated[int, U16, "RegisterFlag of the command"]
-    orphans: Annotated[int, U8, "Orphans"]
-    flags: Annotated[int, U8, "RowFlag"]
-    operation: Annotated[int, U64, "op id"]
-    registration: Annotated[int, U64, "registration number: watchers settle in this order"]
-    command: Annotated[int, U64, "command number"]
-    registered_ns: Annotated[int, U64, "when register() was called"]
-    deadline_ns: Annotated[int, U64, "NO_DEADLINE = none"]
-    mark_sequence: Annotated[int, U64, "newest event of the mark; under SNAPSHOT the newest event that it was given"]
-    mark_command: Annotated[int, U64, "newest own command of the mark; under SNAPSHOT the failed keys, one bit each"]
+    condition: Annotated[int, U8, Condition, "Condition",
+        "by effect, and by each other: from 1 to the number of keys for AT_LEAST, else 0"]
+    needed: Annotated[int, U8, "k of AT_LEAST; else 0",
+        "by effect, and by each other: from 1 to the number of keys for AT_LEAST, else 0"]
+    keys: Annotated[int, U8, "number of KEY rows", "computed: the number of KEY rows that follow"]
+    command_flags: Annotated[int, U16, RegisterFlag, "RegisterFlag of the command",
+        "by effect; HAS_ID, FOR_GROUP, ORPHANS_GIVEN and the flags of replacing are computed"]
+    orphans: Annotated[int, U8, Orphans, "Orphans",
+        "by effect, with ORPHANS_GIVEN; else computed: the client's policy, or GROUP for a group"]
+    flags: Annotated[int, U8, RowFlag, "RowFlag",
+        "by effect: none, or SNAPSHOT: what was there before the journal, which is a finding"]
+    operation: Annotated[int, U64, "op id", "computed: all rows of a registration and its outcome have it"]
+    registration: Annotated[int, U64, "registration number: watchers settle in this order",
+        "bounded behind a start by the one before; then computed: one after the other"]
+    command: Annotated[int, U64, "command number", "bounded: it rises with each command of a client"]
+    registered_ns: Annotated[int, U64, "when register() was called",
+        "computed: its outcome has it; at most CALL_AHEAD_NS_MAX ahead of the turn"]
+    deadline_ns: Annotated[int, U64, "NO_DEADLINE = none",
+        "by effect: its outcome has it, unless it was rescheduled or planned anew; not before `registered_ns`"]
+    mark_sequence: Annotated[int, U64, "newest event of the mark; under SNAPSHOT the newest event that it was given",
+        "by effect"]
+    mark_command: Annotated[int, U64, "newest own command of the mark; under SNAPSHOT the failed keys, one bit each",
+        "by effect"]
 
 
 class RegisteredRow(NamedTuple):
@@ -234,29 +276,34 @@ class RegisteredRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved: Annotated[int, U8, "zero"]
-    client: Annotated[int, U16, "slot of the client that registered it; under SNAPSHOT of its owner"]
-    client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's"]
-    operation: Annotated[int, U64, "op id"]
-    total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT what is missing of it"]
-    effective_ns: Annotated[int, U64, "its effective time: with a deadline up to this it expires"]
-    newest: Annotated[int, U64, "newest event when it was applied"]
-    progress: Annotated[int, U64, "under SNAPSHOT: satisfied keys, one bit each; else 0"]
-    owner: Annotated[int, U32, "text: its client or group"]
-    purgatory: Annotated[int, U32, "text"]
-    id: Annotated[int, U32, "text: its id; 0 = none"]
-    payload_length: Annotated[int, U32, "bytes of its payload"]
+    client: Annotated[int, U16, "slot of the client that registered it; under SNAPSHOT of its owner",
+        "computed: a client that is live, and its name; or its group"]
+    client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's",
+        "computed: a client that is live, and its name; or its group"]
+    operation: Annotated[int, U64, "op id", "computed: as REGISTER"]
+    total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT what is missing of it",
+        "by effect; 0 but for TOTAL"]
+    effective_ns: Annotated[int, U64, "its effective time: with a deadline up to this it expires",
+        "computed: the turn's"]
+    newest: Annotated[int, U64, "newest event when it was applied", "computed: the newest EVENT row"]
+    progress: Annotated[int, U64, "under SNAPSHOT: satisfied keys, one bit each; else 0", "computed: 0"]
+    owner: Annotated[int, U32, TextKind.CLIENT, "text: its client or group",
+        "computed: a client that is live, and its name; or its group"]
+    purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "computed: its outcome has it"]
+    id: Annotated[int, U32, TextKind.ID, "text: its id; 0 = none", "computed: its outcome has it"]
+    payload_length: Annotated[int, U32, "bytes of its payload", "free, up to the longest payload"]
 
 
 class KeyRow(NamedTuple):
     """KEY: a key of a registration."""
 
     kind: Annotated[int, U8, "RowKind"]
-    key_kind: Annotated[int, U8, "KeyKind"]
-    ordinal: Annotated[int, U8, "position among the operation's keys, from 0"]
+    key_kind: Annotated[int, U8, KeyKind, "KeyKind", "by effect; an event key has the target 0"]
+    ordinal: Annotated[int, U8, "position among the operation's keys, from 0", "computed: from 0 on"]
     reserved: Annotated[int, U8, "zero"]
-    key: Annotated[int, U32, "text"]
-    operation: Annotated[int, U64, "op id"]
-    target: Annotated[int, U64, "watermark to reach; 0 for an event key"]
+    key: Annotated[int, U32, TextKind.KEY, "text", "by effect; the outcome has one of the keys; no key stands twice"]
+    operation: Annotated[int, U64, "op id", "computed: as REGISTER"]
+    target: Annotated[int, U64, "watermark to reach; 0 for an event key", "by effect; an event key has the target 0"]
     rest: Annotated[bytes, raw(40), "zero"]
 
 
@@ -264,21 +311,30 @@ class EventRow(NamedTuple):
     """EVENT: an event has entered the ring."""
 
     kind: Annotated[int, U8, "RowKind"]
-    event_kind: Annotated[int, U8, "EventKind"]
-    flags: Annotated[int, U8, "EventFlag"]
+    event_kind: Annotated[int, U8, EventKind, "EventKind",
+        "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL has 32 bits"]
+    flags: Annotated[int, U8, EventFlag, "EventFlag",
+        "by effect; LIMITED with a limit only; of a requeued event computed"]
     reserved: Annotated[int, U8, "zero"]
-    key: Annotated[int, U32, "text"]
-    sequence: Annotated[int, U64, "from 1"]
-    effective_ns: Annotated[int, U64, "its effective time: it counts for deadlines after this"]
-    amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail"]
-    command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id that was requeued"]
-    owner: Annotated[int, U32, "text: its client"]
-    limit: Annotated[int, U32, "operations that it may complete, with LIMITED; else 0"]
-    purgatory: Annotated[int, U32, "text"]
-    client_generation: Annotated[int, U32, "generation of its client's slot; 0 = no client's"]
-    client: Annotated[int, U16, "slot of its client"]
+    key: Annotated[int, U32, TextKind.KEY, "text", "by effect; of a requeued event computed"]
+    sequence: Annotated[int, U64, "from 1", "computed: one after the other"]
+    effective_ns: Annotated[int, U64, "its effective time: it counts for deadlines after this", "computed: the turn's"]
+    amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail",
+        "by effect; an ADVANCE raises the watermark, a FORGET removes one, a FAIL has 32 bits"]
+    command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id that was requeued",
+        "bounded: it rises with each command of a client; of a requeued event computed: the operation"]
+    owner: Annotated[int, U32, TextKind.CLIENT, "text: its client",
+        "computed: a client that is live, and its name; of a requeued event the slot of the owner"]
+    limit: Annotated[int, U32, "operations that it may complete, with LIMITED; else 0",
+        "by effect; LIMITED with a limit only; of a requeued event computed"]
+    purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "by effect; of a requeued event computed"]
+    client_generation: Annotated[int, U32, "generation of its client's slot; 0 = no client's",
+        "computed: a client that is live, and its name; of a requeued event the slot of the owner"]
+    client: Annotated[int, U16, "slot of its client",
+        "computed: a client that is live, and its name; of a requeued event the slot of the owner"]
     reserved_half: Annotated[int, U16, "zero"]
-    value_length: Annotated[int, U32, "bytes of its value"]
+    value_length: Annotated[int, U32, "bytes of its value",
+        "free, up to the longest value; of a requeued event computed"]
 
 
 class ActionRow(NamedTuple):
@@ -288,17 +344,26 @@ class ActionRow(NamedTuple):
     """
 
     kind: Annotated[int, U8, "RowKind"]
-    command_kind: Annotated[int, U8, "CommandKind; 0 = a call is planned anew"]
-    flags: Annotated[int, U8, "CommandFlag of the command"]
-    orphans: Annotated[int, U8, "Orphans, of SET_ORPHANS; else 0"]
-    client_generation: Annotated[int, U32, "generation of the slot of the client that sent it"]
-    operation: Annotated[int, U64, "op id"]
-    applied_ns: Annotated[int, U64, "when it was applied"]
-    deadline_ns: Annotated[int, U64, "the new deadline, of RESCHEDULE and a new plan; NO_DEADLINE = none"]
-    command: Annotated[int, U64, "command number"]
-    client: Annotated[int, U16, "slot of that client"]
+    command_kind: Annotated[int, U8, CommandKind, "CommandKind; 0 = a call is planned anew",
+        "by effect, and by each other: HAS_ID with the kinds that name an id; kind 0, a call that is planned anew, "
+        "with nothing of a command"]
+    flags: Annotated[int, U8, CommandFlag, "CommandFlag of the command",
+        "by effect, and by each other: HAS_ID with the kinds that name an id; kind 0, a call that is planned anew, "
+        "with nothing of a command"]
+    orphans: Annotated[int, U8, Orphans, "Orphans, of SET_ORPHANS; else 0", "by effect, of SET_ORPHANS; else 0"]
+    client_generation: Annotated[int, U32, "generation of the slot of the client that sent it",
+        "computed: a client that is live, and its name; it owns the operation, unless it names it by its id"]
+    operation: Annotated[int, U64, "op id",
+        "computed: it is pending; with REQUEUE it may be settled; planned anew is only a call of the wall clock"]
+    applied_ns: Annotated[int, U64, "when it was applied", "computed: the turn's clock"]
+    deadline_ns: Annotated[int, U64, "the new deadline, of RESCHEDULE and a new plan; NO_DEADLINE = none",
+        "by effect: the outcome has the last one; unchanged but for a reschedule and a new plan"]
+    command: Annotated[int, U64, "command number", "bounded: it rises with each command of a client"]
+    client: Annotated[int, U16, "slot of that client",
+        "computed: a client that is live, and its name; it owns the operation, unless it names it by its id"]
     reserved: Annotated[int, U16, "zero"]
-    owner: Annotated[int, U32, "text: that client"]
+    owner: Annotated[int, U32, TextKind.CLIENT, "text: that client",
+        "computed: a client that is live, and its name; it owns the operation, unless it names it by its id"]
     rest: Annotated[bytes, raw(16), "zero"]
 
 
@@ -306,18 +371,30 @@ class ClientRow(NamedTuple):
     """CLIENT: a client's state has changed. A start makes silent clients live without a CLIENT row: see SEGMENT."""
 
     kind: Annotated[int, U8, "RowKind"]
-    state: Annotated[int, U8, "ClientState"]
-    orphans: Annotated[int, U8, "Orphans of its operations"]
-    flags: Annotated[int, U8, "ClientFlag"]
-    client_generation: Annotated[int, U32, "generation of its slot"]
-    at_ns: Annotated[int, U64, "when"]
-    incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half"]
-    incarnation_high: Annotated[int, U64, "high half"]
-    client: Annotated[int, U16, "its slot"]
+    state: Annotated[int, U8, ClientState, "ClientState",
+        "by effect: that LIVE is not SILENT; which states follow which is computed"]
+    orphans: Annotated[int, U8, Orphans, "Orphans of its operations",
+        "by effect; the same in all rows of a client, until it returns from a tombstone"]
+    flags: Annotated[int, U8, ClientFlag, "ClientFlag",
+        "by effect: LISTENS; computed: a row without a new state changes it; GOODBYE if no tombstone follows; KEEPS "
+        "only of a silent client, whose outcomes are not requeued"]
+    client_generation: Annotated[int, U32, "generation of its slot",
+        "computed: a slot's generations count up, and each begins when the one before has left. A slot that no other "
+        "row has could be any other"]
+    at_ns: Annotated[int, U64, "when", "computed: the turn's clock"]
+    incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half",
+        "computed: the name begins with the incarnation, and stays"]
+    incarnation_high: Annotated[int, U64, "high half", "computed: the name begins with the incarnation, and stays"]
+    client: Annotated[int, U16, "its slot",
+        "nearly computed: a slot's generations count up, and each begins when the one before has left. A slot that no "
+        "other row has could be any other"]
     reserved_half: Annotated[int, U16, "zero"]
-    owner: Annotated[int, U32, "text: the client"]
-    pid: Annotated[int, U32, "in the daemon's pid namespace; 0 = not known"]
-    group: Annotated[int, U32, "text: its group; 0 = none"]
+    owner: Annotated[int, U32, TextKind.CLIENT, "text: the client",
+        "computed: the name begins with the incarnation, and stays"]
+    pid: Annotated[int, U32, "in the daemon's pid namespace; 0 = not known",
+        "by effect; the same in all rows of a client, until it returns from a tombstone"]
+    group: Annotated[int, U32, TextKind.GROUP, "text: its group; 0 = none",
+        "by effect; the same in all rows of a client, until it returns from a tombstone"]
     rest: Annotated[bytes, raw(16), "zero"]
 
 
@@ -326,11 +403,11 @@ class WatermarkRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(3), "zero"]
-    key: Annotated[int, U32, "text"]
-    watermark: Annotated[int, U64, "highest offset advanced to"]
-    at_ns: Annotated[int, U64, "when this row was written"]
-    newest: Annotated[int, U64, "newest event then"]
-    purgatory: Annotated[int, U32, "text"]
+    key: Annotated[int, U32, TextKind.KEY, "text", "free: what was there before the journal"]
+    watermark: Annotated[int, U64, "highest offset advanced to", "free: what was there before the journal"]
+    at_ns: Annotated[int, U64, "when this row was written", "computed: the turn's clock"]
+    newest: Annotated[int, U64, "newest event then", "computed: the newest EVENT row"]
+    purgatory: Annotated[int, U32, TextKind.PURGATORY, "text", "free: what was there before the journal"]
     reserved_word: Annotated[int, U32, "zero"]
     rest: Annotated[bytes, raw(24), "zero"]
 
@@ -339,18 +416,23 @@ class GroupRow(NamedTuple):
     """GROUP: what happens to an operation of a group."""
 
     kind: Annotated[int, U8, "RowKind"]
-    step: Annotated[int, U8, "GroupStep"]
-    deliveries: Annotated[int, U8, "times it was delivered, or may have been acted on; 255 = 255 or more"]
+    step: Annotated[int, U8, GroupStep, "GroupStep", "computed: which steps follow which, for which member"]
+    deliveries: Annotated[int, U8, "times it was delivered, or may have been acted on; 255 = 255 or more",
+        "computed: counted"]
     reserved: Annotated[int, U8, "zero"]
-    group: Annotated[int, U32, "text: the group"]
-    operation: Annotated[int, U64, "op id"]
-    at_ns: Annotated[int, U64, "when"]
-    outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = it is delivered to no member"]
-    command: Annotated[int, U64, "command number, of ACKNOWLEDGED"]
-    client: Annotated[int, U16, "slot of the member; of ADOPTED, of the owner that died"]
+    group: Annotated[int, U32, TextKind.GROUP, "text: the group", "computed: the operation's, and the member's"]
+    operation: Annotated[int, U64, "op id", "computed: it is known, and settled"]
+    at_ns: Annotated[int, U64, "when", "computed: the turn's clock. DROPPED: not before the retention"]
+    outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = it is delivered to no member",
+        "computed: a member's outcomes are numbered one by one"]
+    command: Annotated[int, U64, "command number, of ACKNOWLEDGED",
+        "bounded: it rises with each command of a client; 0 but for ACKNOWLEDGED"]
+    client: Annotated[int, U16, "slot of the member; of ADOPTED, of the owner that died",
+        "computed: the member that has it, and its name"]
     reserved_half: Annotated[int, U16, "zero"]
-    client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's"]
-    owner: Annotated[int, U32, "text: that client"]
+    client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's",
+        "computed: the member that has it, and its name"]
+    owner: Annotated[int, U32, TextKind.CLIENT, "text: that client", "computed: the member that has it, and its name"]
     reserved_word: Annotated[int, U32, "zero"]
     rest: Annotated[bytes, raw(8), "zero"]
 
@@ -363,9 +445,12 @@ class TurnRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
-    now_ns: Annotated[int, U64, "the turn's clock: the time of all that is done in it"]
-    effective_ns: Annotated[int, U64, "the effective time of what it reads: `now_ns`, or a time before a gap"]
-    newest: Annotated[int, U64, "newest event before its first row"]
+    now_ns: Annotated[int, U64, "the turn's clock: the time of all that is done in it",
+        "nearly computed: where something settles in the turn, those rows have it; else any time between the turns "
+        "around"]
+    effective_ns: Annotated[int, U64, "the effective time of what it reads: `now_ns`, or a time before a gap",
+        "by effect: events and registrations have it. In a gap: the time of a turn before"]
+    newest: Annotated[int, U64, "newest event before its first row", "computed: the newest EVENT row"]
     rest: Annotated[bytes, raw(32), "zero"]
 
 
@@ -374,14 +459,15 @@ class EndRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     reserved_bytes: Annotated[bytes, raw(7), "zero"]
-    at_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
-    number: Annotated[int, U64, "its own row number"]
-    newest: Annotated[int, U64, "newest event"]
-    start: Annotated[int, U64, "number of the daemon's start on this arena"]
-    gaps: Annotated[int, U64, "rows that the GAP rows of this arena have counted"]
+    at_ns: Annotated[int, U64, "CLOCK_MONOTONIC", "computed: the turn's clock"]
+    number: Annotated[int, U64, "its own row number", "computed: its own"]
+    newest: Annotated[int, U64, "newest event", "computed: the newest EVENT row"]
+    start: Annotated[int, U64, "number of the daemon's start on this arena", "computed: as the newest SEGMENT row"]
+    gaps: Annotated[int, U64, "rows that the GAP rows of this arena have counted", "computed: the sum of the GAP rows"]
     rest: Annotated[bytes, raw(16), "zero"]
 
 
+# fmt: on
 class BufferHeader(NamedTuple):
     """The start of the buffer between core and writer: shared memory, so that rows outlive a killed daemon.
 
@@ -412,6 +498,18 @@ ROWS: dict[RowKind, type] = {
     RowKind.TURN: TurnRow,
     RowKind.END: EndRow,
 }
+
+
+def is_unused(name: str) -> bool:
+    """Whether a column of that name is bytes that mean nothing. They are zero."""
+    return name.startswith(("reserved", "rest"))
+
+
+def is_shown(column: Field) -> bool:
+    """Whether programs see the column: not the row's kind, nor unused bytes."""
+    return column.name != "kind" and not is_unused(column.name)
+
+
 # The field of each kind that holds its time.
 TIMES: dict[RowKind, str] = {
     RowKind.SEGMENT: "monotonic_ns",

@@ -11,9 +11,10 @@ so that 0 is "none". A *link* is an offset from the start of the arena in units 
 
 To change the format: change the class in records.py or states.py, raise LAYOUT_VERSION, run `make generate`, rebuild,
 and add a golden arena of the old version to the tests if it was released. Without the new version, the fingerprint
-(CRC-32 of the field table) makes the daemon refuse the arena.
+(CRC-32 of the field table and the rules of the conditions) makes the daemon and its clients refuse the arena.
 """
 
+import zlib
 from enum import IntEnum
 
 from .fields import fingerprint_of, offset_of, size_of
@@ -43,6 +44,7 @@ from .records import (
     WatermarkRecord,
     WatermarkTableRecord,
 )
+from .states import RULES
 
 MAGIC = b"timerd\x00\x01"
 LAYOUT_VERSION = 8
@@ -160,5 +162,9 @@ def free_link(region: Region) -> int:
 
 
 def fingerprint() -> int:
-    """CRC-32 of the field table: names, types, offsets and record sizes, in order."""
-    return fingerprint_of(RECORDS)
+    """CRC-32 of the field table (names, types, offsets and record sizes, in order), and of the conditions' rules."""
+    rules = ";".join(
+        f"{condition}:{r.progress.name},{r.completes},{r.fails},{r.takes_needed},{not r.no_watermarks}"
+        for condition, r in RULES.items()
+    )
+    return zlib.crc32(rules.encode(), fingerprint_of(RECORDS))

@@ -3,7 +3,10 @@
 Most of them also stand in frames and in journal rows.
 """
 
-from enum import IntEnum, IntFlag
+from collections.abc import Callable
+from enum import Enum, IntEnum, IntFlag
+from functools import cache
+from typing import NamedTuple
 
 
 class OpState(IntEnum):
@@ -34,6 +37,87 @@ class Condition(IntEnum):
     TOTAL = 2  # amounts fired on any of the keys add up
     OBSERVE = 3  # the first event on any of the keys, whatever it is: all of them are of KeyKind.OBSERVE
     OWNER = 4  # its owner completes it (COMPLETE): an event makes the owner look. All keys are of KeyKind.OBSERVE
+
+
+class Progress(Enum):
+    """What an operation's `progress` and `failed` are under a condition."""
+
+    KEYS = "satisfied keys and failed keys, one bit each"
+    AMOUNT = "what is missing of the amount, and the failed keys, one bit each"
+    EVENT = "the amount and the EventKind of the event that completed it"
+    LOOKS = "the newest event at which its owner is to look, and the newest at which it has looked"
+
+
+class Tally(NamedTuple):
+    """The numbers by which a condition over keys is decided."""
+
+    satisfied: int  # keys
+    failed: int  # keys
+    keys: int
+    needed: int
+    missing: int = 0  # of the amount
+
+
+class Rule(NamedTuple):
+    """A condition, declared once: the core, the client, `timerctl`, the check and LAYOUT.md take it from here.
+
+    The audit and the tests' model take `takes_needed` and the like from here, and state `completes` and `fails` again
+    in their own words: what the core takes from a wrong rule, they find.
+
+    `completes` and `fails` are expressions that Python and C read alike: numbers of a Tally, + - < <= == >= >, and `&`
+    between comparisons in parentheses. An operation fails if `fails` holds and `completes` does not.
+    """
+
+    names: tuple[str, ...]  # what a caller writes (timerd_client.conditions); none: the client alone uses it
+    progress: Progress
+    completes: str = ""  # none: an event, or its owner, completes it
+    fails: str = ""
+    takes_needed: bool = False  # `needed` is from 1 to the number of keys; else it is 0
+    no_watermarks: str = ""  # why no key may be a watermark
+
+    @property
+    def observes(self) -> bool:
+        """Whether all keys are of KeyKind.OBSERVE; else none is."""
+        return self.progress in (Progress.EVENT, Progress.LOOKS)
+
+    def verdict(self, tally: Tally) -> Outcome:
+        """How an operation with these keys settles: COMPLETED, FAILED, or NONE if it stays pending."""
+        if self.completes and _function_of(self.completes)(*tally):
+            return Outcome.COMPLETED
+        return Outcome.FAILED if self.fails and _function_of(self.fails)(*tally) else Outcome.NONE
+
+
+@cache
+def _function_of(expression: str) -> Callable[..., bool]:
+    function: Callable[..., bool] = eval(f"lambda {', '.join(Tally._fields)}: {expression}")
+    return function
+
+
+RULES: dict[int, Rule] = {
+    Condition.AT_LEAST: Rule(
+        ("ANY", "ALL", "at_least(k)"),
+        Progress.KEYS,
+        completes="satisfied >= needed",
+        fails="keys - failed < needed",
+        takes_needed=True,
+    ),
+    Condition.ALL_SETTLED: Rule(
+        ("ALL_SETTLED",),
+        Progress.KEYS,
+        completes="satisfied + failed == keys",
+    ),
+    Condition.TOTAL: Rule(
+        ("total(n)",),
+        Progress.AMOUNT,
+        completes="missing == 0",
+        fails="failed == keys",
+        no_watermarks="total() counts events",
+    ),
+    Condition.OBSERVE: Rule((), Progress.EVENT, no_watermarks="a subscription has all events"),
+    Condition.OWNER: Rule((), Progress.LOOKS, no_watermarks="the owner of a delayed operation evaluates its condition"),
+}
+# What a caller may write: ANY, ALL and the like first, then the functions.
+CONDITION_NAMES = sorted((name for rule in RULES.values() for name in rule.names), key=lambda name: "(" in name)
 
 
 class KeyKind(IntEnum):

@@ -421,6 +421,9 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_TWO_OF_AN_ID
         DEFECT_ENDED_BY_FORMER_HOLDER
         DEFECT_FORGETS_CALLS
+        CONDITIONS_OBSERVE
+        CONDITIONS_TAKE_NEEDED
+        CONDITIONS_TAKE_WATERMARKS
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS
@@ -1393,3 +1396,4 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *CounterLabel_word_index(CounterLabel *record)
     uint64_t ErrorRecord_with_reserved(uint64_t word, uint64_t value)
     uint64_t *ErrorRecord_word_reserved(ErrorRecord *record)
+    uint32_t condition_verdict(uint32_t condition, uint32_t keys, uint32_t needed, uint64_t progress, uint64_t failed)

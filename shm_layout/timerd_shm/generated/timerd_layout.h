@@ -430,7 +430,10 @@
 #define DEFECT_TWO_OF_AN_ID 30
 #define DEFECT_ENDED_BY_FORMER_HOLDER 31
 #define DEFECT_FORGETS_CALLS 32
-#define LAYOUT_FINGERPRINT 2492312620ULL
+#define CONDITIONS_OBSERVE 24
+#define CONDITIONS_TAKE_NEEDED 1
+#define CONDITIONS_TAKE_WATERMARKS 3
+#define LAYOUT_FINGERPRINT 4207908876ULL
 #define JOURNAL_FINGERPRINT 3490876282ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -2094,5 +2097,23 @@ static inline uint64_t CounterLabel_with_index(uint64_t word, uint64_t value) { 
 static inline uint64_t *CounterLabel_word_index(CounterLabel *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t ErrorRecord_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ErrorRecord_word_reserved(ErrorRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
+
+/* How an operation settles with these masks under a condition over keys; OUTCOME_NONE: not yet. */
+static inline uint32_t condition_verdict(uint32_t condition, uint32_t keys, uint32_t needed, uint64_t progress, uint64_t failed) {
+    switch (condition) {
+    case CONDITION_AT_LEAST:
+        if ((uint32_t)__builtin_popcountll(progress) >= needed) return OUTCOME_COMPLETED;
+        if (keys - (uint32_t)__builtin_popcountll(failed) < needed) return OUTCOME_FAILED;
+        break;
+    case CONDITION_ALL_SETTLED:
+        if ((uint32_t)__builtin_popcountll(progress) + (uint32_t)__builtin_popcountll(failed) == keys) return OUTCOME_COMPLETED;
+        break;
+    case CONDITION_TOTAL:
+        if (progress == 0) return OUTCOME_COMPLETED;
+        if ((uint32_t)__builtin_popcountll(failed) == keys) return OUTCOME_FAILED;
+        break;
+    }
+    return OUTCOME_NONE;
+}
 
 #endif

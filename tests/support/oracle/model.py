@@ -440,6 +440,7 @@ class Model:
 
     @staticmethod
     def verdict(op: Operation, satisfied: int) -> Outcome:
+        """How it settles with these keys satisfied: in words of its own, not by RULES of states.py."""
         done, failed, keys = satisfied.bit_count(), op.failed.bit_count(), len(op.keys)
         if op.condition is Condition.AT_LEAST:
             if done >= op.needed:

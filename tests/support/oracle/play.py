@@ -18,13 +18,15 @@ from support.rig.frames import DeliveredForGroup
 from support.rig.harness import BUDGET, MS, Client, Rig, done
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.declare.states import ClientFlag, ClientState, Condition, OpState, Orphans, Outcome
+from timerd_shm.declare.states import RULES, ClientFlag, ClientState, Condition, OpState, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.read.reader import ArenaReader
 
 KEYS = (b"a", b"b", b"c", b"sixteen bytes...", b"seventeen bytes..", b"l" * 49, b"m" * 255)
 GROUPS = (b"workers", b"others")
 IDS = tuple(bytes([number]) * 16 for number in range(1, 5))
+# How often a condition is drawn; 2 where nothing stands here.
+WEIGHTS = {Condition.AT_LEAST: 6, Condition.OBSERVE: 3, Condition.OWNER: 3}
 
 
 class Play:
@@ -89,9 +91,8 @@ class Play:
 
     def register(self, client: Client) -> Register:
         choose = self.random
-        condition = choose.choices(list(Condition), weights=(6, 2, 2, 3, 3))[0]
-        observes = condition in (Condition.OBSERVE, Condition.OWNER)
-        counts = condition is not Condition.TOTAL and not observes
+        condition = choose.choices(list(Condition), [WEIGHTS.get(each, 2) for each in Condition])[0]
+        observes, counts = RULES[condition].observes, not RULES[condition].no_watermarks
         names = choose.sample(KEYS, choose.choice((1, 1, 1, 2, 2, 3)))
         keys = tuple(
             Key(

@@ -11,7 +11,7 @@ from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.hash cimport handle_tag, id_hash, key_hash
 from timerd.purgatory.memory.nodes cimport first_node
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
-from timerd.purgatory.journal.rows cimport journal_action, journal_command, journal_group
+from timerd.purgatory.journal.rows cimport journal_action, journal_group, put_action
 from timerd.purgatory.index.ids cimport find_id
 from timerd.purgatory.index.keys cimport share_name
 from timerd.purgatory.index.operation_table cimport find_operation
@@ -425,7 +425,9 @@ cdef inline void apply_complete(
     if op.deadline_ns <= effective_ns(a) and not TD_DEFECT(DEFECT_COMPLETE_IS_NEVER_LATE):
         outcome = OUTCOME_EXPIRED
     else:
-        journal_command(a, slot, number, op, COMMAND_KIND_COMPLETE, command.flags, 0, op.deadline_ns)
+        put_action(
+            a, slot, a.clients[slot].generation, number, op, COMMAND_KIND_COMPLETE, command.flags, 0, op.deadline_ns
+        )
     v = unmoved(op)
     stage_settle(a, op, outcome, 0, NULL, &v)
     answer = commit_command(a, slot, number, wants, ERROR_CODE_NONE, outcome == OUTCOME_COMPLETED)

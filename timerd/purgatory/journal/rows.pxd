@@ -119,7 +119,7 @@ cdef inline void put_registration(
     id = id_text(a, op)
     row = <RegisterRow *>next_row(&a.journal, ROW_KIND_REGISTER)
     row.condition = op.condition
-    row.needed = op.needed if op.condition == CONDITION_AT_LEAST else 0
+    row.needed = op.needed if CONDITIONS_TAKE_NEEDED >> op.condition & 1 else 0
     row.keys = op.keys
     row.command_flags = command_flags
     row.orphans = op.orphans
@@ -201,15 +201,8 @@ cdef inline void journal_action(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, uint64_t deadline_ns
 ) noexcept nogil:
     """The row of a command that changes a pending operation in the transaction being staged."""
-    journal_command(a, slot, number, op, command.kind, command.flags, command.orphans, deadline_ns)
-
-
-cdef inline void journal_command(
-    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t kind, uint32_t flags, uint32_t orphans,
-    uint64_t deadline_ns,
-) noexcept nogil:
-    """Do the same, for a command of that kind."""
-    put_action(a, slot, a.clients[slot].generation, number, op, kind, flags, orphans, deadline_ns)
+    cdef uint32_t generation = a.clients[slot].generation
+    put_action(a, slot, generation, number, op, command.kind, command.flags, command.orphans, deadline_ns)
 
 
 cdef inline void journal_new_plan(Arena *a, OpRecord *op, uint64_t deadline_ns) noexcept nogil:

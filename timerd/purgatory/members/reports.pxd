@@ -92,7 +92,7 @@ cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept n
 
 cdef inline uint32_t failures_length(OpRecord *op) noexcept nogil:
     """Bytes of the codes of its failed keys. Those of an operation that settled without its keys are not known."""
-    if not op.flags & OP_FLAG_KEYS_KEPT or op.condition >= CONDITION_OBSERVE or op.flags & OP_FLAG_CALL:
+    if not op.flags & OP_FLAG_KEYS_KEPT or CONDITIONS_OBSERVE >> op.condition & 1 or op.flags & OP_FLAG_CALL:
         return 0
     return sizeof(uint32_t) * <uint32_t>__builtin_popcountll(op.failed)
 

@@ -3,11 +3,11 @@
 For example, an operation waits for any 2 of 3 keys. A fire on its first key sets a bit of `progress`, and the verdict
 is OUTCOME_NONE. A fire on its second key sets another bit, and the verdict is OUTCOME_COMPLETED.
 
-Under OWNER an event decides nothing: the verdict is that the owner is to look (members/looks.pxd).
+Which keys complete an operation is declared in shm_layout (RULES in states.py): condition_verdict() is generated from
+there. Under OWNER an event decides nothing: the verdict is that the owner is to look (members/looks.pxd).
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.builtins cimport __builtin_popcountll
 from timerd_shm.generated.records cimport *
 
 
@@ -39,7 +39,7 @@ cdef inline uint64_t settled_keys(OpRecord *op) noexcept nogil:
 
 cdef inline bint has_failures(OpRecord *op, uint64_t failed) noexcept nogil:
     """Whether that mask names failed keys: under OBSERVE and OWNER it does not."""
-    return failed != 0 and op.condition != CONDITION_OBSERVE and op.condition != CONDITION_OWNER
+    return failed != 0 and not CONDITIONS_OBSERVE >> op.condition & 1
 
 
 cdef inline Verdict satisfy(OpRecord *op, uint32_t ordinal) noexcept nogil:
@@ -50,11 +50,7 @@ cdef inline Verdict satisfy(OpRecord *op, uint32_t ordinal) noexcept nogil:
         return v
     v.changed = True
     v.progress |= bit
-    if op.condition == CONDITION_ALL_SETTLED:
-        if <uint32_t>__builtin_popcountll(v.progress | v.failed) == op.keys:
-            v.outcome = OUTCOME_COMPLETED
-    elif <uint32_t>__builtin_popcountll(v.progress) >= op.needed:
-        v.outcome = OUTCOME_COMPLETED
+    v.outcome = condition_verdict(op.condition, op.keys, op.needed, v.progress, v.failed)
     return v
 
 
@@ -65,15 +61,12 @@ cdef inline Verdict judge_fire(OpRecord *op, uint32_t ordinal, EventRecord *e) n
         if settled_keys(op) & (<uint64_t>1 << ordinal):
             return v
         v.changed = e.amount != 0
-        if e.amount >= op.progress:
-            v.progress = 0
-            v.outcome = OUTCOME_COMPLETED
-        else:
-            v.progress -= e.amount
+        v.progress -= min(e.amount, v.progress)
+        v.outcome = condition_verdict(op.condition, op.keys, op.needed, v.progress, v.failed)
     else:
         v = satisfy(op, ordinal)
     # A limited event completes an operation or does not touch it.
-    if e.flags & EVENT_FLAG_LIMITED and v.outcome == OUTCOME_NONE:
+    if e.flags & EVENT_FLAG_LIMITED and v.outcome != OUTCOME_COMPLETED:
         return unmoved(op)
     return v
 
@@ -89,20 +82,11 @@ cdef inline bint is_completed_by_one(OpRecord *op, WatchNode *node) noexcept nog
 cdef inline Verdict judge_fail(OpRecord *op, uint32_t ordinal) noexcept nogil:
     cdef Verdict v = unmoved(op)
     cdef uint64_t bit = <uint64_t>1 << ordinal
-    cdef uint32_t failures
     if settled_keys(op) & bit:
         return v
     v.changed = True
     v.failed |= bit
-    failures = __builtin_popcountll(v.failed)
-    if op.condition == CONDITION_ALL_SETTLED:
-        if <uint32_t>__builtin_popcountll(v.progress | v.failed) == op.keys:
-            v.outcome = OUTCOME_COMPLETED
-    elif op.condition == CONDITION_TOTAL:
-        if failures == op.keys:
-            v.outcome = OUTCOME_FAILED
-    elif op.keys - failures < op.needed:
-        v.outcome = OUTCOME_FAILED
+    v.outcome = condition_verdict(op.condition, op.keys, op.needed, v.progress, v.failed)
     return v
 
 

@@ -120,7 +120,7 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
     """The code if the command itself is wrong, or ERROR_CODE_NONE. `limit` becomes the limit that it met."""
     cdef RegisterCommand *command = r.command
     cdef OpRecord *followed
-    cdef bint observes = command.condition == CONDITION_OBSERVE or command.condition == CONDITION_OWNER
+    cdef bint observes
     cdef uint32_t i, k
     limit[0] = 0
     if command.keys == 0:
@@ -151,7 +151,8 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
         limit[0] = command.payload_length if command.payload_length < BLOCK_DATA else BLOCK_DATA
         if command.total > limit[0]:
             return ERROR_CODE_INVALID_VALUE
-    if command.condition == CONDITION_AT_LEAST and (command.needed == 0 or command.needed > command.keys):
+    observes = CONDITIONS_OBSERVE >> command.condition & 1
+    if CONDITIONS_TAKE_NEEDED >> command.condition & 1 and (command.needed == 0 or command.needed > command.keys):
         limit[0] = command.keys
         return ERROR_CODE_INVALID_CONDITION
     if command.condition == CONDITION_TOTAL and command.total == 0:
@@ -165,7 +166,7 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
     for i in range(command.keys):
         if r.keys[i].length == 0:
             return ERROR_CODE_INVALID_KEY
-        if r.keys[i].kind == KEY_KIND_WATERMARK and command.condition == CONDITION_TOTAL:
+        if r.keys[i].kind == KEY_KIND_WATERMARK and not CONDITIONS_TAKE_WATERMARKS >> command.condition & 1:
             return ERROR_CODE_INVALID_CONDITION
         if (r.keys[i].kind == KEY_KIND_OBSERVE) != observes:
             return ERROR_CODE_INVALID_CONDITION
