@@ -31,7 +31,7 @@ OperationId = tuple[Text, Text]  # purgatory, id
 
 
 def _unused_of(row: type[Any]) -> tuple[Callable[[Any], object], object]:
-    """What gets the unused columns of a row, and what it gets where they are zero."""
+    """The getter of the unused columns of a row, and its result where they are zero."""
     unused = [at for at, name in enumerate(row._fields) if is_unused(name)]
     get: Callable[[Any], object] = itemgetter(*unused) if unused else lambda _: None
     return get, get(unpack(row, bytes(ROW_SIZE)))

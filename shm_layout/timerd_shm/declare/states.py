@@ -40,7 +40,7 @@ class Condition(IntEnum):
 
 
 class Progress(Enum):
-    """What an operation's `progress` and `failed` are under a condition."""
+    """The meaning of an operation's `progress` and `failed` under a condition."""
 
     KEYS = "satisfied keys and failed keys, one bit each"
     AMOUNT = "what is missing of the amount, and the failed keys, one bit each"
@@ -116,7 +116,7 @@ RULES: dict[int, Rule] = {
     Condition.OBSERVE: Rule((), Progress.EVENT, no_watermarks="a subscription has all events"),
     Condition.OWNER: Rule((), Progress.LOOKS, no_watermarks="the owner of a delayed operation evaluates its condition"),
 }
-# What a caller may write: ANY, ALL and the like first, then the functions.
+# The words of callers: ANY, ALL and the like first, then the functions.
 CONDITION_NAMES = sorted((name for rule in RULES.values() for name in rule.names), key=lambda name: "(" in name)
 
 
