@@ -189,7 +189,7 @@ def compare(line: Line, name: str, window: list[tuple[int, datetime]], rng: rand
     schedule: Schedule = schedule_of(None, line.text, name)
     first, last = window[0][0], window[-1][0]
     due = [at for at in line.due(window) if at > first + 3 * HOUR]  # the window may begin in a fold
-    found, at = [], (first + 3 * HOUR) * SECOND_NS
+    found, at = list[int](), (first + 3 * HOUR) * SECOND_NS
     while len(found) <= len(due) + 1 and (at := schedule.after(at)) <= last * SECOND_NS:
         found.append(at // SECOND_NS)
     assert found == due, f"{line.text!r} in {name}"

@@ -31,7 +31,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
     ),
     "timerd_client": (
         {"conditions", "errors", "main_thread", "mark", "one_process", "types", "workload"},
-        {"arguments", "declared", "waiter"},
+        {"arguments", "declared", "scope", "waiter"},
         {"outcome"},
         {"hot"},
         {"protocol"},
