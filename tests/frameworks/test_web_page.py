@@ -173,15 +173,15 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def served(kind: str, directory: Path, *flags: str) -> Server:
+def served(kind: str, directory: Path, *flags: str, workers: int = 1) -> Server:
     """The page's application, with polls of a second."""
     section = "Flask under gunicorn" if kind == "wsgi" else "FastAPI under uvicorn"
     app = blocks(section)["app.py"]
     assert app.count("timeout=25") == 1
     (directory / "app.py").write_text(app.replace("timeout=25", f"timeout={POLL_S}") + PID["flask"])
     if kind == "asgi":
-        return Server.uvicorn("app:application", directory, *flags, workers=1)
-    return Server.gunicorn("app:application", directory, "-k", "gthread", "--threads=8", *flags, workers=1)
+        return Server.uvicorn("app:application", directory, *flags, workers=workers)
+    return Server.gunicorn("app:application", directory, "-k", "gthread", "--threads=8", *flags, workers=workers)
 
 
 @pytest.fixture
@@ -206,14 +206,16 @@ def test_a_post_between_two_polls_is_in_the_next_answer(server: Server) -> None:
 
 def test_a_recycled_worker_misses_no_post_between_two_polls(daemon: Daemon, runtime_dir: Path, kind: str) -> None:
     (directory := runtime_dir / "app").mkdir()
-    recycled = ("--limit-max-requests=100",) if kind == "asgi" else ("--max-requests=2",)
-    with served(kind, directory, *recycled) as server:
+    recycled = "--limit-max-requests=4" if kind == "asgi" else "--max-requests=4"
+    with served(kind, directory, recycled, workers=2) as server:
+        first = {worker.pid for worker in server.workers()}
         mark = poll(server).headers["x-mark"]
         for _ in range(6):
             assert server.post("/jobs/7").status == 204
             answer = poll(server, mark)
             assert (answer.status, answer.body) == (200, b"done")
             mark = answer.headers["x-mark"]
+        eventually(lambda: first - {worker.pid for worker in server.workers()}, "no worker was recycled")
 
 
 def test_a_stopped_daemon_is_503(server: Server, daemon: Daemon) -> None:

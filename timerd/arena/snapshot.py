@@ -8,8 +8,7 @@
 
 Before the core changes a line of the arena, it logs the line's bytes (purgatory/memory/before_images.h). The thread
 writes these bytes over its copy of the line. Freeing memory takes long as well: 0.1 s for a file of a gigabyte in
-/dev/shm. So the thread keeps the file open and closes it after the removal. timerd/snapshots.py says for whom copies
-are made.
+/dev/shm. So the thread keeps the file open and closes it after the removal. Callers: timerd/snapshots.py.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 restore_order() runs in that thread. Meanwhile the conductor's thread goes on with nodes, payloads and values
 (rebuild.pxd). Neither thread stores a word that the other reads, with one exception: the conductor's thread frees
-settled operations without a receiver. This thread passes over them, whether their state is settled or free. No record
-is known to be sound here. So nothing in a record leads this thread beyond the arena, and the other thread finds the
-damage.
+settled operations without a receiver. This thread passes over them, settled or free. No record is known to be sound
+here. So nothing in a record leads this thread beyond the arena, and the other thread finds the damage.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
