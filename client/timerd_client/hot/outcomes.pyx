@@ -117,9 +117,12 @@ def settle_all(
 cdef int list_grant(dict grants, const OutcomeRecord *record, object one) except -1:
     """A limited event completes this operation: note that no caller has looked at it. Nothing here runs Python."""
     cdef Rows rows
+    cdef int64_t row
     if isinstance(one, Rows):
         rows = <Rows>one
-        rows._unseen.add(rows.find(record.command))
+        row = rows.find(record.command)
+        if rows.left and row >= 0 and rows.cells[row].number == 0 and row not in rows.others:
+            rows._unseen.add(row)  # else it has settled before, and a caller may have looked at it
         rows.listed += 1
     elif not isinstance(one, Handle):
         return 0
