@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
@@ -49,6 +50,22 @@ def test_a_broker_reports_changes_that_it_has_read_with_its_own(manual: Manual, 
 
     x, y, z = (topic_key(name) for name in "xyz")
     assert manual.run(main()) == [[ANY, x, y, z], [ANY, z]]
+
+
+def test_two_changes_within_a_tick_of_the_file_systems_clock_are_both_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new file may have the size, the time and even the inode of the one before."""
+    writer, reader = Catalog(tmp_path), Catalog(tmp_path)
+    writer.create({"x": (1, 1, {})})
+    later = time.time() + 3_600  # so the file is new, however slow this test is
+    os.utime(tmp_path / "topics.json", (later, later))
+    same = (tmp_path / "topics.json").stat()
+    monkeypatch.setattr(Path, "stat", lambda path: same)
+    assert reader.refresh() and set(reader.by_name) == {"x"}
+    writer.delete(lambda topic: True)
+    writer.create({"y": (1, 1, {})})
+    assert reader.refresh() and set(reader.by_name) == {"y"}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a purgatory is made while the loop stands still

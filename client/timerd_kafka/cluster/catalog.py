@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ from uuid import UUID, uuid4
 from timerd_kafka.cluster.settings import PARTITIONS_MAX
 
 TOPICS = "topics.json"
+TICK_NS_MAX = 100_000_000  # of the clock of a file system: 4 ms or 10 ms are usual
 NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -55,15 +57,17 @@ class Catalog:
         seen = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         if seen == self._seen:
             return False
+        # Two changes within a tick of the file system's clock may look the same: a new file may get the old inode.
+        is_settled = time.time_ns() - found.st_mtime_ns > TICK_NS_MAX
         written = json.loads(self._path.read_text())
         if written["version"] == self.version:
-            self._seen = seen
+            self._seen = seen if is_settled else None
             return False
         topics = [Topic(**{**topic, "id": UUID(topic["id"])}) for topic in written["topics"]]
         self.version = written["version"]
         self.by_name = {topic.name: topic for topic in topics}
         self.by_id = {topic.id: topic for topic in topics}
-        self._seen = seen  # at the end: a file that could not be read is read again
+        self._seen = seen if is_settled else None  # at the end: a file that could not be read is read again
         return True
 
     def create(self, wanted: Mapping[str, Wanted]) -> tuple[set[str], set[str]]:
@@ -94,7 +98,7 @@ class Catalog:
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            self._seen = None  # two changes within a tick of the file system's clock may look the same
+            self._seen = None
             self.refresh()
             yield
         finally:
