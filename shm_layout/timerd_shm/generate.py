@@ -1,5 +1,7 @@
 """Writes what is generated from the declarations: the C header, the Cython declarations and LAYOUT.md.
 
+It also declares the seeded defects (DEFECTS), which the header numbers for the core's builds for tests.
+
     python -m timerd_shm.generate          writes them
     python -m timerd_shm.generate --check  exit status 1 and the names of the stale ones, if any
 

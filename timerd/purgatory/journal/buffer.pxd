@@ -6,7 +6,7 @@ from timerd.purgatory.memory.arena cimport Arena, capacity
 from timerd_shm.generated.records cimport *
 
 from .state cimport Journal, OwnerText, SeenText
-from .segments cimport TEXTS_SEEN
+from .room cimport TEXTS_SEEN
 
 
 cdef inline bint buffer_is_sound(Arena *a, BufferHeader *header, uint64_t length, uint64_t segment_rows) noexcept nogil:

@@ -26,7 +26,7 @@ from timerd.purgatory.memory.transaction cimport td_put
 from timerd_shm.generated.records cimport *
 
 from .state cimport Journal
-from .segments cimport (
+from .room cimport (
     ACTION_ROWS_MAX, EVENT_ROWS_MAX, GROUP_ROWS_MAX, OUTCOME_ROWS_MAX, TEXT_ROWS_MAX, journal_room, make_journal_room,
     measure_room, next_row,
 )

@@ -8,7 +8,7 @@ from timerd.purgatory.memory.bytes cimport copy_short, same_short
 from timerd_shm.generated.records cimport *
 
 from .state cimport Journal, OwnerText, SeenText
-from .segments cimport TEXTS_SEEN, next_row, row_at
+from .room cimport TEXTS_SEEN, next_row, row_at
 
 
 cdef inline bint text_is(Journal *j, uint64_t number, uint32_t kind, const uint8_t *text, uint32_t length) noexcept nogil:

@@ -1,4 +1,8 @@
-"""A REGISTER command: how it is read from its frame, and its deadline as a time of this clock."""
+"""A REGISTER command: how it is read from its frame, and its deadline as a time of this clock.
+
+Its fixed fields are those of RegisterCommand. A new one concerns the fast path as well: few_keys in
+commands/prefetch.pxd sends every registration here that the fast path does not know how to apply.
+"""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
