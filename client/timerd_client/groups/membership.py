@@ -96,7 +96,7 @@ class Membership(Generic[LinkT]):
     def _check_job(self, name: str, job: Job, known: Job | None) -> None:
         self._commands().checked_id(name)
         if known is not None and known is not job:
-            raise InvalidValueError(f"{shown(name)} has a handler in this client already; give the new one another name")
+            raise InvalidValueError(f"{shown(name)} has a handler in this client; give the new one another name")
         if job.is_async and not self.AWAITS:
             raise InvalidValueError(
                 f"the handler of {shown(name)} is a coroutine function, and a threaded client awaits nothing: serve it "

@@ -45,7 +45,7 @@ class GroupOutcome(Outcome):
 
     @property
     def redelivered(self) -> bool:
-        """Whether the outcome was delivered before, or a requeued event (a dead owner's grant) completed its operation."""
+        """Whether the outcome was delivered before, or its event was requeued from an owner that died."""
         return self.deliveries > 1 or bool(self._told.record.flags & OutcomeFlag.REDELIVERED)
 
     def ack(self) -> None:
