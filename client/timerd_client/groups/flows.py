@@ -33,7 +33,7 @@ def ack_wait(outcome: GroupOutcome, timeout: Patience) -> Flow[bool]:
 
 
 def accepted(reply: Reply, timeout: Patience) -> Flow[None]:
-    """Wait until the daemon has made a call, or kept another call with its id. Raises a refusal, or that it is lost."""
+    """Wait until the daemon has made a call, or kept another with its id. Raises a refusal, TimerdUnavailableError."""
     try:
         yield from _answered(reply, timeout)
     except OperationExistsError as error:

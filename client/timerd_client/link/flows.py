@@ -73,9 +73,7 @@ class Until(NamedTuple):
     link: Link
     condition: Callable[[], bool]
     seconds: float | None
-    then: Callable[[], Any] | None = (
-        None  # called before another thread can change anything; the step gives its result
-    )
+    then: Callable[[], Any] | None = None  # called before another thread can change anything; the step gives its result
     scope: Scope | None = None  # the request that ends the wait, with RequestEnded
     one_of: object | None = None  # threads that give the same object are woken one at a time
 

@@ -138,7 +138,7 @@ class Promise(Promised):
         return self._is_done_in(scope)
 
     def _is_done_in(self, scope: Scope | None) -> bool:
-        """After a wait: whether this has settled. If the caller's request has ended, withdraw and raise RequestEnded."""
+        """After a wait: whether this has settled. If the request has ended, withdraw and raise RequestEnded."""
         if scope is not None:
             if scope.reason and self._end_wait():
                 raise scope.error()
