@@ -92,7 +92,7 @@ class ClientArguments(TypedDict, total=False):
     name: str
     """The label of the client in `timerctl clients`, printable text of at most 32 bytes. InvalidNameError."""
     takeover: Patience | None
-    """Seconds of silence until other members get its calls, 2 to 3600 (default: 300). TimeoutOutOfRangeError."""
+    """After how many seconds of silence others get its calls, 2 to 3600 (default: 300). TimeoutOutOfRangeError."""
     transport: Transport | None
     """One of "zeromq" and "unix" (default: $TIMERD_TRANSPORT, else "zeromq"). InvalidValueError."""
     runtime_dir: str | None

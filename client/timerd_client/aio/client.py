@@ -164,7 +164,7 @@ os.register_at_fork(after_in_child=_clients.clear)
 
 
 def _change_settings(change: Callable[[], None]) -> None:
-    """Change the settings of the next client. Raises InvalidValueError while a client is open."""
+    """Change the settings of the next client. Raises InvalidValueError while there is one."""
     used = [*_clients.values(), *([] if _unbound is None else [_unbound])]
     if any(not one.closed for one in used):
         raise InvalidValueError("configure() after aio.client(): call it first, or close() that client before")
@@ -175,11 +175,11 @@ guards.append(_change_settings)
 
 
 def client() -> Client:
-    """The client of this process and the running loop: one for all callers, and a new client after it was closed.
+    """The client of this process and the running loop: one for all callers, and another one after it was closed.
 
-    The client has the settings of `configure()`. Without settings, its instance is $TIMERD_INSTANCE, else "default",
-    and it is in no group. Making it needs no daemon: it connects at its first use. If no loop runs, for example while a
-    module is imported, the client belongs to the loop that uses it first.
+    It has the settings of `configure()`. Without these its instance is $TIMERD_INSTANCE, else "default", and it is in
+    no group. It needs no daemon, and connects at its first use. In a module, where no loop runs, it is the client of
+    the loop that uses it first.
     """
     global _unbound
     try:

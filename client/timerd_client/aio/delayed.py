@@ -110,7 +110,7 @@ class LoopDriver(DelayedDriver[LoopLink]):
         self._run(self._finish(State.COMPLETED), asyncio.get_running_loop())
 
     async def until_called_back(self, timeout: Patience | None) -> bool:
-        """Whether the callbacks of a settled operation return within `timeout` seconds."""
+        """Whether the callbacks of one that has settled have returned within `timeout` seconds."""
         if self._tasks:
             await asyncio.wait(self._tasks.copy(), timeout=patience_s(timeout))
         return not self._tasks

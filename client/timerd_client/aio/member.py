@@ -58,7 +58,7 @@ class Runner:
         self._task = link.loop.create_task(self._run())
 
     async def stop(self, timeout: float) -> None:
-        """Start no more handlers; wait until running handlers have returned and their outcomes are acknowledged."""
+        """Start no more handlers; wait until those that run have returned and their outcomes are acknowledged."""
         for task in (self._task, *self._beginning):
             task.cancel()
         doing = self._doing - {asyncio.current_task()}

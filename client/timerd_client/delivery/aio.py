@@ -172,7 +172,7 @@ class Producer(OneProcess):
         return await self._until_settled(patience_s(timeout))
 
     async def close(self, *, timeout: Patience | None = None) -> bool:
-        """Take no more records, and wait until all have settled. Returns False if records had to be given up.
+        """Take no more records, and wait until all have settled. Returns whether none had to be given up.
 
         Records that have not settled after `timeout` s are given up: they fail, but an attempt that is under way may
         still arrive. With timeout=None, delivery_timeout bounds the wait.

@@ -137,7 +137,7 @@ class Producer(OneProcess):
         return self._wait(lambda: not self._items.count, patience_s(timeout))
 
     def close(self, *, timeout: Patience | None = None) -> bool:
-        """Take no more records, and wait until all have settled. Returns False if records had to be given up.
+        """Take no more records, and wait until all have settled. Returns whether none had to be given up.
 
         Records that have not settled after `timeout` s are given up: they fail, but an attempt that is under way may
         still arrive. With timeout=None, delivery_timeout bounds the wait. In a forked child close() does nothing: the

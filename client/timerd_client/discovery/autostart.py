@@ -31,12 +31,12 @@ _children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns 
 def start_daemon(instance: str | None = None, runtime_dir: str | None = None) -> InstancePaths:
     """Start the instance's daemon unless it runs, and return when it serves. Raises TimerdUnavailableError.
 
-    A lock file has only one of several processes start the daemon.
+    A lock file makes one of several processes start it.
     """
     try:
         found = find_instance(instance, runtime_dir)
     except (TimerdUnavailableError, PermissionError):
-        pass  # make_instance() below makes the instance, if this user may
+        pass  # make_instance() below makes it, if this user may
     else:
         if daemon_running(found):
             return found
@@ -104,7 +104,7 @@ def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths, said: Bi
     """
     end = time.monotonic() + AUTOSTART_TIMEOUT_S
     while not (daemon_running(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
-        # EXIT_RUNNING: somebody else has started a daemon, which may still open its arena. Wait for that daemon.
+        # A daemon that was started by hand may still open its arena: then this one has ended, and we await that one.
         if daemon.poll() not in (None, EXIT_RUNNING):
             raise TimerdUnavailableError(
                 f"the daemon that was started for instance {paths.instance!r} ended with status "

@@ -61,9 +61,9 @@ class Search:
 
 
 def runs(paths: InstancePaths) -> bool:
-    """Whether the instance's daemon runs. True also if this user may not look."""
+    """Whether the instance's daemon runs; True if this user may not look."""
     try:
-        with changing:  # a child that is forked meanwhile would have a copy of the connection
+        with changing:  # a child that is forked in between would have a copy of the connection
             return daemon_running(paths)
     except PermissionError:
         return True
@@ -72,7 +72,7 @@ def runs(paths: InstancePaths) -> bool:
 def has_run_lately(paths: InstancePaths) -> bool:
     """Whether a daemon has run within RESTART_S. The lock file is written when a daemon starts and when it ends.
 
-    A killed daemon has not written the file at its end, but its arena has the time of its last turn.
+    A daemon that was killed has not written the file at its end, but its arena has the time of its last turn.
     """
     try:
         # An age below 0 means that the clock was set back, or that the arena is of an earlier boot.

@@ -4,8 +4,8 @@
     client.fire("inbox/7")         # is kept
     $ timerd                       # a moment later, the client has found it and sends
 
-They look in all standard places, because nobody knows where the daemon will start. When it runs, `found` has the real
-sockets, and the link moves to these (link/connection.py, `_move`).
+The daemon is looked for in all standard places, because nobody knows where it will start. When it runs, `found` has the
+real sockets, and the link moves to them (link/connection.py, `_move`).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LateSockets:
         try:
             start_daemon(self._target.instance, self._target.runtime_dir)
         except (TimerdError, OSError) as error:
-            self._trouble, self.is_hopeless = str(error), True  # the start is not tried again
+            self._trouble, self.is_hopeless = str(error), True  # it is not tried again
         else:
             self._starter = None
 
@@ -141,7 +141,7 @@ class LateSockets:
         return ()
 
     def map_arena(self) -> ArenaReader:
-        """Map the arena that a daemon has left: the next daemon may continue with it. Raises TimerdError, OSError."""
+        """The arena that a daemon has left. The next daemon may go on with it. Raises TimerdError, OSError."""
         return map_arena(find_instance(self._target.instance, self._target.runtime_dir))
 
     def forked(self) -> None:

@@ -85,7 +85,7 @@ class Following(OneProcess):
             self.close()
 
     def _next(self, timeout: Patience | None) -> Flow[Item | None]:
-        """The next item. None after `timeout` seconds without an item, or if the subscription is closed."""
+        """The next item; None after `timeout` seconds without one, and when it is closed."""
         link, feed = self._hub.link, self._feed
         deadline = link.waiters.deadline(timeout)
         while True:
@@ -112,7 +112,4 @@ class Following(OneProcess):
     # Each face overrides this call without a docstring of its own: help() and editors show the docstring below.
 
     def next(self, *given: Any, **named: Any) -> object:
-        """The next item. None after `timeout` seconds without an item, or if the subscription is closed.
-
-        Raises the errors of the iteration.
-        """
+        """The next item; None if none comes within `timeout` seconds, or it is closed. Raises as the iteration does."""

@@ -91,10 +91,10 @@ class Watch:
 
     def _register(self) -> Operation:
         link = self._link
-        if link.sealed:  # a closed link, or the parent's: the surface would use its client's next link
+        if link.sealed:  # it is closed, or the parent's: the surface would use its client's next link
             link.refuse_closed()
         self._arena = link.protocol.session.arena
-        # Do not wait for room, because this may be the client's own thread. A watch has one operation at a time.
+        # It cannot wait for room: this may be the client's own thread. A watch has one operation at a time.
         given: RegistrationArguments = {"timeout": None, "when": OBSERVED, "since": self.mark, "orphans": "cancel"}
         operation: Operation = self._surface._register(self._keys, "subscribe", given, may_exceed=True)
         if self.polls:

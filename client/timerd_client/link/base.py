@@ -25,8 +25,8 @@ class LinkBase(Line):
         super().__init__(now_ns)
         self.protocol = protocol
         self.why_closed = "close() was called"
-        self.ends_with_process = False  # the end of the process has begun: see process_end.py
-        self.has_no_thread = False  # callers make the passes, because the link can have no thread
+        self.ends_with_process = False  # the end has begun: see process_end.py
+        self.has_no_thread = False  # the caller makes the passes that a thread of the link would make
 
     def check_open(self) -> None:
         """Raises ClosedError if the link issues no more commands."""

@@ -30,7 +30,7 @@ class Passes(Interface):
         """Stop watching this descriptor: it is about to be closed."""
 
     def watch_sockets(self) -> None:
-        """Watch the descriptors of new sockets. Raises OSError if no file can be opened."""
+        """Watch the descriptors of new sockets. Raises OSError where no file can be opened."""
 
     def received(self) -> None:
         """Frames were taken: callers that wait for the progress of the link may go on."""
@@ -115,7 +115,7 @@ class Connection:
         if self._protocol.session.secret == NO_SESSION:
             remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
             if self.sockets.trouble():
-                remedy = 'it runs, but this client cannot reach it there; transport="zeromq" uses other sockets'
+                remedy = 'it runs, but this client cannot reach it there; transport="zeromq" goes another way'
         what = f"no answer from the daemon within {seconds:.3g} s ({self.status()})"
         return noted(TimerdUnavailableError(f"{what}: {remedy}"))
 

@@ -343,9 +343,9 @@ def wait_for(
 
 
 def value_or_lost(value: Value) -> Value:
-    """The predicate's last value, if it is true. Raises an error if it is false: it may be so because of the loss."""
+    """The predicate's last value, if it is true. Raises if it is false: while the daemon is lost, that is no answer."""
     if not value:
-        late = f"no frame from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown"
+        late = f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown"
         raise noted(TimerdUnavailableError(f"{late}: is it running?"))
     return value
 

@@ -68,7 +68,7 @@ class Lazy(Generic[LinkT]):
         self._make = make
         self._lock = lock()
         self._link = made
-        self._use: Use | None = None if made is None else made.use()  # the link goes on while this is referred to
+        self._use: Use | None = None if made is None else made.use()  # while it is referred to, the link goes on
         _all.add(self)
 
     @property

@@ -94,7 +94,7 @@ class Link(LinkBase):
         super().__init__(protocol, now_ns)
         self._pid = os.getpid()
         self._users = Users()
-        self.before_stop: list[Callable[[float], Any]] = []  # called with a timeout before the connection ends
+        self.before_stop: list[Callable[[float], Any]] = []  # called before the connection ends
         self.connection = self.CONNECTION(self, paths, sockets)
         self._make_parts()
         self.flushes = Flushes(self, self.connection, self.sender)
@@ -133,10 +133,10 @@ class Link(LinkBase):
             self.waiters.notify_locked()  # for callers that wait for room
 
     def end_handlers(self, timeout: float) -> None:
-        """Start no more handlers, and wait for running handlers, `timeout` seconds at most."""
+        """Start no more handlers, and wait `timeout` seconds at most for those that run."""
 
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send BYE, and close the sockets, within `timeout` seconds."""
+        """Send BYE and close the sockets. Takes `timeout` seconds at most."""
 
     def readable(self, descriptor: int) -> None:
         """A watched descriptor of the connection or of the wall clock is readable."""

@@ -117,7 +117,7 @@ class Promise(Promised):
         self._link.sender.soon(remove)
 
     def _wait(self, timeout: Patience | None) -> bool:
-        """Block until this has settled, `timeout` seconds at most. Returns whether it has. Raises RequestEnded."""
+        """Block until it has settled, `timeout` seconds at most. Returns whether it has. Raises RequestEnded."""
         if self._has_settled():
             return True
         seconds = patience_s(timeout)
@@ -156,7 +156,7 @@ class Promise(Promised):
         return False
 
     def _wait_in_loop(self, timeout: Patience | None = None, *, gives_back: bool = True) -> Generator[Any, None, bool]:
-        """Wait until this has settled, by `yield from` in a coroutine, `timeout` s at most. Returns whether it has.
+        """Wait until it has settled, by `yield from` in a coroutine, `timeout` seconds at most. Returns whether it has.
 
         If the coroutine is cancelled, the operation is withdrawn, because nobody else waits for its outcome.
         """
