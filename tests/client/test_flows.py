@@ -93,7 +93,7 @@ def test_wait_for_waits_a_grace_after_its_deadline_and_then_evaluates_once_more(
     step = flow.send(False)
     assert isinstance(step, Settles) and step.seconds == 6.0
     assert isinstance(flow.send(False), Evaluate)  # nothing has settled
-    with pytest.raises(TimerdUnavailableError, match="no frame from the daemon for 1 s after the deadline"):
+    with pytest.raises(TimerdUnavailableError, match="no word from the daemon for 1 s after the deadline"):
         flow.send(False)
     assert not link.protocol.ledger.pending
 
