@@ -1,4 +1,4 @@
-"""The workload of the load test: what is registered when, and when its event is fired, from a seed. No I/O, no clock.
+"""The workload of the load test, from a seed: when operations are registered, and their events fired. No I/O, no clock.
 
 Arrivals are a Poisson process; the delay from an operation's arrival to its event is log-normal, given by its median
 and upper quartile. The defaults are those of the benchmark in "Apache Kafka, Purgatory, and Hierarchical Timing
@@ -9,7 +9,7 @@ third of a second without numpy.
     workload = check(Workload(rate=20_000, count=100_000))
     rows = plan(workload, registrar=0)        # what registrar 0 of workload.registrars registers, in order of time
     events = fire_plan(workload, firer=0)     # what firer 0 fires, in order of time
-    expected_share(workload)                  # 0.079: the share that a correct run expires
+    expected_share(workload)                  # 0.079: the share of operations that expire in a correct run
 
 Registrars and firers share only the workload and the time of the start: each of them makes its own columns. Registrar r
 draws a Poisson process of its own, at its share of the rate (the sum of Poisson processes is a Poisson process). Row i
@@ -55,7 +55,7 @@ class Workload(NamedTuple):
     p50_ns: int = 20_000_000  # median of the delay until the event
     p75_ns: int = 60_000_000
     payload: int = 100  # bytes of each operation's payload
-    keys: int = 0  # the number of keys that operations share; 0 = each has its own
+    keys: int = 0  # the number of keys that operations share; 0 = each operation has its own
     keys_per_op: int = 1
     registrars: int = 1
     firers: int = 1

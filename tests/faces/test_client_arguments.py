@@ -298,7 +298,7 @@ WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
     "try_complete_else_watch no keys": (
         lambda _, c: c.try_complete_else_watch(bool, 5, timeout=1),
         InvalidKeyError,
-        "an iterable of them; it watches all their events",
+        "an iterable of them; events on any of them count",
     ),
     "result": (
         lambda _, c: c.register("k", timeout=9).result("x"),

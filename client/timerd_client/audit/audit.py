@@ -1,9 +1,9 @@
 """Audits a journal of level `events`: computes from its rows how each operation should have settled, and compares.
 
 An Audit takes rows in their order: registrations, events, cancellations, and the states of clients. Replay (replay.py)
-applies them. If they settle an operation, its OUTCOME row must be the same in each column. For an EXPIRED row the audit
-checks that the deadline had come, and that no event had settled the operation before. It does not check when the wheel
-moved.
+applies them. If they settle an operation, each column of the operation's OUTCOME row must agree. For an EXPIRED row the
+audit checks that the deadline had come, and that no event had settled the operation before. It does not check when the
+wheel moved.
 
 Two things are not in a journal:
 
@@ -106,8 +106,8 @@ class Audit:
         self._operations: dict[int, Operation] = {}
         self._settled: set[int] = set()
         self._registrations = 0
-        self._number = 0  # of the newest registration
-        self._started = False  # since then a daemon has started, which counts on from the newest one that it finds
+        self._number = 0  # number of the newest registration
+        self._started = False  # since then a daemon has started: it counts on from the newest registration it finds
         self._whole = whole
         self._newest: Event | None = None
         self._replay = Replay()
@@ -416,7 +416,7 @@ class Audit:
             findings.report(operation, f"expired at {r.settled_ns}, due at {op.deadline_ns}")
         settled, op.expected = op.expected, None
         self._replay.settled(op)
-        # The sweep after its client's death may cancel the operation before an event reaches it.
+        # The sweep after the death of the operation's client may cancel it before an event reaches it.
         swept = left is not None and not op.group and r.outcome == _CANCELLED and r.settled_key == 0
         if settled is None or swept:
             settled = self._settled_by_itself(op, r.outcome, left)

@@ -12,7 +12,7 @@ class Findings:
 
     def __init__(self) -> None:
         self.wrong: list[Finding] = []
-        self.causes: list[Finding] = []  # those of `wrong` that say that rows are missing
+        self.causes: list[Finding] = []  # the findings in `wrong` that say that rows are missing
         self.row = -1  # number of the present row; -1: the end
         self.cut = False  # there was a GAP
 

@@ -27,7 +27,7 @@ class Turns:
         self.now_ns = 0  # the turn's clock
         self.effective_ns = -1  # the effective time of commands in the turn; -1: no TURN row came in this segment
         self.newest: int | None = None  # sequence of the newest event; None: not known
-        self.newest_effective_ns = 0  # and its effective time
+        self.newest_effective_ns = 0  # the effective time of that event
         self.begins_late = False  # there were events before the journal
         self.kept_ns = 0  # the retention
         self.ended = False  # by an END row
@@ -35,7 +35,7 @@ class Turns:
         self._findings = findings
         self._whole = whole
         self._start = 0
-        self._started = False  # since the newest TURN row
+        self._started = False  # whether a daemon has started since the newest TURN row
         self._least_ns = 0  # time of the newest row without a turn
         self._turn = (0, 0)  # the newest TURN row's two times
         self._gaps = 0
@@ -93,7 +93,7 @@ class Turns:
         if self.ended:
             findings.report(0, "rows follow the END row, and no daemon has started")
         self._goes_on(now_ns)
-        if effective_ns != now_ns:  # in a gap: the time of the last turn before
+        if effective_ns != now_ns:  # in a gap of the daemon, this is the time of the last turn before the gap
             before_ns, before_effective_ns = self._turn
             goes_on = self._started or effective_ns == before_effective_ns or effective_ns >= before_ns
             if effective_ns > now_ns or effective_ns < self.newest_effective_ns or not goes_on:

@@ -36,7 +36,7 @@ from timerd_shm.declare.limits import KEYS_MAX
 from timerd_shm.declare.wire import CommandFlag, CommandKind
 
 DELAYED_KEYS_MAX = 10_000
-_starting = threading.Lock()  # of all operations, for an instant
+_starting = threading.Lock()  # one for all operations: it is held only for an instant
 LinkT = TypeVar("LinkT", bound=Link)
 
 
@@ -46,7 +46,7 @@ def keys_of(keys: Key | Iterable[Key]) -> list[Key]:
         keys = (keys,)
     if isinstance(keys, Mapping) or not isinstance(keys, Iterable):
         raise InvalidKeyError(
-            f"keys={shown(keys)}: give str, bytes, or an iterable of them; it watches all their events"
+            f"keys={shown(keys)}: give str, bytes, or an iterable of them; events on any of them count"
         )
     given = list(islice(keys, DELAYED_KEYS_MAX + 1))
     if not given:
@@ -95,7 +95,7 @@ class Delayed(OneProcess):
     """
 
     IN_PLACE = "make one in each process"
-    NAME: ClassVar[str]  # of the face's own class, for messages
+    NAME: ClassVar[str]  # the name of the face's own class, for messages
     _delayed: DelayedDriver[Any]
 
     def __init__(self, **given: Any) -> None:
@@ -209,11 +209,11 @@ class DelayedDriver(Generic[LinkT]):
         self.started = False
         self._wakes = False  # whether a wake-up is under way
         self._looks = False  # whether the condition is being evaluated
-        self.forced = False  # perhaps before the parts are registered, or in an evaluation
+        self.forced = False  # force() was called, perhaps before the parts are registered, or in an evaluation
         self.is_complete = False  # by an evaluation, perhaps before the daemon confirms: no other evaluation begins
         self.parts: list[Part] = []
         self.names: tuple[Key, ...] = ()
-        self._end: Reply | None = None  # answered when it has settled and its callbacks have run
+        self._end: Reply | None = None  # answered when the operation has settled and its callbacks have run
         self.state: State | None = None
         self.error: Exception | None = None
 
@@ -229,7 +229,7 @@ class DelayedDriver(Generic[LinkT]):
     def force(self) -> None:
         """Complete the operation, unless it has settled.
 
-        If an evaluation is under way, that sends COMPLETE for its looks: then checks count the operation.
+        If an evaluation is under way, the evaluation sends COMPLETE for its looks, so that checks count the operation.
         """
         self.forced = True
         if not self.force_alone() and not self._looks:
@@ -372,11 +372,11 @@ class DelayedDriver(Generic[LinkT]):
             return due
 
     def _rest(self) -> None:
-        """The evaluations have ended: the next look begins one."""
+        """The evaluations have ended: the next look begins a new one."""
         self._wakes = self._looks = False
 
     def _answer_looks(self, looks: list[tuple[Part, int]], complete: bool) -> None:
-        """Send the daemon the result of the evaluation, one command for each look. They may exceed the window."""
+        """Send the daemon the result of the evaluation: a command for each look. The commands may exceed the window."""
         link = self.link
         self._looks = False
         complete = self.is_complete = complete or self.forced
@@ -440,7 +440,7 @@ class DelayedDriver(Generic[LinkT]):
             self._end.notify()
 
     def _withdraw(self, parts: list[Part]) -> None:
-        """Withdraw these parts: no more looks and outcomes of theirs are wanted."""
+        """Withdraw these parts: their looks and outcomes are no longer wanted."""
         link = self.link
         with link.lock:
             for part in parts:

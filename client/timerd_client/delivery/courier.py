@@ -33,7 +33,7 @@ IDLE_S: Final = 60.0
 class Courier:
     """Delivers records. take() returns each record that offer() took in, when the record has settled.
 
-    One thread at a time may call offer(), and one take(). `pending` is exact if both are the same thread.
+    One thread at a time may call offer(), and one take(). `pending` is exact if the same thread calls both.
     """
 
     def __init__(

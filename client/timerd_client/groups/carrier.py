@@ -1,8 +1,8 @@
 """Carries out the calls that were delivered to a client: the steps for each call. No I/O, no thread.
 
 For example, call_later("remind", 0.5) in the group "web" registers an operation of that group in the purgatory "calls".
-Its watch key is "remind", its id is "web/" and an id of its own, and its deadline is the time of the call. When it
-expires, the call is due. It is delivered to one member, which does this:
+Its watch key is "remind", its id is "web/" and a random id, and its deadline is the time of the call. When it expires,
+the call is due. The call is delivered to one member, which does this:
 
     run the handler --> for a retry: register the call again, which acknowledges this call (FOLLOWS)
                         for a schedule: register the next point, which acknowledges this call (FOLLOWS)
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 RETRY_S: Final = 1.0  # the pause after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # the pause before a schedule is begun again, if a call of it was running
 NOTICED_S: Final = 0.05  # after this time the daemon, too, has noticed that the wall clock was set
-RESCHEDULED_NS: Final = 100_000_000  # a deadline that differs by more from the planned one was set later
+RESCHEDULED_NS: Final = 100_000_000  # if a deadline differs by more from the plan, a caller has rescheduled the call
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
 
 
@@ -232,12 +232,12 @@ class Carrier:
     def _begin(
         self, phase: CallPhase, name: str, job: Job, told: DeliveredOutcome, plan: Plan
     ) -> Generator[Step, Any, bool]:
-        """Announce that a function is about to run for this call. False if another member holds it, or it is over.
+        """Announce that a function is about to run for a call. False if the call is over, or another member holds it.
 
         The daemon must know this before the function runs: otherwise it does not count an end of this process. A member
         that held the call before may have given it up meanwhile. Then this member only acknowledges the call. If this
         process stood still for longer than its lease before the answer came, other members may have got the call: then
-        it asks again.
+        this process asks again.
         """
         limit_s = job.time_limit_s if phase == CallPhase.HANDLER else None
         asked_ns: int | None = None

@@ -33,7 +33,7 @@ def ack_wait(outcome: GroupOutcome, timeout: Patience) -> Flow[bool]:
 
 
 def accepted(reply: Reply, timeout: Patience) -> Flow[None]:
-    """Wait until the daemon has made a call, or kept another with its id. Raises a refusal, TimerdUnavailableError."""
+    """Wait until the daemon has made a call, or kept one of the same id. Raises refusals, TimerdUnavailableError."""
     try:
         yield from _answered(reply, timeout)
     except OperationExistsError as error:
@@ -42,7 +42,7 @@ def accepted(reply: Reply, timeout: Patience) -> Flow[None]:
 
 
 def was_pending(reply: Reply, timeout: Patience) -> Flow[bool]:
-    """Wait for the answer to a command about a call. Returns whether it was pending. Raises TimerdUnavailableError."""
+    """Wait for the answer about a call. Returns whether the call was pending. Raises TimerdUnavailableError."""
     try:
         return bool((yield from _answered(reply, timeout)))
     except UnknownOperationError:
@@ -50,7 +50,7 @@ def was_pending(reply: Reply, timeout: Patience) -> Flow[bool]:
 
 
 def was_made(reply: Reply, timeout: Patience) -> Flow[bool | None]:
-    """Wait for the answer to a retry. True: the call was made. False: no such dead letter. None: its id is in use."""
+    """Wait for the answer to a retry. True: the call was made. False: no such dead letter. None: the id is in use."""
     try:
         yield from _answered(reply, timeout)
     except UnknownOperationError:
