@@ -28,14 +28,14 @@ class Replay:
     """Pending operations by the keys that they watch, the events of each key, watermarks and ids."""
 
     def __init__(self) -> None:
-        self._watchers: dict[WatchKey, dict[Operation, int]] = {}  # of events on a key, with the ordinal; oldest first
-        self._observers: dict[WatchKey, dict[Operation, int]] = {}  # of operations that observe the key
+        self._watchers: dict[WatchKey, dict[Operation, int]] = {}  # of events on a key, with its ordinal; oldest first
+        self._observers: dict[WatchKey, dict[Operation, int]] = {}  # operations that observe the key
         self._targets: dict[WatchKey, list[tuple[int, int, Operation, int]]] = {}  # a heap for each watermark key
         self._events: dict[WatchKey, list[Event]] = {}
         self._watermarks: dict[WatchKey, int] = {}
         self._ids: dict[OperationId, Operation] = {}
         self._registering: Operation | None = None
-        self._expected: dict[Operation, None] = {}  # they should settle; their OUTCOME rows have not come
+        self._expected: dict[Operation, None] = {}  # should settle, but no OUTCOME row has come yet
 
     # calls for rows ---------------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class Replay:
         self._expected.pop(op, None)
 
     def expected_of(self, member: Member) -> list[Operation]:
-        """A client's operations that an event should settle. The event has not reached them: it takes several turns."""
+        """A client's operations that an event should settle, but has not reached yet: delivery takes several turns."""
         return [op for op in self._expected if op.client is member]
 
     def take_back(self, op: Operation) -> None:
@@ -179,7 +179,7 @@ class Replay:
         return found
 
     def _deliver(self, event: Event, key: WatchKey) -> None:
-        """Apply an event to its key's watchers, in the order of registration. Watermarks: by (target, registration)."""
+        """Apply an event to its key's watchers, in the order of registration; watermarks by (target, registration)."""
         kind = event.kind
         if observers := self._observers.get(key):
             for op, ordinal in list(observers.items()):
@@ -206,7 +206,7 @@ class Replay:
                     self._apply(op, ordinal, event)
 
     def _grant(self, event: Event, watchers: dict[Operation, int]) -> bool:
-        """Apply a limited event to watchers until one settles. (In a false journal one may leave the key instead.)"""
+        """Apply a limited event to watchers until one settles. (In a false journal a watcher may leave the key.)"""
         for op, ordinal in watchers.items():
             self._apply(op, ordinal, event)
             if not op.pending or op not in watchers:

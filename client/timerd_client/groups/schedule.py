@@ -77,7 +77,7 @@ class Cron:
 
     Debian's rule holds where clocks change. If the second, the minute or the hour begins with `*`, the line follows
     real time: it is due whenever the local time matches. Any other line is due once for each local time that matches:
-    at the end of the gap if the clocks skip that time, and at the first of two if the clocks show it twice.
+    at the end of the gap if the clocks skip that time, and at the first moment if the clocks show it twice.
 
     cronsim gets local times without a zone here. The zone's changes are found by its offset from UTC.
     """
@@ -193,7 +193,7 @@ def schedule_of(seconds: object, cron: object, timezone: object) -> Schedule:
     if cron is not None:
         if not isinstance(cron, str) or not isinstance(timezone, str):
             raise InvalidValueError(
-                f"cron={shown(cron)}, timezone={shown(timezone)}: give strings, as '0 3 * * *' and 'UTC'"
+                f"cron={shown(cron)}, timezone={shown(timezone)}: give strings, like '0 3 * * *' and 'UTC'"
             )
         from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -201,7 +201,7 @@ def schedule_of(seconds: object, cron: object, timezone: object) -> Schedule:
             zone = ZoneInfo(timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise InvalidValueError(
-                f"timezone={shown(timezone)} is not known here: a name as 'Europe/Berlin'; the package tzdata has them"
+                f"timezone={shown(timezone)} is not known here: give a name like 'Europe/Berlin', or install tzdata"
             ) from None
         return Cron(cron, zone)
     if timezone != "UTC":

@@ -24,7 +24,7 @@ cdef struct PendingBatch:
     uint64_t rows
     uint64_t pending  # how many of its numbers are pending
     uint64_t *removed  # a bit for each number; 1 = no longer pending; NULL when no number is pending
-    PyObject *waiter  # of all numbers
+    PyObject *waiter  # the waiter of all its numbers
 
 
 cdef struct PendingBatches:

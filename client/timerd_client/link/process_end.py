@@ -84,7 +84,7 @@ class ProcessEnd:
     def __init__(self) -> None:
         self._is_armed = False
         self._has_begun = False
-        self._patience_s = PATIENCE_S  # the part of it that is left
+        self._patience_s = PATIENCE_S  # the part of this time that is left
         self._losses: dict[Link, int] = {}  # how often commands of a link were lost
         self._flushing: set[int] = set()  # threads that are in flush(): their passes take locks, too
 

@@ -15,7 +15,7 @@ from .link import Link
 def withdraw(link: Link, operations: Sequence[int]) -> None:
     """Cancel operations of this client, by command number. Raises ClosedError.
 
-    The commands may exceed the window, because the caller may be unable to wait. There are at most as many as there are
+    The commands may exceed the window, because the caller may be unable to wait. There are at most as many commands as
     registrations.
     """
     with link.lock:
