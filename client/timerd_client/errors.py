@@ -47,7 +47,7 @@ class OperationCancelled(TimerdError):
 
 
 class CallGivenUpError(TimerdError):
-    """A call is given up: it was delivered as often as its handler's `deliveries` allows, and each process ended.
+    """A call is given up: it was delivered as often as the handler's `deliveries` allows. Each time a process ended.
 
     `on_failure` gets this error. It also gets this error in place of the handler's error, if the process ended before
     `on_failure` was done.

@@ -120,7 +120,7 @@ class Outcome:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the operation's grant had gone to another owner before, which died."""
+        """Whether another owner had the operation's grant before, and died."""
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.REDELIVERED)
 

@@ -48,7 +48,7 @@ class Clients:
                 member.state, member.flags = LIVE, member.flags & ~_KEEPS
 
     def sender(self, name: Name, owner: Owner, command: int, operation: int, *, again: bool = False) -> Member | None:
-        """The client that has sent a command; None, after a report. `again`: an earlier row may have this command."""
+        """The client that sent a command, or None after a finding. `again`: an earlier row may have this command."""
         member = self.members.get(name)
         if member is None or member.state not in LIVING:
             self._findings.report(operation, f"its client {name} is not known, or not live")

@@ -161,7 +161,7 @@ class Member:
     command: int = 0  # number of its newest command
     kept_ns: int = 0  # the daemon's retention when the client died
     next_outcome: int = 1  # number of the next outcome that is delivered to it
-    pending: dict[int, Operation] = field(default_factory=dict)  # its own operations, not its group's nor kept ones
+    pending: dict[int, Operation] = field(default_factory=dict)  # not those of its group, and not kept ones
     commands: array[int] = field(default_factory=lambda: array("Q"))  # command numbers of its events, rising
     sequences: array[int] = field(default_factory=lambda: array("Q"))  # sequences of the same events
     concerned: set[Operation] = field(default_factory=set)  # operations that it left at its death, or held
@@ -283,7 +283,7 @@ class Operation:
         self.settled: Settled | None = None  # how its OUTCOME row was
         self.left: Member | None = None  # the dead client of a pending operation that is to be cancelled or adopted
         self.undo = (0, 0)  # `satisfied` and `missing` before the limited event by which it should settle
-        self.left_ns = 0  # client's death, if kept without a deadline: the daemon gives it one that is in no row
+        self.left_ns = 0  # when its client died, if it is kept without a deadline: its new deadline is in no row
         self.requeue_asked = False  # a command has asked to requeue its event
         self.holder: Member | None = None  # the member of its group that has the outcome
         self.deliveries = 0
@@ -304,7 +304,7 @@ class Operation:
         return event is not None and event.limited and not self.observes
 
     def verdict(self, satisfied: int) -> int:
-        """The outcome with these keys satisfied; _NONE if it is pending. On purpose without RULES of states.py."""
+        """The outcome with these keys satisfied; _NONE if it is pending. It does not use RULES, on purpose."""
         failed, keys = self.failed, len(self.keys)
         if self.condition == _AT_LEAST:
             if satisfied.bit_count() >= self.needed:

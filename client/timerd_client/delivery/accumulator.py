@@ -239,7 +239,7 @@ class Accumulator:
             if not self._is_ready(batch, now_ns) or lane.busy is not None:
                 continue  # the lane becomes a candidate again when it may be ready
             if not self._transport.ready(batch.key):
-                if self._unready.get(lane, now_ns) <= now_ns:  # else its wake-up is set already
+                if self._unready.get(lane, now_ns) <= now_ns:  # otherwise its wake-up is set already
                     again_ns = self._unready[lane] = now_ns + max(self._options.retry_backoff_ns, LOOK_AGAIN_NS)
                     self._wake_at(again_ns, lane)
                 continue

@@ -34,7 +34,7 @@ class Replicas:
         self._purgatory, self.names = threaded(purgatory), names
         self.needed = len(names) if needed is None else needed
         if len(set(names)) < len(names):
-            raise InvalidValueError(f"names={list(names)!r}: one is there twice; a replica counts once")
+            raise InvalidValueError(f"names={list(names)!r}: one name is there twice; a replica counts once")
         if not 1 <= self.needed <= len(names):
             raise InvalidValueError(f"needed={self.needed!r}: from 1 to {len(names)}, the number of replicas")
 

@@ -33,7 +33,7 @@ BEHIND_BYTES_MAX: Final = 1 << 20
 UNSEEN_NS_MIN: Final = 1_000_000_000
 LOOK_NS: Final = 50_000_000  # between two looks at all grants; meanwhile only the first grants and new ones are checked
 UNSEEN_AT_CLOSE: Final = (
-    "a limited event had completed this operation, but the client was closed before anybody looked: the event goes on"
+    "a limited event had completed this operation, but the client was closed before anybody looked: it is requeued"
 )
 NONE: Final = 1 << 64  # not a number of an outcome or command
 

@@ -233,7 +233,7 @@ class Inbox:
         listening, handling = self._listening, self._handling
         listening.wanted = self.listeners > 0
         if not listening.asking and listening.known is not listening.wanted:
-            # The daemon may answer "not yet" while it still requeues this client's outcomes. Then this asks again.
+            # The daemon may answer "not yet" while it still requeues this client's outcomes. Then it is asked again.
             listening.ask({"query": "listen", "on": listening.wanted}, lambda result: bool(result["on"]), now_ns)
         if not handling.asking and handling.known != handling.wanted:
             names = handling.wanted

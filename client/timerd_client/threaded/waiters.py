@@ -76,7 +76,7 @@ class ThreadedWaiters(Waiters):
         self.moved.notify_all()
 
     def progressed_locked(self) -> None:
-        """Wake waiting callers, because reports were taken: of callers that wait for the same, one. With the lock."""
+        """Wake waiting callers after a report; if several wait for the same thing, only one. With the lock."""
         self.moved.notify()
 
     def some_wait(self) -> bool:

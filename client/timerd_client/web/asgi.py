@@ -160,7 +160,7 @@ class _Exchange:
 
 
 def _why_unserved(error: BaseException) -> BaseException | None:
-    """The error, if it is one of UNSERVED. Of a group with only such errors, the first. None for other errors."""
+    """The error, if it is one of UNSERVED. The first error of a group of only such errors. None for other errors."""
     if isinstance(error, BaseExceptionGroup):
         served = error.split(UNSERVED)[1]
         return None if served is not None else _why_unserved(error.exceptions[0])
